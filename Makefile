@@ -1,0 +1,32 @@
+# Each target does all of its own set-up: a fresh clone needs nothing but Python 3.10+ and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: quickstart test check format clean
+
+quickstart: $(STAMP)  ## set everything up and run the main job
+	$(BIN)/slimprompt quickstart
+
+test: $(STAMP)  ## set everything up and run all the tests
+	$(BIN)/python -m pytest
+
+check: $(STAMP)  ## lint and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+
+# The stamp is written last, so an interrupted installation is taken up again.
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing slimprompt and what it needs into $(VENV) (a few minutes the first time) ..."
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray,dev]'
+	touch $@

@@ -1,0 +1,52 @@
+"""How a prompt is trained, as a value: every number of the training protocol by name."""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Recipe(BaseModel):
+    """SGD with a cosine schedule after a constant warm-up, over image features.
+
+    The defaults are the paper's protocol. Learning rate of epoch e (from 0) of E:
+    e < W: `warmup_lr`; else `lr`/2 · (1 + cos(π (e − W) / E)), so the last epoch is not at zero.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    epochs: int = Field(200, ge=1, description="passes over the training images")
+    batch_size: int = Field(32, ge=1, description="images per step; the last partial batch is dropped if the set has at least this many")
+    lr: float = Field(0.002, gt=0, description="learning rate after the warm-up")
+    warmup_lr: float = Field(1e-5, ge=0, description="constant learning rate of the warm-up epochs")
+    warmup_epochs: int = Field(1, ge=0, description="epochs at the warm-up learning rate")
+    momentum: float = Field(0.9, ge=0, lt=1, description="SGD momentum")
+    weight_decay: float = Field(5e-4, ge=0, description="L2 penalty on the trained factor")
+    views: int | None = Field(
+        None,
+        ge=0,
+        description="random views per image: empty = a fresh one every epoch (the paper), N = N views taken in turn, 0 = the test view only",
+    )
+
+    def lr_at(self, epoch: int) -> float:
+        """Learning rate of a 0-based epoch."""
+        if epoch < self.warmup_epochs:
+            return self.warmup_lr
+        return 0.5 * self.lr * (1 + math.cos(math.pi * (epoch - self.warmup_epochs) / self.epochs))
+
+    def steps_per_epoch(self, n_images: int) -> int:
+        """Optimiser steps in one epoch over `n_images` images."""
+        if n_images >= self.batch_size:
+            return n_images // self.batch_size
+        return 1
+
+    def view_of(self, epoch: int) -> int | None:
+        """Number of the random view that `epoch` trains on; None is the plain test view."""
+        if self.views is None:
+            return epoch
+        return epoch % self.views if self.views else None
+
+
+#: The recipes that have a name. "paper" is the protocol to the letter.
+RECIPES: dict[str, Recipe] = {"paper": Recipe()}
