@@ -1,0 +1,130 @@
+"""Run folders with known contents, in the shape that `slimprompt.experiments.records` reads. For tests of what reads runs.
+
+`write_run` writes one folder; `write_study` writes a whole small study whose accuracies follow `accuracy_of`, so that a
+test can work every table out by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from slimprompt.experiments.spec import RunSpec
+
+DATASETS = {"dtd": 50.0, "food101": 80.0, "pocket-toy": 60.0}
+SHOTS, SEEDS, RANKS, N_CTX, WIDTH = (1, 4), (1, 2, 3), (2, 4), 8, 32
+BASES = ("gaussian", "orthogonal", "svd", "learned")
+EFFECTS = {"dense": 0.0, "joint": 1.0, "gaussian": 1.5, "orthogonal": 1.0, "svd": 0.5, "learned": 0.25}
+
+
+def noise(*parts: object) -> float:
+    """A number in [−0.5, 0.5) that depends only on `parts`."""
+    return zlib.crc32(repr(parts).encode()) / 2**32 - 0.5
+
+
+def accuracy_of(spec: RunSpec) -> float:
+    """Dataset + shots + arm + seed + a little noise."""
+    base = DATASETS[spec.dataset] + 2.0 * spec.shots + 0.3 * spec.seed
+    if spec.variant == "fixed-A":
+        return base - 10.0
+    arm = spec.basis if spec.basis in EFFECTS else spec.variant
+    return base + EFFECTS.get(arm or "", 1.0) + 0.1 * noise(spec.dataset, spec.shots, spec.seed, spec.label)
+
+
+def metrics_of(spec: RunSpec) -> dict[str, float]:
+    """`accuracy` for all classes; seen, unseen and H for the base/new split."""
+    accuracy = accuracy_of(spec)
+    if spec.split == "all":
+        return {"accuracy": accuracy, "zero_shot_accuracy": DATASETS[spec.dataset]}
+    seen, unseen = accuracy + 5.0, accuracy - (9.0 if spec.variant == "dense" else 5.0)
+    return {"seen": seen, "unseen": unseen, "harmonic": 2 * seen * unseen / (seen + unseen)}
+
+
+def factors_of(spec: RunSpec) -> dict[str, np.ndarray]:
+    """B starts from the seed alone and hardly moves; A moves far, and differently for every run."""
+    rank = spec.rank or spec.n_ctx
+    start = np.random.default_rng((spec.seed, 1))
+    b0 = start.standard_normal((spec.n_ctx, spec.n_ctx))[:, :rank]
+    a0 = start.standard_normal((spec.n_ctx, WIDTH))[:rank]
+    own = np.random.default_rng(zlib.crc32(spec.fingerprint.encode()))
+    moved_b = spec.variant in ("joint", "fixed-A")
+    moved_a = spec.variant != "fixed-A"
+    b = b0 + 0.05 * moved_b * own.standard_normal(b0.shape)
+    a = a0 + 2.0 * moved_a * own.standard_normal(a0.shape)
+    return {"B0": b0, "A0": a0, "B": b, "A": a}
+
+
+def parameters_of(spec: RunSpec) -> int:
+    """md, r(m+d), rd or mr."""
+    m, d, r = spec.n_ctx, WIDTH, spec.rank or 0
+    return {"dense": m * d, "joint": r * (m + d), "fixed-B": r * d, "fixed-A": m * r}[spec.variant]
+
+
+def write_run(
+    root: Path,
+    fields: dict[str, Any],
+    *,
+    metrics: dict[str, float] | None = None,
+    factors: dict[str, np.ndarray] | None = None,
+    **facts: Any,
+) -> Path:
+    """One complete run folder below `root`; what is not given follows the formulas above."""
+    spec = RunSpec(**fields)
+    folder = root / spec.fingerprint
+    folder.mkdir(parents=True)
+    record = {
+        "spec": spec.model_dump(mode="json"),
+        "status": "complete",
+        "metrics": metrics if metrics is not None else metrics_of(spec),
+        "trainable_parameters": parameters_of(spec),
+        **facts,
+    }
+    (folder / "record.json").write_text(json.dumps(record))
+    chosen = factors if factors is not None else factors_of(spec)
+    save_file({name: np.ascontiguousarray(value, dtype="float32") for name, value in chosen.items()}, folder / "factors.safetensors")
+    (folder / "curve.csv").write_text("epoch,loss,accuracy,lr\n0,2.0,10.0,1e-05\n1,1.0,60.0,0.002\n")
+    return folder
+
+
+def study_fields(
+    *,
+    backbones: tuple[str, ...] = ("RN50", "ViT-B-16"),
+    datasets: tuple[str, ...] = tuple(DATASETS),
+    shots: tuple[int, ...] = SHOTS,
+    seeds: tuple[int, ...] = SEEDS,
+    ranks: tuple[int, ...] = RANKS,
+) -> list[dict[str, Any]]:
+    """The specs of all the paper's studies on a small grid: few-shot, fixed bases, base-to-new and transfer."""
+    fields: list[dict[str, Any]] = []
+    for backbone, dataset, k, seed in product(backbones, datasets, shots, seeds):
+        cell = {"backbone": backbone, "dataset": dataset, "shots": k, "seed": seed}
+        fields += [{**cell, "variant": "dense", "n_ctx": m} for m in (N_CTX, 4)]
+        low = {**cell, "n_ctx": N_CTX}
+        for rank in ranks:
+            fields.append({**low, "variant": "joint", "rank": rank})
+            fields += [{**low, "variant": "fixed-B", "basis": basis, "rank": rank} for basis in BASES]
+        new = {**low, "split": "base"}
+        fields.append({**new, "variant": "dense"})
+        for rank in ranks:
+            fields.append({**new, "variant": "joint", "rank": rank})
+            fields.append({**new, "variant": "fixed-B", "basis": "orthogonal", "rank": rank})
+    for target, source, seed in product(datasets, datasets, seeds):
+        cell = {"backbone": backbones[-1], "dataset": target, "shots": shots[-1], "seed": seed, "n_ctx": N_CTX, "rank": 4}
+        if source != target:
+            fields += [{**cell, "variant": side, "basis": "source", "source": source} for side in ("fixed-B", "fixed-A")]
+        elif len(datasets) > 1:
+            fields += [{**cell, "variant": side, "basis": "random"} for side in ("fixed-B", "fixed-A")]
+    return fields
+
+
+def write_study(root: Path, **grid: Any) -> Path:
+    """All run folders of `study_fields(**grid)` below `root`."""
+    for fields in study_fields(**grid):
+        write_run(root, fields)
+    return root
