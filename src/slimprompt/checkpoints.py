@@ -1,0 +1,143 @@
+"""Reading checkpoint files without ever running code from them.
+
+Three kinds of file are known: safetensors, PyTorch's own format (read with `weights_only`), and the TorchScript archives
+in which OpenAI published CLIP. The last are zip files whose pickle is read here by an unpickler that knows tensors and
+plain containers and nothing else.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slimprompt.errors import InputError
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Any], bool]:
+    """The content of a checkpoint file, and whether it is a TorchScript archive (as OpenAI's CLIP files are)."""
+    if not path.is_file():
+        raise InputError(f"no checkpoint file at {path}")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path), False
+        if _is_torchscript(path):
+            return _read_torchscript(path), True
+        return torch.load(path, map_location="cpu", weights_only=True), False
+    except pickle.UnpicklingError as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"{path} holds more than weights and is not opened, because that could run code from it ({reason}). "
+            "Save it as safetensors, or as a plain dictionary of tensors."
+        ) from None
+    except Exception as error:
+        raise InputError(f"{path} is not a readable checkpoint ({type(error).__name__}: {error})") from None
+
+
+def read_state_dict(path: Path) -> tuple[dict[str, Tensor], bool]:
+    """Name → tensor of a model checkpoint, whatever it is wrapped in, and whether the file is OpenAI's archive."""
+    content, archive = read_checkpoint(path)
+    state = content.get("state_dict", content)
+    if not isinstance(state, dict) or not any(isinstance(value, Tensor) for value in state.values()):
+        raise InputError(f"{path} holds no state dict; found the entries {', '.join(map(str, list(content)[:5])) or 'none'}")
+    tensors = {name.removeprefix("module."): value for name, value in state.items() if isinstance(value, Tensor)}
+    # OpenAI's archives carry three sizes among the weights.
+    openai = archive or "input_resolution" in tensors
+    for name in ("input_resolution", "context_length", "vocab_size"):
+        tensors.pop(name, None)
+    return tensors, openai
+
+
+def _is_torchscript(path: Path) -> bool:
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+
+
+def _read_torchscript(path: Path) -> dict[str, Tensor]:
+    """All tensors of a TorchScript archive under their dotted names."""
+    with zipfile.ZipFile(path) as archive:
+        pickled = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+        root = pickled[: -len("data.pkl")]
+        module = _TensorUnpickler(archive, root).load()
+    tensors: dict[str, Tensor] = {}
+
+    def collect(value: object, name: str) -> None:
+        if isinstance(value, Tensor):
+            tensors[name] = value
+        elif isinstance(value, _Module):
+            for key, child in value.attributes.items():
+                collect(child, f"{name}.{key}" if name else key)
+
+    collect(module, "")
+    return {name: value for name, value in tensors.items() if not name.endswith("attn_mask")}
+
+
+class _Module:
+    """Stands for any TorchScript module or object: its attributes, and none of its code."""
+
+    def __init__(self, *_: object) -> None:
+        self.attributes: dict[str, Any] = {}
+
+    def __setstate__(self, state: object) -> None:
+        if isinstance(state, dict):
+            self.attributes = state
+
+
+class _TensorUnpickler(pickle.Unpickler):
+    """Builds tensors, ordered dictionaries and `_Module`s; any other global is refused."""
+
+    def __init__(self, archive: zipfile.ZipFile, root: str) -> None:
+        super().__init__(io.BytesIO(archive.read(root + "data.pkl")))
+        self._archive, self._root = archive, root
+        self._storages: dict[str, torch.UntypedStorage] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.startswith("__torch__"):
+            return _Module
+        if module == "torch" and name.endswith("Storage"):
+            return name  # only looked at in persistent_load
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return _rebuild_tensor
+        if (module, name) == ("collections", "OrderedDict"):
+            return OrderedDict
+        if module == "torch.jit._pickle":  # type tags and typed lists: the value comes first
+            return lambda value, *_: value
+        raise pickle.UnpicklingError(f"{module}.{name} does not belong in a file of weights")
+
+    def persistent_load(self, pid: Any) -> Any:
+        kind, storage_type, key = pid[0], pid[1], pid[2]
+        if kind != "storage":
+            raise pickle.UnpicklingError(f"unknown kind of record {kind!r}")
+        if key not in self._storages:
+            data = bytearray(self._archive.read(f"{self._root}data/{key}"))
+            self._storages[key] = torch.frombuffer(data, dtype=torch.uint8).untyped_storage() if data else torch.UntypedStorage(0)
+        return self._storages[key], _STORAGE_DTYPES[storage_type]
+
+
+def _rebuild_tensor(storage: tuple[torch.UntypedStorage, torch.dtype], offset: int, size: Any, stride: Any, *_: object) -> Tensor:
+    untyped, dtype = storage
+    return torch.empty(0, dtype=dtype).set_(untyped, offset, tuple(size), tuple(stride))
+
+
+_STORAGE_DTYPES = {
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "FloatStorage": torch.float32,
+    "DoubleStorage": torch.float64,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+}

@@ -1,0 +1,31 @@
+"""A progress bar on the terminal, and nothing at all when there is none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def progress(description: str, total: int, unit: str = "") -> Iterator[Callable[..., None]]:
+    """Yields `advance(n=1, note="")`. Shown on standard error if that is a terminal: bar, count, rate, time left, note."""
+    if not sys.stderr.isatty() or total <= 0:
+        yield lambda n=1, note="": None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed else "", style="dim")
+
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), *([Rate()] if unit else []))
+    with Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=total, note="")
+
+        def advance(n: int = 1, note: str = "") -> None:
+            bar.update(task, advance=n, **({"note": note} if note else {}))
+
+        yield advance
