@@ -130,7 +130,7 @@ _PUBLISHED = (
         classes=100,
         sizes=(3334, 3333, 3333),
         sources=(variant_lists(),),
-        licence="non-commercial research",
+        licence="non-commercial",
         size="2.6 GB",
         site="https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/",
         download=Download("FGVCAircraft", "fgvc-aircraft-2013b/data", ("images", *variant_lists().needs)),
@@ -193,7 +193,7 @@ _PUBLISHED = (
         sizes=(7639, 1898, 3783),
         sources=(split_file("split_zhou_UCF101.json"), action_lists()),
         licence="none stated",
-        size="6.5 GB of video",
+        size="6.5 GB",
         site="https://www.crcv.ucf.edu/data/UCF101.php",
         manual=(
             "UCF101 is a set of videos, distributed as a RAR archive, and the benchmark uses the middle frame of each. "
@@ -241,7 +241,7 @@ _PUBLISHED = (
         classes=196,
         sizes=(6509, 1635, 8041),
         sources=(split_file("split_zhou_StanfordCars.json"),),
-        licence="non-commercial research",
+        licence="non-commercial",
         size="1.9 GB",
         site="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
         manual=(
@@ -278,7 +278,7 @@ _POCKET = tuple(
         templates=pocket.templates,
         sources=(split_file("split.json"),),
         licence="MIT",
-        size="drawn here",
+        size="< 25 MB",
         site="",
         drawn=True,
     )
@@ -317,12 +317,14 @@ def benchmark_folder(row: Row, root: str | Path | None = None) -> Path:
     root = root if root is not None else os.environ.get(DATA_ROOT) or None
     if root is None:
         raise InputError(
-            f"no data root for {row.name}: give the folder that holds {row.folder}/ (--data-root in a command, root= in "
-            f"Python), or set the environment variable {DATA_ROOT}"
+            f"no data root for {row.name}: give the folder that holds {row.folder}/ (--data-root in a command, root= "
+            f"in Python), or set the environment variable {DATA_ROOT}"
         )
     base = Path(root).expanduser()
     if not base.is_dir() and not row.drawn:
-        raise InputError(f"the data root {base} is not a folder; it should hold {row.folder}/ with the files of {row.title}")
+        raise InputError(
+            f"the data root {base} is not a folder; it should hold {row.folder}/ with the files of {row.title}"
+        )
     return base / row.folder
 
 

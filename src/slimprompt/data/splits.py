@@ -56,7 +56,9 @@ class Source:
             raise
         except (OSError, ValueError, LookupError, TypeError) as error:
             needs = ", ".join(self.needs)
-            raise InputError(f"cannot read {needs} in {folder}: {error!r}; are they damaged? Fetch them again") from None
+            raise InputError(
+                f"cannot read {needs} in {folder}: {error!r}; are they damaged? Fetch them again"
+            ) from None
 
 
 # --- the sources -----------------------------------------------------------------------------------------------------
@@ -68,7 +70,7 @@ def split_file(name: str) -> Source:
 
 
 def variant_lists() -> Source:
-    """FGVC Aircraft: `images_variant_{train,val,test}.txt` with lines `id variant`; labels in the order of variants.txt."""
+    """FGVC Aircraft: `images_variant_{train,val,test}.txt` with lines `id variant`; labels as in variants.txt."""
 
     def read(folder: Path) -> Split:
         names = tuple(_lines(folder / "variants.txt"))
@@ -181,30 +183,36 @@ def read_split_file(path: Path) -> Split:
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read the split file {path}: {error}; fetch it again") from None
     if not isinstance(data, dict) or not all(isinstance(data.get(part), list) for part in PARTS):
-        raise InputError(f'{path} is not a split file: expected {{"train": [[path, label, class name], …], "val": …, "test": …}}')
+        raise InputError(
+            f'{path} is not a split file: expected {{"train": [[path, label, class name], …], "val": …, "test": …}}'
+        )
     name_of: dict[int, str] = {}
     parts = [tuple(_entries(data[part], name_of, f"{path}, {part}")) for part in PARTS]
     if sorted(name_of) != list(range(len(name_of))):
-        raise InputError(f"{path}: labels must be 0 to {len(name_of) - 1} without a gap, got {min(name_of)} to {max(name_of)}")
+        raise InputError(
+            f"{path}: labels must be 0 to {len(name_of) - 1} without a gap, got {min(name_of)} to {max(name_of)}"
+        )
     return Split(tuple(name_of[label] for label in range(len(name_of))), *parts)
 
 
 def _entries(entries: list[Any], name_of: dict[int, str], where: str) -> list[Item]:
     items = []
     for number, entry in enumerate(entries):
-        match entry:
-            case [str(path), int(label), str(name)] if name and label >= 0 and not isinstance(label, bool):
-                if leaves_root(path):
-                    raise InputError(f"{where}[{number}]: the path {path!r} leaves the images folder and is refused")
-                if name_of.setdefault(label, name) != name:
-                    raise InputError(f"{where}[{number}]: label {label} is both {name_of[label]!r} and {name!r}")
-                items.append(Item(path, label, name_of[label]))
-            case _:
-                raise InputError(f"{where}[{number}]: expected [path, label, class name], got {entry!r:.80}")
+        if not (isinstance(entry, list) and [type(field) for field in entry] == [str, int, str]):
+            raise InputError(f"{where}[{number}]: expected [path, label, class name], got {entry!r:.80}")
+        path, label, name = entry
+        if leaves_root(path):
+            raise InputError(f"{where}[{number}]: the path {path!r} leaves the images folder and is refused")
+        if label not in name_of:
+            if label < 0 or not name.strip():
+                raise InputError(
+                    f"{where}[{number}]: a label is 0 or above and a class name not empty, got {entry!r:.80}"
+                )
+            name_of[label] = name
+        elif name_of[label] != name:
+            raise InputError(f"{where}[{number}]: label {label} is both {name_of[label]!r} and {name!r}")
+        items.append(Item(path, label, name_of[label]))
     return items
-
-
-_LEAVES = re.compile(r"^$|^/|^[A-Za-z]:|\\|\0|(^|/)\.\.(/|$)")
 
 
 def leaves_root(path: str) -> bool:
@@ -212,10 +220,12 @@ def leaves_root(path: str) -> bool:
 
     The text alone decides: data roots are often made of links, and those are the user's own.
 
-    >>> [leaves_root(path) for path in ("cat/1.jpg", "../1.jpg", "/etc/passwd", "a/../../b.jpg", "C:\\1.jpg", "a..b.jpg")]
-    [False, True, True, True, True, False]
+    >>> [leaves_root(path) for path in ("cat/1.jpg", "a..b.jpg", "../1.jpg", "/etc/passwd", "a/../../b.jpg", "C:\\1")]
+    [False, False, True, True, True, True]
     """
-    return _LEAVES.search(path) is not None
+    if path[:1] in ("", "/") or path[1:2] == ":" or "\\" in path or "\0" in path:
+        return True
+    return ".." in path and ".." in path.split("/")
 
 
 # --- dealing items to the parts --------------------------------------------------------------------------------------
@@ -244,8 +254,8 @@ def _dealt(items: list[Item], folder: Path) -> Split:
         dealt = (group[:n_train], group[n_train : n_train + n_val], group[n_train + n_val :])
         if not all(dealt):
             raise InputError(
-                f"class {group[0].class_name!r} in {folder} has {len(group)} pictures, too few for 50 % train, 20 % val "
-                "and 30 % test; is the benchmark only half downloaded?"
+                f"class {group[0].class_name!r} in {folder} has {len(group)} pictures, too few for 50 % train, 20 % "
+                "val and 30 % test; is the benchmark only half downloaded?"
             )
         for part, some in zip(parts, dealt, strict=True):
             part.extend(some)

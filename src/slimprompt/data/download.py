@@ -1,0 +1,158 @@
+"""Fetching a benchmark into the layout of the catalogue, as far as it can be fetched, and frames out of videos."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from slimprompt.data.catalogue import Row
+from slimprompt.data.splits import underscored
+from slimprompt.errors import InputError
+
+_ARCHIVES = (".tar", ".gz", ".tgz", ".zip", ".rar")
+_VIDEOS = (".avi", ".mp4", ".mkv", ".mov", ".webm")
+
+
+def download_images(row: Row, folder: Path) -> bool:
+    """Fetch the pictures of a benchmark into its folder through torchvision; False if they are there already.
+
+    Archives are kept in `<folder>/.download` until all is unpacked, so that an interrupted download goes on from them.
+    """
+    if (folder / row.images).is_dir() and row.images != ".":
+        return False
+    if row.download is None:
+        raise InputError(f"the pictures of {row.title} cannot be fetched automatically. {by_hand(row, folder)}")
+    from torchvision import datasets
+
+    work = folder / ".download"
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        _keep_archives(work)
+        getattr(datasets, row.download.dataset)(root=str(work), download=True)
+        for piece in row.download.pieces:
+            if not (folder / piece).exists():
+                shutil.move(work / row.download.unpacked / piece, folder / piece)
+        shutil.rmtree(work)
+    except (OSError, RuntimeError, EOFError) as error:  # network, checksum, disk, damaged archive
+        raise InputError(
+            f"fetching {row.title} failed: {error}. Run the command again to go on, or do it by hand: see {row.site}"
+        ) from error
+    return True
+
+
+def download_annotations(row: Row, folder: Path) -> list[str]:
+    """Fetch the annotation files that are published on Google Drive and not there yet; the names of those fetched."""
+    wanted = [(name, file_id) for name, file_id in row.drive_files if not (folder / name).is_file()]
+    if not wanted:
+        return []
+    if importlib.util.find_spec("gdown") is None:
+        raise InputError(
+            f"fetching {' and '.join(name for name, _ in wanted)} from Google Drive needs the package gdown "
+            f"(pip install gdown). {by_hand(row, folder)}"
+        )
+    from torchvision.datasets.utils import download_file_from_google_drive
+
+    for name, file_id in wanted:
+        draft = folder / f".{name}.tmp"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            download_file_from_google_drive(file_id, str(folder), filename=draft.name)
+            draft.replace(folder / name)
+        except Exception as error:  # gdown raises errors of its own, of requests and of urllib
+            raise InputError(f"fetching {name} failed: {error}. {by_hand(row, folder)}") from error
+        finally:
+            draft.unlink(missing_ok=True)
+    return [name for name, _ in wanted]
+
+
+def by_hand(row: Row, folder: Path) -> str:
+    """What a person has to do for what is missing in `folder`."""
+    steps = []
+    if row.manual and not (row.images != "." and (folder / row.images).is_dir()):
+        steps.append(row.manual)
+    steps += [
+        f"Put {name} into {folder}: https://drive.google.com/file/d/{file_id}/view"
+        for name, file_id in row.drive_files
+        if not (folder / name).is_file()
+    ]
+    return " ".join([f"By hand, in {folder}:" if steps else "", *steps, f"Terms of use: {row.site}"]).strip()
+
+
+def _keep_archives(work: Path) -> None:
+    """Remove everything that a broken-off unpacking left; torchvision takes a half unpacked folder for a whole one."""
+    for path in sorted(work.rglob("*"), reverse=True):  # contents before their folder
+        if path.is_dir() and not path.is_symlink():
+            if not any(path.iterdir()):
+                path.rmdir()
+        elif path.suffix.lower() not in _ARCHIVES:
+            path.unlink()
+
+
+def extract_midframes(
+    videos: Path, out: Path, *, workers: int | None = None, advance: Callable[[int], None] = lambda total: None
+) -> tuple[int, int]:
+    """`videos/ApplyLipstick/v_x.avi` → `out/Apply_Lipstick/v_x.jpg`: frame ⌊n/2⌋ of n. Frames that are there are kept.
+
+    Returns the numbers of frames written and kept. `advance` is called with the total after each video.
+    """
+    _video_library()
+    if not videos.is_dir():
+        raise InputError(f"no such folder: {videos}; expected {videos}/<class>/<video>")
+    found = sorted(path for path in videos.glob("*/*") if path.suffix.lower() in _VIDEOS)
+    if not found:
+        raise InputError(f"no videos in {videos}: expected {videos}/<class>/<video>, ending in {', '.join(_VIDEOS)}")
+    frames = [out / (underscored(path.parent.name) or path.parent.name) / f"{path.stem}.jpg" for path in found]
+    todo = [(video, frame) for video, frame in zip(found, frames, strict=True) if not frame.is_file()]
+    try:
+        for folder in sorted({frame.parent for frame in frames}):
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write to {out}: {error}") from None
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        try:
+            for _ in pool.map(lambda pair: _write_midframe(*pair), todo):
+                advance(len(todo))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return len(todo), len(found) - len(todo)
+
+
+def _write_midframe(video: Path, frame: Path) -> None:
+    draft = frame.with_name(f".{frame.name}.tmp")
+    try:
+        middle_frame(video).save(draft, format="JPEG", quality=95)
+        draft.replace(frame)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def middle_frame(video: Path) -> Any:
+    """Frame ⌊n/2⌋ of the n frames of a video, as a PIL image.
+
+    The video is decoded twice, once to count: the frame count in the file's header is often wrong or absent.
+    """
+    av = _video_library()
+    try:
+        with av.open(str(video)) as container:
+            count = sum(1 for _ in container.decode(video=0))
+        with av.open(str(video)) as container:
+            for index, frame in enumerate(container.decode(video=0)):
+                if index == count // 2:
+                    return frame.to_image()
+    except (av.error.FFmpegError, OSError, IndexError) as error:
+        raise InputError(f"cannot read the video {video}: {error}") from None
+    raise InputError(f"the video {video} has no frames")
+
+
+def _video_library() -> Any:
+    try:
+        import av
+    except ImportError:
+        raise InputError("reading videos needs PyAV: pip install 'slimprompt[video]' (or: pip install av)") from None
+    return av
