@@ -1,0 +1,299 @@
+"""Train a pocket CLIP: contrastive pre-training on drawn, captioned pictures, then a held-out report.
+
+    python tools/train_pocket.py --model pocket
+    python tools/train_pocket.py --model pocket-rn
+
+loss = ½ (CE over rows + CE over columns) of exp(s) I Tᵀ, I and T the unit features of a batch of pictures and captions.
+Writes <out>/<model>.json (open_clip architecture), .safetensors (fp16, only the vocabulary rows in use) and
+.facts.json (hash, preprocessing, how it was made, what it reaches on the held-out benchmarks).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import open_clip
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from safetensors.torch import save_file
+from torch import Tensor
+
+from slimprompt.data.pocket import PICTURE_SIZE, POCKET_BENCHMARKS, draw_benchmark, seen_scene, seen_style
+from slimprompt.data.pocket_captions import caption, vocabulary
+from slimprompt.data.pocket_pictures import Scene, Style, draw
+from slimprompt.seeds import stream_seed
+
+MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's own
+_TEXT = {"context_length": 48, "vocab_size": 49408, "width": 128, "heads": 4, "layers": 4}
+ARCHITECTURES: dict[str, dict[str, object]] = {
+    "pocket": {
+        "embed_dim": 128,
+        "vision_cfg": {"image_size": 48, "layers": 4, "width": 128, "head_width": 32, "patch_size": 8},
+        "text_cfg": _TEXT,
+    },
+    "pocket-rn": {
+        "embed_dim": 128,
+        "vision_cfg": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 16, "patch_size": None},
+        "text_cfg": _TEXT,
+    },
+}
+Pictures = NDArray[np.uint8]
+
+
+def scene_and_style(seed: int, index: int) -> tuple[Scene, Style, np.random.Generator]:
+    """What picture `index` shows, and the generator that goes on to draw it."""
+    rng = np.random.default_rng(stream_seed(seed, "pre-training picture", index))
+    return seen_scene(rng), seen_style(rng), rng
+
+
+def pretraining_picture(seed: int, index: int, size: int) -> Pictures:
+    """Picture `index`, (size, size, 3): drawn like a benchmark's and, every second time, cropped a little."""
+    scene, style, rng = scene_and_style(seed, index)
+    image = Image.fromarray(draw(scene, style, PICTURE_SIZE, rng))
+    side = PICTURE_SIZE * (rng.uniform(0.7, 1.0) if rng.random() < 0.5 else 1.0)
+    left, top = rng.uniform(0, PICTURE_SIZE - side), rng.uniform(0, PICTURE_SIZE - side)
+    box = (left, top, left + side, top + side)
+    return np.asarray(image.resize((size, size), Image.Resampling.BICUBIC, box=box))
+
+
+def _draw_range(job: tuple[Path, int, int, int, int, int]) -> int:
+    path, total, size, seed, start, stop = job
+    pictures = np.memmap(path, np.uint8, "r+", shape=(total, size, size, 3))
+    for index in range(start, stop):
+        pictures[index] = pretraining_picture(seed, index, size)
+    return stop - start
+
+
+def draw_pictures(path: Path, total: int, size: int, seed: int, workers: int, tell: Callable[[int], None]) -> Pictures:
+    """`total` pictures as a (total, size, size, 3) array on disk."""
+    np.memmap(path, np.uint8, "w+", shape=(total, size, size, 3))
+    jobs = [(path, total, size, seed, i, min(i + 500, total)) for i in range(0, total, 500)]
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        for done in pool.imap_unordered(_draw_range, jobs):
+            tell(done)
+    return np.memmap(path, np.uint8, "r", shape=(total, size, size, 3))
+
+
+def build(architecture: str) -> torch.nn.Module:
+    """A new open_clip model of that architecture."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{architecture}.json"
+        path.write_text(json.dumps(ARCHITECTURES[architecture]))
+        open_clip.add_model_config(path)
+        return open_clip.create_model(architecture, pretrained=None)
+
+
+def normalised(pictures: Pictures) -> Tensor:
+    """uint8 (n, h, w, 3) -> float (n, 3, h, w) with CLIP's mean and deviation."""
+    x = torch.from_numpy(np.ascontiguousarray(pictures)).permute(0, 3, 1, 2).float() / 255
+    return (x - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+
+
+def text_features(model: torch.nn.Module, tokens: Tensor) -> Tensor:
+    """(n, length) -> (n, embed_dim) at EOT; reads no further than the longest text, exact in a causal tower."""
+    length = int(tokens.argmax(1).max()) + 1
+    tokens = tokens[:, :length]
+    x = model.token_embedding(tokens) + model.positional_embedding[:length]
+    x = model.transformer(x, attn_mask=model.attn_mask[:length, :length])
+    x = model.ln_final(x[torch.arange(len(x)), tokens.argmax(1)])
+    return x @ model.text_projection
+
+
+def text_features_by_length(model: torch.nn.Module, tokens: Tensor, parts: int = 3) -> Tensor:
+    """`text_features`, in parts of similar length: less padding."""
+    order = tokens.argmax(1).argsort()
+    features = torch.cat([text_features(model, tokens[part]) for part in order.chunk(parts)])
+    return features[order.argsort()]
+
+
+def train(
+    model: torch.nn.Module,
+    pictures: Pictures,
+    *,
+    steps: int,
+    batch_size: int,
+    lr: float,
+    seed: int,
+    tell: Callable[[int, float], None] = lambda step, loss: None,
+) -> list[float]:
+    """Train in place and return the loss of each step: AdamW, a short rise and a cosine fall of the rate."""
+    tokenizer = open_clip.get_tokenizer("ViT-B-32")
+    rng = np.random.default_rng(stream_seed(seed, "pre-training order"))
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    others = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), fused=True)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimiser, lr, total_steps=steps, pct_start=0.1)
+    order = rng.permutation(len(pictures))
+    losses: list[float] = []
+    model.train()
+    for step in range(steps):
+        start = step * batch_size % (len(order) - batch_size + 1)
+        chosen = np.sort(order[start : start + batch_size])
+        texts = [caption(*scene_and_style(seed, int(i))[:2], rng) for i in chosen]
+        images = normalised(pictures[chosen])
+        flip = torch.from_numpy(rng.random(batch_size) < 0.5)
+        images[flip] = images[flip].flip(-1)
+        image = torch.nn.functional.normalize(model.visual(images), dim=-1)
+        text = torch.nn.functional.normalize(text_features_by_length(model, tokenizer(texts, 48)), dim=-1)
+        logits = model.logit_scale.exp() * image @ text.T  # (batch, batch)
+        target = torch.arange(batch_size)
+        loss = (
+            torch.nn.functional.cross_entropy(logits, target) + torch.nn.functional.cross_entropy(logits.T, target)
+        ) / 2
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        scheduler.step()
+        with torch.no_grad():
+            model.logit_scale.clamp_(0, math.log(100))
+        losses.append(loss.item())
+        tell(step, losses[-1])
+    model.eval()
+    return losses
+
+
+@torch.no_grad()
+def zero_shot(model: torch.nn.Module, images: Tensor, labels: Tensor, names: Sequence[str], template: str) -> float:
+    """Share of images whose nearest class text is their own."""
+    tokenizer = open_clip.get_tokenizer("ViT-B-32")
+    text = torch.nn.functional.normalize(
+        text_features(model, tokenizer([template.format(n) for n in names], 48)), dim=-1
+    )
+    image = torch.nn.functional.normalize(torch.cat([model.visual(part) for part in images.split(200)]), dim=-1)
+    return float(((image @ text.T).argmax(1) == labels).float().mean())
+
+
+def held_out_report(model: torch.nn.Module, size: int, root: Path) -> dict[str, dict[str, float]]:
+    """Zero-shot accuracy on every pocket benchmark's test pictures: plain template, style template, and chance."""
+    report = {}
+    for name, benchmark in POCKET_BENCHMARKS.items():
+        folder = draw_benchmark(name, root)
+        test = json.loads((folder / "split.json").read_text())["test"]
+        pictures = [
+            Image.open(folder / "images" / path).resize((size, size), Image.Resampling.BICUBIC) for path, _, _ in test
+        ]
+        images = normalised(np.stack([np.asarray(picture) for picture in pictures]))
+        labels = torch.tensor([label for _, label, _ in test])
+        names = benchmark.class_names
+        report[name] = {
+            "plain": round(zero_shot(model, images, labels, names, benchmark.templates[0]), 4),
+            "style": round(zero_shot(model, images, labels, names, benchmark.style_template), 4),
+            "chance": round(1 / len(names), 4),
+        }
+    return report
+
+
+def save(model: torch.nn.Module, name: str, out: Path, facts: dict[str, object]) -> None:
+    """Write the architecture, the weights and the facts about them."""
+    out.mkdir(parents=True, exist_ok=True)
+    tokenizer = open_clip.get_tokenizer("ViT-B-32")
+    rows = tokenizer(vocabulary(), 48).unique()
+    rows = rows[rows != 0] if "!" not in vocabulary() else rows  # token 0 is "!" as well as the padding
+    state = {key: value.detach() for key, value in model.state_dict().items() if key != "attn_mask"}
+    state["token_embedding.weight"] = state["token_embedding.weight"][rows]
+    tensors = {key: (v.half() if v.is_floating_point() else v).contiguous() for key, v in state.items()}
+    tensors["token_embedding.rows"] = rows.long()
+    weights = out / f"{name}.safetensors"
+    save_file(tensors, weights)
+    (out / f"{name}.json").write_text(json.dumps(ARCHITECTURES[name], indent=2) + "\n")
+    known = {
+        "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
+        "mean": MEAN,
+        "std": STD,
+        "interpolation": "bicubic",
+    }
+    (out / f"{name}.facts.json").write_text(json.dumps(known | facts, indent=2) + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--model", choices=sorted(ARCHITECTURES), default="pocket")
+    parser.add_argument("--steps", type=int, default=1600)
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--lr", type=float, default=1.5e-3)
+    parser.add_argument("--pictures", type=int, default=80_000, help="how many different pictures to draw")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "src" / "slimprompt" / "models")
+    parser.add_argument(
+        "--cache", type=Path, default=Path(tempfile.gettempdir()) / "slimprompt-pocket", help="pictures"
+    )
+    options = parser.parse_args(arguments)
+
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(stream_seed(options.seed, "pre-training weights", options.model))
+    options.cache.mkdir(parents=True, exist_ok=True)
+    model = build(options.model)
+    size = int(ARCHITECTURES[options.model]["vision_cfg"]["image_size"])  # type: ignore[index]
+    started = time.perf_counter()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        drawing = progress.add_task("drawing pictures", total=options.pictures)
+        path = options.cache / f"{options.model}-{options.pictures}-{options.seed}.bin"
+        pictures = draw_pictures(
+            path, options.pictures, size, options.seed, options.threads, lambda n: progress.advance(drawing, n)
+        )
+        training = progress.add_task("training", total=options.steps)
+
+        def tell(step: int, loss: float) -> None:
+            progress.update(training, advance=1, description=f"training, loss {loss:.3f}")
+            if step % 50 == 0:
+                print(f"{step} {loss:.4f} {time.perf_counter() - started:.0f}s", flush=True)
+
+        losses = train(
+            model,
+            pictures,
+            steps=options.steps,
+            batch_size=options.batch_size,
+            lr=options.lr,
+            seed=options.seed,
+            tell=tell,
+        )
+    minutes = (time.perf_counter() - started) / 60
+    report = held_out_report(model, size, options.cache)
+    table = Table(
+        "benchmark", "plain %", "style named %", "chance %", title=f"{options.model}: held-out zero-shot accuracy"
+    )
+    for name, row in report.items():
+        table.add_row(name, *(f"{100 * row[key]:.1f}" for key in ("plain", "style", "chance")))
+    Console().print(table)
+    facts = {
+        "command": " ".join(
+            ["python", "tools/train_pocket.py", *(arguments if arguments is not None else sys.argv[1:])]
+        ),
+        "steps": options.steps,
+        "batch_size": options.batch_size,
+        "lr": options.lr,
+        "pictures": options.pictures,
+        "seed": options.seed,
+        "minutes": round(minutes, 1),
+        "final_loss": round(float(np.mean(losses[-50:])), 4),
+        "held_out": report,
+    }
+    save(model, options.model, options.out, facts)
+
+
+if __name__ == "__main__":
+    main()
