@@ -1,4 +1,4 @@
-"""Run folders with known contents, in the shape that `slimprompt.experiments.records` reads. For tests of what reads runs.
+"""Run folders with known contents, in the shape that `slimprompt.experiments.records` reads, to test their readers.
 
 `write_run` writes one folder; `write_study` writes a whole small study whose accuracies follow `accuracy_of`, so that a
 test can work every table out by hand.
@@ -87,7 +87,10 @@ def write_run(
     }
     (folder / "record.json").write_text(json.dumps(record))
     chosen = factors if factors is not None else factors_of(spec)
-    save_file({name: np.ascontiguousarray(value, dtype="float32") for name, value in chosen.items()}, folder / "factors.safetensors")
+    save_file(
+        {name: np.ascontiguousarray(value, dtype="float32") for name, value in chosen.items()},
+        folder / "factors.safetensors",
+    )
     (folder / "curve.csv").write_text("epoch,loss,accuracy,lr\n0,2.0,10.0,1e-05\n1,1.0,60.0,0.002\n")
     return folder
 
@@ -115,9 +118,18 @@ def study_fields(
             fields.append({**new, "variant": "joint", "rank": rank})
             fields.append({**new, "variant": "fixed-B", "basis": "orthogonal", "rank": rank})
     for target, source, seed in product(datasets, datasets, seeds):
-        cell = {"backbone": backbones[-1], "dataset": target, "shots": shots[-1], "seed": seed, "n_ctx": N_CTX, "rank": 4}
+        cell = {
+            "backbone": backbones[-1],
+            "dataset": target,
+            "shots": shots[-1],
+            "seed": seed,
+            "n_ctx": N_CTX,
+            "rank": 4,
+        }
         if source != target:
-            fields += [{**cell, "variant": side, "basis": "source", "source": source} for side in ("fixed-B", "fixed-A")]
+            fields += [
+                {**cell, "variant": side, "basis": "source", "source": source} for side in ("fixed-B", "fixed-A")
+            ]
         elif len(datasets) > 1:
             fields += [{**cell, "variant": side, "basis": "random"} for side in ("fixed-B", "fixed-A")]
     return fields

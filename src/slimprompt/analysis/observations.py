@@ -314,9 +314,9 @@ class Results:
         return sorted({key[position] for key in self.cells if all(key[index] in allowed for index, allowed in wanted)})
 
     def dense_lengths(self, backbone: str | None = None) -> list[int]:
-        """Context lengths of the dense prompts."""
-        where = {} if backbone is None else {"backbone": backbone}
-        return [int(m) for m in self.axis("rank", method="dense", basis="identity", **where)]
+        """Context lengths of the dense prompts, in cells or printed averages."""
+        keys = [key for key in (*self.cells, *self._printed_averages) if key[2:4] == ("dense", "identity")]
+        return sorted({key[4] for key in keys if backbone in (None, key[0])})
 
     def parameters(self, backbone: str, arm: Arm) -> int | None:
         """Numbers that this arm trains, as its runs recorded them."""
