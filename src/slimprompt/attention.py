@@ -22,7 +22,9 @@ class Group(NamedTuple):
     length: int
 
 
-def prefix_attention(q: Tensor, kv: Tensor, shared: Tensor | None, n_prefix: int, groups: Sequence[Group], heads: int) -> Tensor:
+def prefix_attention(
+    q: Tensor, kv: Tensor, shared: Tensor | None, n_prefix: int, groups: Sequence[Group], heads: int
+) -> Tensor:
     """q (queries, width), kv (rows, 2·width) → (queries, width).
 
     n_prefix: how many of the rows of `kv` are the prefix (its keys and values stand first); the prefix itself asks too if
@@ -36,7 +38,9 @@ class _PrefixAttention(torch.autograd.Function):
     """Written out by hand: autograd would fill and add a full-size gradient for every slice taken."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, kv: Tensor, shared: Tensor | None, n_prefix: int, groups: tuple[Group, ...], heads: int) -> Tensor:
+    def forward(
+        ctx: Any, q: Tensor, kv: Tensor, shared: Tensor | None, n_prefix: int, groups: tuple[Group, ...], heads: int
+    ) -> Tensor:
         parts = _Parts(q, kv, shared, n_prefix, groups, heads)
         own_q = parts.q[:, parts.prefix_queries :]  # (heads, own queries, e)
         n_shared, longest = parts.shared_k.shape[1], max(group.length for group in groups)
@@ -114,7 +118,9 @@ class _PrefixAttention(torch.autograd.Function):
 class _Parts:
     """The inputs as (heads, rows, e) views: scaled queries, own keys and values, the prefix's keys and values."""
 
-    def __init__(self, q: Tensor, kv: Tensor, shared: Tensor | None, n_prefix: int, groups: tuple[Group, ...], heads: int) -> None:
+    def __init__(
+        self, q: Tensor, kv: Tensor, shared: Tensor | None, n_prefix: int, groups: tuple[Group, ...], heads: int
+    ) -> None:
         self.groups = groups
         self.scale = (q.shape[1] // heads) ** -0.5
         self.q = (q * self.scale).unflatten(1, (heads, -1)).transpose(0, 1)

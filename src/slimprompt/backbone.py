@@ -97,10 +97,14 @@ class Backbone:
         """Whole sentences → unit-length features (n, embed_dim), fp32."""
         for text in texts:
             if len(self.tokenize(text)) > self.context_length:
-                raise InputError(f"the text {text!r} has more than the {self.context_length} tokens that {self.name} reads; shorten it")
+                raise InputError(
+                    f"the text {text!r} has more than the {self.context_length} tokens that {self.name} reads; shorten it"
+                )
         features = []
         for start in range(0, len(texts), batch_size):
-            ids = self.tokenizer(list(texts[start : start + batch_size]), context_length=self.context_length).to(self.device)
+            ids = self.tokenizer(list(texts[start : start + batch_size]), context_length=self.context_length).to(
+                self.device
+            )
             features.append(F.normalize(self.model.encode_text(ids).float(), dim=-1))
         return torch.cat(features)
 
@@ -147,7 +151,9 @@ def load_backbone(
         model = _load_hub(name)
     elif name in EMBEDDED:
         if pretrained is not None or seed is not None:
-            raise InputError(f"the embedded model {name!r} brings its own weights: give neither pretrained nor seed with it")
+            raise InputError(
+                f"the embedded model {name!r} brings its own weights: give neither pretrained nor seed with it"
+            )
         model = _load_embedded(name)
     else:
         name = name.replace("/", "-")
@@ -222,14 +228,18 @@ def _load_pretrained(name: str, pretrained: str, quick_gelu: bool | None) -> nn.
         tags = list_pretrained_tags_by_model(name)
         if Path(pretrained).suffix or "/" in pretrained:
             raise InputError(f"no checkpoint file at {pretrained}; tags known for {name}: {', '.join(tags) or 'none'}")
-        raise unknown(f"weights tag for {name}", pretrained, tags, next_step="A checkpoint file may be given instead of a tag.")
+        raise unknown(
+            f"weights tag for {name}", pretrained, tags, next_step="A checkpoint file may be given instead of a tag."
+        )
     path = _weights_of_tag(name, pretrained, tag) if tag else Path(pretrained)
     state, openai = read_state_dict(path)
     if quick_gelu is None:
         quick_gelu = openai or bool(tag and tag.get("quick_gelu"))
     model = _build(name, quick_gelu)
     if tag:
-        model.visual.preprocess_cfg.update({key: tag[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in tag})
+        model.visual.preprocess_cfg.update(
+            {key: tag[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in tag}
+        )
     _fill(model, state, f"{path}", name)
     return model
 
@@ -244,7 +254,9 @@ def _weights_of_tag(name: str, pretrained: str, tag: dict[str, Any]) -> Path:
             return Path(download_pretrained(tag))
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        sources = " or ".join(source for source in (tag.get("url"), tag.get("hf_hub") and f"the hub repository {tag['hf_hub']}") if source)
+        sources = " or ".join(
+            source for source in (tag.get("url"), tag.get("hf_hub") and f"the hub repository {tag['hf_hub']}") if source
+        )
         raise InputError(
             f"the weights {pretrained!r} of {name} are not on this machine and could not be downloaded ({reason}). "
             f"Get them from {sources} and put the file at {folder}/{pretrained}.pt (or .safetensors), or give the file's path "
@@ -269,7 +281,9 @@ def _fill(model: nn.Module, state: dict[str, Tensor], path: str, name: str) -> N
     problems = wrong + missing + surplus
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
-        raise InputError(f"{path} does not fit {name}: {'; '.join(problems[:3])}{more}. Is it the checkpoint of another architecture?")
+        raise InputError(
+            f"{path} does not fit {name}: {'; '.join(problems[:3])}{more}. Is it the checkpoint of another architecture?"
+        )
     model.load_state_dict(state)
 
 
@@ -279,7 +293,11 @@ def _load_hub(name: str) -> nn.Module:
             return open_clip.create_model(name, require_pretrained=True)
     except Exception as error:
         reason = str(error).splitlines()[0]
-        hint = "Is the id right, and is there a network or a cached copy?" if name.startswith("hf-hub:") else "Expected open_clip_config.json and the weights in it."
+        hint = (
+            "Is the id right, and is there a network or a cached copy?"
+            if name.startswith("hf-hub:")
+            else "Expected open_clip_config.json and the weights in it."
+        )
         raise InputError(f"cannot load {name}: {reason}. {hint}") from None
 
 
@@ -314,9 +332,13 @@ def _tokenizer(name: str) -> Any:
 def _refuse_unusable(model: nn.Module, name: str) -> None:
     text = getattr(model, "text", model)
     if not hasattr(text, "token_embedding"):
-        raise InputError(f"{name} has a Hugging Face text tower, which takes no context vectors here; use an open_clip text tower")
+        raise InputError(
+            f"{name} has a Hugging Face text tower, which takes no context vectors here; use an open_clip text tower"
+        )
     if getattr(text, "cls_emb", None) is not None:
-        raise InputError(f"{name} reads its text feature from an appended class token (CoCa), which is not supported; use a CLIP model")
+        raise InputError(
+            f"{name} reads its text feature from an appended class token (CoCa), which is not supported; use a CLIP model"
+        )
 
 
 def _end_of_text(tower: nn.Module, ids: Sequence[int]) -> int | None:
@@ -335,7 +357,9 @@ def _fingerprint(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
         digest.update(f"{key}{tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy() if value.ndim else value.cpu().numpy().tobytes())
+        digest.update(
+            value.detach().cpu().contiguous().view(torch.uint8).numpy() if value.ndim else value.cpu().numpy().tobytes()
+        )
     digest.update(type(getattr(model, "text", model).transformer.resblocks[0].mlp.gelu).__name__.encode())
     return digest.hexdigest()
 

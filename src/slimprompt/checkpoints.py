@@ -47,7 +47,9 @@ def read_state_dict(path: Path) -> tuple[dict[str, Tensor], bool]:
     content, archive = read_checkpoint(path)
     state = content.get("state_dict", content)
     if not isinstance(state, dict) or not any(isinstance(value, Tensor) for value in state.values()):
-        raise InputError(f"{path} holds no state dict; found the entries {', '.join(map(str, list(content)[:5])) or 'none'}")
+        raise InputError(
+            f"{path} holds no state dict; found the entries {', '.join(map(str, list(content)[:5])) or 'none'}"
+        )
     tensors = {name.removeprefix("module."): value for name, value in state.items() if isinstance(value, Tensor)}
     # OpenAI's archives carry three sizes among the weights.
     openai = archive or "input_resolution" in tensors
@@ -120,11 +122,15 @@ class _TensorUnpickler(pickle.Unpickler):
             raise pickle.UnpicklingError(f"unknown kind of record {kind!r}")
         if key not in self._storages:
             data = bytearray(self._archive.read(f"{self._root}data/{key}"))
-            self._storages[key] = torch.frombuffer(data, dtype=torch.uint8).untyped_storage() if data else torch.UntypedStorage(0)
+            self._storages[key] = (
+                torch.frombuffer(data, dtype=torch.uint8).untyped_storage() if data else torch.UntypedStorage(0)
+            )
         return self._storages[key], _STORAGE_DTYPES[storage_type]
 
 
-def _rebuild_tensor(storage: tuple[torch.UntypedStorage, torch.dtype], offset: int, size: Any, stride: Any, *_: object) -> Tensor:
+def _rebuild_tensor(
+    storage: tuple[torch.UntypedStorage, torch.dtype], offset: int, size: Any, stride: Any, *_: object
+) -> Tensor:
     untyped, dtype = storage
     return torch.empty(0, dtype=dtype).set_(untyped, offset, tuple(size), tuple(stride))
 

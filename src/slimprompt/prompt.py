@@ -63,7 +63,9 @@ class Prompt(nn.Module):
     @property
     def is_dense(self) -> bool:
         """Whether B is the identity, so that P itself trains."""
-        return self.trains == "A" and self.rank == self.n_ctx and torch.equal(self.B.detach().cpu(), torch.eye(self.n_ctx))
+        return (
+            self.trains == "A" and self.rank == self.n_ctx and torch.equal(self.B.detach().cpu(), torch.eye(self.n_ctx))
+        )
 
     def extra_repr(self) -> str:
         """Shapes for `print(prompt)`."""

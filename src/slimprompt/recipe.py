@@ -17,7 +17,9 @@ class Recipe(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     epochs: int = Field(200, ge=1, description="passes over the training images")
-    batch_size: int = Field(32, ge=1, description="images per step; the last partial batch is dropped if the set has at least this many")
+    batch_size: int = Field(
+        32, ge=1, description="images per step; the last partial batch is dropped if the set has at least this many"
+    )
     lr: float = Field(0.002, gt=0, description="learning rate after the warm-up")
     warmup_lr: float = Field(1e-5, ge=0, description="constant learning rate of the warm-up epochs")
     warmup_epochs: int = Field(1, ge=0, description="epochs at the warm-up learning rate")

@@ -30,7 +30,9 @@ def initial_context(n_ctx: int, width: int, seed: int, stream: str = "start") ->
 def balanced_svd(p0: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """P0 = U Σ Vᵀ → B = U_r Σ_r^½ (n_ctx, rank), A = Σ_r^½ V_rᵀ (rank, width)."""
     if not 1 <= rank <= min(p0.shape):
-        raise InputError(f"rank {rank} does not fit a context of {p0.shape[0]} tokens: it must be between 1 and {min(p0.shape)}")
+        raise InputError(
+            f"rank {rank} does not fit a context of {p0.shape[0]} tokens: it must be between 1 and {min(p0.shape)}"
+        )
     u, sigma, vt = torch.linalg.svd(p0.float(), full_matrices=False)
     root = sigma[:rank].sqrt()
     return u[:, :rank] * root, root[:, None] * vt[:rank]

@@ -29,7 +29,9 @@ Position = Literal["end", "middle", "front"]
 _CONTEXT = -1  # marks a place in a token sequence that a context vector takes
 
 
-def prompt_tokens(backbone: Backbone, class_names: Sequence[str], n_ctx: int, position: Position = "end") -> list[list[int]]:
+def prompt_tokens(
+    backbone: Backbone, class_names: Sequence[str], n_ctx: int, position: Position = "end"
+) -> list[list[int]]:
     """One token sequence per class, `SOS context name . EOT`, with -1 where a context vector goes.
 
     position "middle" puts the second half of the context after the name, "front" all of it.
@@ -102,7 +104,9 @@ class SharedPrefixTextEncoder:
         own = [sequences[index][prefix:] for index in order]
         size = chunk_size or len(own)
         with torch.no_grad():
-            self._prefix = self._embed(self._prefix_ids, 0)  # (prefix, width), zero where context goes, but for its position
+            self._prefix = self._embed(
+                self._prefix_ids, 0
+            )  # (prefix, width), zero where context goes, but for its position
             self._chunks = [self._chunk(own[start : start + size], prefix) for start in range(0, len(own), size)]
         self._in_prefix = self._prefix_ids.count(_CONTEXT)
         self.n_tokens = prefix + sum(len(chunk.own) for chunk in self._chunks)
@@ -124,7 +128,9 @@ class SharedPrefixTextEncoder:
         features, prefix_kv = self._pass(first, context, rows)
         passes = [features]
         for chunk in others:
-            passes.append(_checkpointed(lambda ctx, *kv, chunk=chunk: self._pass(chunk, ctx, None, kv)[0], context, *prefix_kv))
+            passes.append(
+                _checkpointed(lambda ctx, *kv, chunk=chunk: self._pass(chunk, ctx, None, kv)[0], context, *prefix_kv)
+            )
         return torch.cat(passes)[self._unsort].float()
 
     # -- layout ---------------------------------------------------------------------------------------------------------
@@ -142,7 +148,13 @@ class SharedPrefixTextEncoder:
         context_rows = list(range(self.n_ctx - in_own, self.n_ctx)) * len(own)
         ends = torch.tensor([len(ids) for ids in own], device=self._device).cumsum(0) - 1
         groups = [(len(list(same)), length) for length, same in groupby(len(ids) for ids in own)]
-        chunk = _Chunk(rows, groups, ends, torch.tensor(places, device=self._device, dtype=torch.long), torch.tensor(context_rows, device=self._device))
+        chunk = _Chunk(
+            rows,
+            groups,
+            ends,
+            torch.tensor(places, device=self._device, dtype=torch.long),
+            torch.tensor(context_rows, device=self._device),
+        )
         if not places:  # the first layer's projections of constant rows are constant
             block = self._tower.transformer.resblocks[0]
             y = block.ln_1(rows)
@@ -268,4 +280,8 @@ def _is_causal(tower: nn.Module) -> bool:
 
 
 def _is_plain(block: nn.Module) -> bool:
-    return type(block) is ResidualAttentionBlock and block.attn.in_proj_weight is not None and not hasattr(block, "ln_1_kv")
+    return (
+        type(block) is ResidualAttentionBlock
+        and block.attn.in_proj_weight is not None
+        and not hasattr(block, "ln_1_kv")
+    )

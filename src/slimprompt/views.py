@@ -11,7 +11,11 @@ from open_clip.transform import PreprocessCfg
 from PIL import Image
 from torch import Tensor
 
-_RESAMPLING = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR, "random": Image.Resampling.BICUBIC}
+_RESAMPLING = {
+    "bicubic": Image.Resampling.BICUBIC,
+    "bilinear": Image.Resampling.BILINEAR,
+    "random": Image.Resampling.BICUBIC,
+}
 
 
 def random_view(image: Image.Image, preprocess: PreprocessCfg, seed: int) -> Tensor:
@@ -29,7 +33,11 @@ def random_view(image: Image.Image, preprocess: PreprocessCfg, seed: int) -> Ten
 
 
 def crop_box(
-    width: int, height: int, rng: random.Random, scale: tuple[float, float] = (0.08, 1.0), ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    width: int,
+    height: int,
+    rng: random.Random,
+    scale: tuple[float, float] = (0.08, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> tuple[int, int, int, int]:
     """(left, top, width, height) of a crop with area in `scale` and aspect log-uniform in `ratio`; ten tries, then the centre."""
     for _ in range(10):
