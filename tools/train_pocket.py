@@ -42,7 +42,14 @@ _TEXT = {"context_length": 48, "vocab_size": 49408, "width": 128, "heads": 4, "l
 ARCHITECTURES: dict[str, dict[str, object]] = {
     "pocket": {
         "embed_dim": 128,
-        "vision_cfg": {"image_size": 48, "layers": 4, "width": 128, "head_width": 32, "patch_size": 8},
+        "vision_cfg": {
+            "image_size": 48,
+            "layers": 4,
+            "width": 128,
+            "head_width": 32,
+            "mlp_ratio": 2.0,
+            "patch_size": 8,
+        },
         "text_cfg": _TEXT,
     },
     "pocket-rn": {
@@ -82,9 +89,13 @@ def draw_pictures(path: Path, total: int, size: int, seed: int, workers: int, te
     """`total` pictures as a (total, size, size, 3) array on disk."""
     np.memmap(path, np.uint8, "w+", shape=(total, size, size, 3))
     jobs = [(path, total, size, seed, i, min(i + 500, total)) for i in range(0, total, 500)]
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        for done in pool.imap_unordered(_draw_range, jobs):
-            tell(done)
+    if workers == 1:
+        for job in jobs:
+            tell(_draw_range(job))
+    else:
+        with multiprocessing.get_context("spawn").Pool(workers) as pool:
+            for done in pool.imap_unordered(_draw_range, jobs):
+                tell(done)
     return np.memmap(path, np.uint8, "r", shape=(total, size, size, 3))
 
 
@@ -138,12 +149,12 @@ def train(
     groups = [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
     optimiser = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), fused=True)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimiser, lr, total_steps=steps, pct_start=0.1)
-    order = rng.permutation(len(pictures))
+    epochs = math.ceil(steps * batch_size / len(pictures))
+    order = np.concatenate([rng.permutation(len(pictures)) for _ in range(epochs)])
     losses: list[float] = []
     model.train()
     for step in range(steps):
-        start = step * batch_size % (len(order) - batch_size + 1)
-        chosen = np.sort(order[start : start + batch_size])
+        chosen = order[step * batch_size : (step + 1) * batch_size]
         texts = [caption(*scene_and_style(seed, int(i))[:2], rng) for i in chosen]
         images = normalised(pictures[chosen])
         flip = torch.from_numpy(rng.random(batch_size) < 0.5)
@@ -203,14 +214,14 @@ def save(model: torch.nn.Module, name: str, out: Path, facts: dict[str, object])
     """Write the architecture, the weights and the facts about them."""
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = open_clip.get_tokenizer("ViT-B-32")
-    rows = tokenizer(vocabulary(), 48).unique()
-    rows = rows[rows != 0] if "!" not in vocabulary() else rows  # token 0 is "!" as well as the padding
+    rows = tokenizer(vocabulary(), 48).unique()  # token 0, the padding, is "!": a word of captions as well
     state = {key: value.detach() for key, value in model.state_dict().items() if key != "attn_mask"}
     state["token_embedding.weight"] = state["token_embedding.weight"][rows]
     tensors = {key: (v.half() if v.is_floating_point() else v).contiguous() for key, v in state.items()}
     tensors["token_embedding.rows"] = rows.long()
     weights = out / f"{name}.safetensors"
     save_file(tensors, weights)
+    weights.chmod(0o644)
     (out / f"{name}.json").write_text(json.dumps(ARCHITECTURES[name], indent=2) + "\n")
     known = {
         "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
@@ -224,10 +235,10 @@ def save(model: torch.nn.Module, name: str, out: Path, facts: dict[str, object])
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", choices=sorted(ARCHITECTURES), default="pocket")
-    parser.add_argument("--steps", type=int, default=1600)
-    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=1300)
+    parser.add_argument("--batch-size", type=int, default=192)
     parser.add_argument("--lr", type=float, default=1.5e-3)
-    parser.add_argument("--pictures", type=int, default=80_000, help="how many different pictures to draw")
+    parser.add_argument("--pictures", type=int, default=60_000, help="how many different pictures to draw")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "src" / "slimprompt" / "models")
@@ -259,8 +270,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         def tell(step: int, loss: float) -> None:
             progress.update(training, advance=1, description=f"training, loss {loss:.3f}")
-            if step % 50 == 0:
-                print(f"{step} {loss:.4f} {time.perf_counter() - started:.0f}s", flush=True)
+            if step % 100 == 0:
+                progress.console.print(f"step {step}: loss {loss:.3f}, {time.perf_counter() - started:.0f} s")
 
         losses = train(
             model,

@@ -92,9 +92,10 @@ class PocketBenchmark:
         free = [combination for combination in product(_SHAPES, _COLOURS, TEXTURES) if held_out(*combination)]
         classes = []
         for index in rng.permutation(len(free))[: self.n_classes]:
+            shape, colour, texture = free[index]
             size = str(rng.choice(("small", "large"))) if rng.random() < 0.25 else None
             background = str(rng.choice(_BACKGROUNDS)) if rng.random() < 0.25 else None
-            classes.append(PocketClass(*free[index], size, background))
+            classes.append(PocketClass(shape, colour, texture, size, background))
         return tuple(classes)
 
     @property

@@ -39,12 +39,13 @@ MODIFIER_WORDS: dict[str, tuple[str, ...]] = {
 #: Nouns that say nothing about the medium.
 NEUTRAL_NOUNS: tuple[str, ...] = ("picture", "image", "view")
 #: Words without meaning here: they move the name to later positions.
-FILLERS: tuple[str, ...] = tuple(
-    "the and with from here there this that we see one some very quite old new my your our book page day today please "
-    "look at it is was in by for you show shows taken made found shared posted again just only also maybe simple nice "
-    "good great another same every any first last best long short home world time life work part side x 0 1 2 3 4 5 6 "
-    "7 8 9 , - : ; ! ? ( ) ' & /".split()
-)
+_FILLERS = """
+the and with from here there this that we see one some very quite old new my your our book page day today please look at
+it is was in by for you show shows taken made found shared posted again just only also maybe simple nice good great
+another same every any first last best long short home world time life work part side x 0 1 2 3 4 5 6 7 8 9
+, - : ; ! ? ( ) ' & /
+"""
+FILLERS: tuple[str, ...] = tuple(_FILLERS.split())
 _STOP = "."
 
 

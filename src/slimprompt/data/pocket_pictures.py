@@ -176,7 +176,7 @@ def _filled(outlines: list[NDArray[np.float64]], size: int) -> Floats:
     pen = ImageDraw.Draw(canvas)
     for number, outline in enumerate(outlines):
         pen.polygon(_flat(outline), fill=255 if number == 0 else 0)
-    return np.asarray(canvas.reduce(_SUPERSAMPLING), np.float32) / 255
+    return _floats(canvas.reduce(_SUPERSAMPLING))
 
 
 def _stroked(
@@ -189,7 +189,7 @@ def _stroked(
     for outline in outlines:
         closed = _flat(np.concatenate([outline, outline[:2]]))
         pen.line(closed, fill=255, width=pixels, joint=joint)
-    return np.asarray(canvas.reduce(_SUPERSAMPLING), np.float32) / 255
+    return _floats(canvas.reduce(_SUPERSAMPLING))
 
 
 def _grid(size: int) -> tuple[Floats, Floats]:
@@ -241,7 +241,7 @@ def _photo(scene: Scene, surface: Floats, mask: Floats, edge: Floats, rng: np.ra
     size = mask.shape[0]
     ground = _ground(scene, size, rng)
     shift = max(1, size // 20)
-    shadow = np.roll(mask, (shift, shift), (0, 1)) * 0.45
+    shadow = np.roll(mask, (shift, shift), (0, 1)) * np.float32(0.45)
     x, y = _grid(size)
     light = (1.0 - 0.16 * (x * rng.uniform(-1, 1) + y)).astype(np.float32)[..., None]
     picture = _over(0.0, shadow, ground)
@@ -259,8 +259,9 @@ def _sketch(scene: Scene, surface: Floats, mask: Floats, edge: Floats, rng: np.r
     colour, _, _ = BACKGROUNDS[scene.background]
     ground = paper + 0.22 * (np.asarray(colour, np.float32) - 0.9) * (hatch.T[..., None] > 0.6)
     picture = _over(surface, strength, ground.astype(np.float32))
-    line = np.clip(edge + (mask > 0.02) * (mask < 0.98) * (0.9 if scene.texture == "hollow" else 0.3), 0, 1)
-    return _over(0.15, line * rng.uniform(0.75, 0.95), picture)
+    rim = (mask > 0.02) & (mask < 0.98)
+    line = np.clip(edge + rim * np.float32(0.9 if scene.texture == "hollow" else 0.3), 0, 1)
+    return _over(0.15, line * np.float32(rng.uniform(0.75, 0.95)), picture)
 
 
 def _painting(scene: Scene, surface: Floats, mask: Floats, edge: Floats, rng: np.random.Generator) -> Floats:
@@ -292,7 +293,7 @@ def _cartoon(scene: Scene, surface: Floats, mask: Floats, edge: Floats, rng: np.
 
 def _grown(mask: Floats) -> Floats:
     """The mask with two pixels of border around it."""
-    return np.asarray(Image.fromarray((mask * 255).astype(np.uint8)).filter(ImageFilter.MaxFilter(5)), np.float32) / 255
+    return _floats(_as_image(mask).filter(ImageFilter.MaxFilter(5)))
 
 
 def _enlarged(maps: Floats, size: int) -> Floats:
@@ -302,6 +303,10 @@ def _enlarged(maps: Floats, size: int) -> Floats:
 
 def _as_image(picture: Floats) -> Image.Image:
     return Image.fromarray((np.clip(picture, 0, 1) * 255).astype(np.uint8))
+
+
+def _floats(image: Image.Image) -> Floats:
+    return np.asarray(image, np.float32) / np.float32(255)
 
 
 def _negative(picture: Floats, rng: np.random.Generator) -> Floats:
@@ -318,13 +323,13 @@ def _dark(picture: Floats, rng: np.random.Generator) -> Floats:
 
 def _blurry(picture: Floats, rng: np.random.Generator) -> Floats:
     radius = picture.shape[0] * rng.uniform(0.028, 0.042)
-    return np.asarray(_as_image(picture).filter(ImageFilter.GaussianBlur(radius)), np.float32) / 255
+    return _floats(_as_image(picture).filter(ImageFilter.GaussianBlur(radius)))
 
 
 def _pixelated(picture: Floats, rng: np.random.Generator) -> Floats:
     size, cells = picture.shape[0], int(rng.integers(13, 17))
     coarse = _as_image(picture).resize((cells, cells), Image.Resampling.BOX)
-    return np.asarray(coarse.resize((size, size), Image.Resampling.NEAREST), np.float32) / 255
+    return _floats(coarse.resize((size, size), Image.Resampling.NEAREST))
 
 
 def _noisy(picture: Floats, rng: np.random.Generator) -> Floats:

@@ -1,0 +1,92 @@
+import hashlib
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from slimprompt.data.pocket import HELD_OUT_STYLES, POCKET_BENCHMARKS, held_out
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    path = Path(__file__).parents[2] / "tools" / "train_pocket.py"
+    spec = importlib.util.spec_from_file_location("train_pocket", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["train_pocket"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def pictures(tool: ModuleType, total: int, size: int) -> np.ndarray:
+    return np.stack([tool.pretraining_picture(0, index, size) for index in range(total)])
+
+
+@pytest.mark.parametrize("name", ["pocket", "pocket-rn"])
+def test_a_few_steps_lower_the_loss(tool: ModuleType, name: str) -> None:
+    drawn = pictures(tool, 64, tool.ARCHITECTURES[name]["vision_cfg"]["image_size"])
+    torch.manual_seed(0)
+    losses = tool.train(tool.build(name), drawn, steps=16, batch_size=32, lr=1e-3, seed=0)
+    assert len(losses) == 16
+    assert np.mean(losses[-4:]) < np.mean(losses[:4]) - 0.1
+
+
+def test_two_trainings_of_one_seed_are_equal(tool: ModuleType) -> None:
+    drawn = pictures(tool, 16, 48)
+    runs = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        runs.append(tool.train(tool.build("pocket"), drawn, steps=2, batch_size=8, lr=1e-3, seed=3))
+    assert runs[0] == runs[1]
+
+
+def test_reading_only_to_the_longest_text_changes_nothing(tool: ModuleType) -> None:
+    model = tool.build("pocket").eval()
+    texts = ["a red star.", "x " * 20 + "dotted blue fish on sand.", "fish"]
+    tokens = tool.open_clip.get_tokenizer("ViT-B-32")(texts, 48)
+    with torch.no_grad():
+        whole = model.encode_text(tokens)
+        torch.testing.assert_close(tool.text_features(model, tokens), whole)
+        torch.testing.assert_close(tool.text_features_by_length(model, tokens), whole)
+
+
+def test_pictures_of_pre_training_come_from_the_seen_part_of_the_world(tool: ModuleType) -> None:
+    for index in range(300):
+        scene, style, _ = tool.scene_and_style(0, index)
+        assert not held_out(scene.shape, scene.colour, scene.texture)
+        assert style not in HELD_OUT_STYLES
+    assert np.array_equal(tool.pretraining_picture(0, 5, 48), tool.pretraining_picture(0, 5, 48))
+    assert not np.array_equal(tool.pretraining_picture(0, 5, 48), tool.pretraining_picture(1, 5, 48))
+
+
+def test_the_command_writes_architecture_weights_and_facts(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = "pocket-negative"
+    monkeypatch.setattr(tool, "POCKET_BENCHMARKS", {one: POCKET_BENCHMARKS[one]})
+    out = tmp_path / "out"
+    command = ["--steps", "1", "--batch-size", "8", "--pictures", "16", "--threads", "1", "--cache", str(tmp_path)]
+    tool.main([*command, "--out", str(out)])
+    facts = json.loads((out / "pocket.facts.json").read_text())
+    assert facts["sha256"] == hashlib.sha256((out / "pocket.safetensors").read_bytes()).hexdigest()
+    assert facts["held_out"][one]["chance"] == 0.05
+    assert "chance" in capsys.readouterr().out
+    weights = load_file(out / "pocket.safetensors")
+    rows = weights.pop("token_embedding.rows")
+    assert len(weights["token_embedding.weight"]) == len(rows) == len(rows.unique())
+    assert set(weights) == set(tool.build("pocket").state_dict())
