@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -152,7 +153,7 @@ def download(
     """Fetch a benchmark as far as it can be fetched, and say what is left to do by hand."""
     from slimprompt.data.catalogue import benchmark_folder, find_row
     from slimprompt.data.check import missing_images
-    from slimprompt.data.download import download_annotations, download_images
+    from slimprompt.data.download import by_hand, download_annotations, download_images
 
     row = find_row(name)
     if data_root:
@@ -178,6 +179,8 @@ def download(
         problems.append(str(error))
     for problem in problems:
         typer.echo(f"not done: {problem}", err=True)
+    for step in by_hand(row, folder) if problems else ():
+        typer.echo(f"by hand: {step}", err=True)
     if not problems:
         n_missing = len(missing_images(_load(row.name, data_root)))
         if not n_missing:
@@ -217,7 +220,7 @@ def draw(
     data_root: DataRoot = None,
 ) -> None:
     """Make the few-shot draw of a seed, and write it as a manifest that a run can be given."""
-    from slimprompt.data import few_shot, make_manifest, short_classes, write_manifest
+    from slimprompt.data import check_images, few_shot, make_manifest, short_classes, write_manifest
 
     benchmark = _load(target, data_root)
     drawn = few_shot(benchmark, shots, seed)
@@ -228,6 +231,11 @@ def draw(
     for name, count in short_classes(benchmark, shots).items():
         typer.echo(f"{name}: has {count} images only, all are taken")
     if out:
+        if hashes:
+            try:
+                check_images(replace(drawn, test=()))
+            except InputError as error:
+                raise InputError(f"{error}; or write the draw without hashes (--no-hashes)") from None
         write_manifest(make_manifest(drawn, shots=shots, seed=seed, hashes=hashes), out)
         typer.echo(f"manifest written to {out}")
 
@@ -244,12 +252,12 @@ def pocket(
     if not row.drawn:
         drawn = ", ".join(row.name for row in CATALOGUE.values() if row.drawn)
         raise InputError(f"{row.name} is not a drawn benchmark; the drawn ones are {drawn}")
-    benchmark = _load(row.name, None)
     out = out.absolute()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} exists already and is not an empty folder; give another --out")
+    benchmark = _load(row.name, None)
     draft = None
     try:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise InputError(f"{out} exists already and is not an empty folder; give another --out")
         out.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
         for part, items in (("train", benchmark.train), ("test", benchmark.test)):

@@ -47,7 +47,7 @@ class Download:
     unpacked: str
     """Folder, below the download's root, in which the pieces are after unpacking."""
     pieces: tuple[str, ...]
-    """Files and folders to move into the benchmark's folder."""
+    """Files and folders to move into the benchmark's folder, the images first."""
 
 
 @dataclass(frozen=True)
@@ -196,9 +196,9 @@ _PUBLISHED = (
         size="6.5 GB",
         site="https://www.crcv.ucf.edu/data/UCF101.php",
         manual=(
-            "UCF101 is a set of videos, distributed as a RAR archive, and the benchmark uses the middle frame of each. "
-            "Either fetch UCF-101-midframes.zip from the link in CoOp's DATASETS.md and unpack it in the folder, "
-            "or unpack the videos and run: slimprompt data extract-midframes UCF-101"
+            "Fetch the videos (a RAR archive) from https://www.crcv.ucf.edu/data/UCF101.php, unpack them, and take the "
+            "middle frames out of them: slimprompt data extract-midframes UCF-101. Or fetch CoOp's "
+            "UCF-101-midframes.zip, linked in the DATASETS.md of its repository, and unpack it in the folder ucf101."
         ),
         drive_files=(("split_zhou_UCF101.json", "1I0S0q91hJfsV9Gf4xDIjgDq4AqBNJb1y"),),
     ),
@@ -246,7 +246,7 @@ _PUBLISHED = (
         site="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
         manual=(
             "The original server no longer offers the pictures. From a copy that you may use, put the folders "
-            "cars_train and cars_test into the folder."
+            "cars_train and cars_test into the folder stanford_cars."
         ),
         drive_files=(("split_zhou_StanfordCars.json", "1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT"),),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import os
 import shutil
@@ -23,10 +24,10 @@ def download_images(row: Row, folder: Path) -> bool:
 
     Archives are kept in `<folder>/.download` until all is unpacked, so that an interrupted download goes on from them.
     """
-    if (folder / row.images).is_dir() and row.images != ".":
+    if _has_images(row, folder):
         return False
     if row.download is None:
-        raise InputError(f"the pictures of {row.title} cannot be fetched automatically. {by_hand(row, folder)}")
+        raise InputError(f"the images of {row.title} cannot be fetched automatically")
     from torchvision import datasets
 
     work = folder / ".download"
@@ -34,13 +35,17 @@ def download_images(row: Row, folder: Path) -> bool:
         work.mkdir(parents=True, exist_ok=True)
         _keep_archives(work)
         getattr(datasets, row.download.dataset)(root=str(work), download=True)
-        for piece in row.download.pieces:
+        for piece in reversed(row.download.pieces):  # the images last: once they are there, nothing is fetched again
             if not (folder / piece).exists():
                 shutil.move(work / row.download.unpacked / piece, folder / piece)
         shutil.rmtree(work)
-    except (OSError, RuntimeError, EOFError) as error:  # network, checksum, disk, damaged archive
+    except Exception as error:  # network, checksum, archive and disk: each library has its own kinds
+        if not isinstance(error, OSError) or isinstance(
+            error, gzip.BadGzipFile
+        ):  # a damaged archive: never use it again
+            shutil.rmtree(work, ignore_errors=True)
         raise InputError(
-            f"fetching {row.title} failed: {error}. Run the command again to go on, or do it by hand: see {row.site}"
+            f"fetching the images of {row.title} failed: {error}; run the command again to go on"
         ) from error
     return True
 
@@ -48,39 +53,39 @@ def download_images(row: Row, folder: Path) -> bool:
 def download_annotations(row: Row, folder: Path) -> list[str]:
     """Fetch the annotation files that are published on Google Drive and not there yet; the names of those fetched."""
     wanted = [(name, file_id) for name, file_id in row.drive_files if not (folder / name).is_file()]
-    if not wanted:
-        return []
-    if importlib.util.find_spec("gdown") is None:
-        raise InputError(
-            f"fetching {' and '.join(name for name, _ in wanted)} from Google Drive needs the package gdown "
-            f"(pip install gdown). {by_hand(row, folder)}"
-        )
-    from torchvision.datasets.utils import download_file_from_google_drive
-
+    if wanted and importlib.util.find_spec("gdown") is None:
+        names = " and ".join(name for name, _ in wanted)
+        raise InputError(f"fetching {names} from Google Drive needs the package gdown: pip install gdown")
     for name, file_id in wanted:
+        from torchvision.datasets.utils import download_file_from_google_drive
+
         draft = folder / f".{name}.tmp"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             download_file_from_google_drive(file_id, str(folder), filename=draft.name)
             draft.replace(folder / name)
         except Exception as error:  # gdown raises errors of its own, of requests and of urllib
-            raise InputError(f"fetching {name} failed: {error}. {by_hand(row, folder)}") from error
+            raise InputError(f"fetching {name} failed: {error}") from error
         finally:
             draft.unlink(missing_ok=True)
     return [name for name, _ in wanted]
 
 
-def by_hand(row: Row, folder: Path) -> str:
-    """What a person has to do for what is missing in `folder`."""
+def by_hand(row: Row, folder: Path) -> list[str]:
+    """What a person can do for what is missing in `folder`, step by step."""
     steps = []
-    if row.manual and not (row.images != "." and (folder / row.images).is_dir()):
-        steps.append(row.manual)
+    if not _has_images(row, folder):
+        steps.append(row.manual or f"Fetch the images from {row.site} and unpack them as {folder / row.images}.")
     steps += [
-        f"Put {name} into {folder}: https://drive.google.com/file/d/{file_id}/view"
+        f"Save https://drive.google.com/file/d/{file_id}/view as {folder / name}."
         for name, file_id in row.drive_files
         if not (folder / name).is_file()
     ]
-    return " ".join([f"By hand, in {folder}:" if steps else "", *steps, f"Terms of use: {row.site}"]).strip()
+    return steps
+
+
+def _has_images(row: Row, folder: Path) -> bool:
+    return row.images != "." and (folder / row.images).is_dir()
 
 
 def _keep_archives(work: Path) -> None:

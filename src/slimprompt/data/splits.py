@@ -54,7 +54,7 @@ class Source:
             return self.reader(folder)
         except InputError:
             raise
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except Exception as error:  # bad lines, and whatever scipy makes of a damaged .mat file
             needs = ", ".join(self.needs)
             raise InputError(
                 f"cannot read {needs} in {folder}: {error!r}; are they damaged? Fetch them again"

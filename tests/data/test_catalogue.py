@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from slimprompt.data import CATALOGUE, base_new, load_benchmark
+from slimprompt.data.catalogue import benchmark_folder, find_row
+from slimprompt.errors import InputError
+
+#: name: classes, (train, val, test), (base, new), first and last class
+PROTOCOL = {
+    "caltech101": (100, (4128, 1649, 2465), (50, 50), ("face", "yin_yang")),
+    "dtd": (47, (2820, 1128, 1692), (24, 23), ("banded", "zigzagged")),
+    "fgvc_aircraft": (100, (3334, 3333, 3333), (50, 50), ("707-320", "Yak-42")),
+    "food101": (101, (50500, 20200, 30300), (51, 50), ("apple_pie", "waffles")),
+    "oxford_flowers": (102, (4093, 1633, 2463), (51, 51), ("pink primrose", "blackberry lily")),
+    "oxford_pets": (37, (2944, 736, 3669), (19, 18), ("abyssinian", "yorkshire_terrier")),
+    "ucf101": (101, (7639, 1898, 3783), (51, 50), ("Apply_Eye_Makeup", "Yo_Yo")),
+}
+TEMPLATES = {
+    "caltech101": "a photo of a {}.",
+    "dtd": "{} texture.",
+    "fgvc_aircraft": "a photo of a {}, a type of aircraft.",
+    "food101": "a photo of {}, a type of food.",
+    "oxford_flowers": "a photo of a {}, a type of flower.",
+    "oxford_pets": "a photo of a {}, a type of pet.",
+    "ucf101": "a photo of a person doing {}.",
+}
+
+
+@pytest.mark.parametrize("name", PROTOCOL)
+def test_published_sizes_and_classes(name: str, real_root: Path) -> None:
+    n_classes, sizes, halves, ends = PROTOCOL[name]
+    benchmark = load_benchmark(name, real_root)
+    assert len(benchmark.class_names) == n_classes
+    assert (len(benchmark.train), len(benchmark.val), len(benchmark.test)) == sizes
+    assert (benchmark.class_names[0], benchmark.class_names[-1]) == ends
+    assert tuple(len(half.class_names) for half in base_new(benchmark)) == halves
+    assert benchmark.templates[0] == TEMPLATES[name]
+    assert all(benchmark.class_names[item.label] == item.class_name for item in benchmark.test)
+
+
+def test_rows_state_the_published_facts() -> None:
+    for name, (n_classes, sizes, _, _) in PROTOCOL.items():
+        assert (CATALOGUE[name].classes, CATALOGUE[name].sizes) == (n_classes, sizes)
+    for row in CATALOGUE.values():
+        assert row.licence and row.size
+        assert all(template.count("{}") == 1 for template in row.templates)
+
+
+def test_food101_loads_in_a_moment(real_root: Path) -> None:
+    started = time.process_time()
+    load_benchmark("food101", real_root)
+    assert time.process_time() - started < 2
+
+
+def test_annotations_are_enough(dtd_root: Path) -> None:
+    benchmark = load_benchmark("dtd", dtd_root)
+    assert (len(benchmark.train), len(benchmark.val), len(benchmark.test)) == (188, 94, 94)
+    assert benchmark.path(benchmark.train[0]) == dtd_root / "dtd" / "images" / "class0" / "0.jpg"
+    assert not benchmark.images.exists()
+
+
+@pytest.mark.parametrize("name", ["Oxford Pets", "OXFORD-PETS", "oxford_pets", "oxfordpets"])
+def test_names_and_titles(name: str) -> None:
+    assert find_row(name).name == "oxford_pets"
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(InputError, match="did you mean 'oxford_pets'"):
+        load_benchmark("oxford_pet", ".")
+
+
+def test_root_comes_from_the_environment(dtd_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIMPROMPT_DATA", str(dtd_root))
+    assert len(load_benchmark("dtd").train) == 188
+    monkeypatch.delenv("SLIMPROMPT_DATA")
+    with pytest.raises(InputError, match=r"no data root for dtd.*SLIMPROMPT_DATA"):
+        load_benchmark("dtd")
+
+
+def test_missing_root(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere is not a folder; it should hold dtd/"):
+        load_benchmark("dtd", tmp_path / "nowhere")
+
+
+def test_missing_split_lists_what_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"split_zhou_OxfordPets\.json or annotations/trainval\.txt"):
+        load_benchmark("oxford_pets", tmp_path)
+
+
+def test_wrong_class_count(dtd_root: Path) -> None:
+    path = dtd_root / "dtd" / "split_zhou_DescribableTextures.json"
+    split = json.loads(path.read_text())
+    path.write_text(json.dumps({part: [e for e in entries if e[1] < 46] for part, entries in split.items()}))
+    with pytest.raises(InputError, match=r"DTD has 47 classes, but .* gives 46"):
+        load_benchmark("dtd", dtd_root)
+
+
+def test_class_without_training_items(dtd_root: Path) -> None:
+    path = dtd_root / "dtd" / "split_zhou_DescribableTextures.json"
+    split = json.loads(path.read_text())
+    split["train"] = [entry for entry in split["train"] if entry[1] != 5]
+    path.write_text(json.dumps(split))
+    with pytest.raises(InputError, match="no training items: 'class_5'"):
+        load_benchmark("dtd", dtd_root)
+
+
+def test_a_split_of_our_own_is_announced(tmp_path: Path) -> None:
+    for label in range(47):
+        folder = tmp_path / "dtd" / "images" / f"class{label:02d}"
+        folder.mkdir(parents=True)
+        for number in range(10):
+            (folder / f"{number}.jpg").touch()
+    with pytest.warns(UserWarning, match=r"own 50/20/30 split.*not comparable"):
+        benchmark = load_benchmark("dtd", tmp_path)
+    assert (len(benchmark.train), len(benchmark.val), len(benchmark.test)) == (47 * 5, 47 * 2, 47 * 3)
+
+
+def test_drawn_benchmark_is_drawn_into_the_cache_and_read_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLIMPROMPT_CACHE", str(tmp_path / "cache"))
+    row = CATALOGUE["pocket-negative"]
+    benchmark = load_benchmark("pocket-negative")
+    assert benchmark.images == tmp_path / "cache" / "data" / "pocket-negative" / "images"
+    assert (len(benchmark.train), len(benchmark.val), len(benchmark.test)) == row.sizes
+    assert benchmark.path(benchmark.train[0]).is_file()
+    assert benchmark_folder(row, tmp_path / "elsewhere") == tmp_path / "elsewhere" / "pocket-negative"
+    assert load_benchmark("pocket-negative") == benchmark
+
+
+def test_drawing_where_one_cannot_write(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot draw pocket-sketch"):
+        load_benchmark("pocket-sketch", tmp_path / "file")

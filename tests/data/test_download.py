@@ -1,0 +1,174 @@
+"""torchvision's own downloaders run here, against archives on a local server."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torchvision import datasets
+
+from slimprompt.data.catalogue import CATALOGUE, load_benchmark
+from slimprompt.data.check import missing_images
+from slimprompt.data.download import by_hand, download_annotations, download_images, extract_midframes, middle_frame
+from slimprompt.errors import InputError
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder and the address under which its files can be fetched."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder))) as httpd:
+        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+        yield folder, f"http://127.0.0.1:{httpd.server_port}"
+        httpd.shutdown()
+
+
+def archive(path: Path, files: dict[str, bytes]) -> str:
+    """Write a .tar.gz file and return its md5."""
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def dtd_server(server: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder, address = server
+    files = {f"dtd/images/class{n:02d}/{i}.jpg": b"picture" for n in range(47) for i in range(10)}
+    files["dtd/labels/train1.txt"] = b"class00/0.jpg\n"
+    monkeypatch.setattr(datasets.DTD, "_MD5", archive(folder / "dtd-r1.0.1.tar.gz", files))
+    monkeypatch.setattr(datasets.DTD, "_URL", f"{address}/dtd-r1.0.1.tar.gz")
+    return folder / "dtd-r1.0.1.tar.gz"
+
+
+def test_fetched_into_the_layout_of_the_catalogue(dtd_server: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "root" / "dtd"
+    assert download_images(CATALOGUE["dtd"], folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["images", "labels"]
+    with pytest.warns(UserWarning, match="own 50/20/30 split"):
+        benchmark = load_benchmark("dtd", tmp_path / "root")
+    assert missing_images(benchmark) == []
+    assert download_images(CATALOGUE["dtd"], folder) is False, "nothing is fetched twice"
+
+
+def test_aircraft_with_its_lists(server: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, address = server
+    lines = "".join(f"{n:07d} variant {n}\n" for n in range(100)).encode()
+    data = "fgvc-aircraft-2013b/data"
+    files = {f"{data}/images_variant_{part}.txt": lines for part in ("train", "val", "trainval", "test")}
+    files[f"{data}/variants.txt"] = "".join(f"variant {n}\n" for n in range(100)).encode()
+    files |= {f"{data}/images/{n:07d}.jpg": b"picture" for n in range(100)}
+    archive(folder / "a.tar.gz", files)
+    monkeypatch.setattr(datasets.FGVCAircraft, "_URL", f"{address}/a.tar.gz")
+    assert download_images(CATALOGUE["fgvc_aircraft"], tmp_path / "fgvc_aircraft")
+    benchmark = load_benchmark("fgvc_aircraft", tmp_path)
+    assert benchmark.train[7] == ("0000007.jpg", 7, "variant 7")
+    assert missing_images(benchmark) == []
+
+
+def test_interrupted_unpacking_is_done_again(dtd_server: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "dtd"
+    half = folder / ".download" / "dtd" / "dtd" / "images" / "class00"
+    half.mkdir(parents=True)
+    (half / "0.jpg").write_bytes(b"pic")
+    download_images(CATALOGUE["dtd"], folder)
+    assert (folder / "images" / "class00" / "0.jpg").read_bytes() == b"picture"
+    assert len(list((folder / "images").glob("*/*"))) == 470
+
+
+def test_kept_archive_is_used_again(dtd_server: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "dtd" / ".download" / "dtd" / dtd_server.name
+    kept.parent.mkdir(parents=True)
+    dtd_server.rename(kept)  # the server has it no more
+    assert download_images(CATALOGUE["dtd"], tmp_path / "dtd")
+
+
+def test_no_network_and_damaged_archive(dtd_server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as changed:
+        changed.setattr(datasets.DTD, "_MD5", "0" * 32)
+        with pytest.raises(InputError, match="fetching the images of DTD failed"):
+            download_images(CATALOGUE["dtd"], tmp_path / "dtd")
+        assert not (tmp_path / "dtd" / ".download").exists(), "a damaged archive is not kept"
+    dtd_server.unlink()
+    with pytest.raises(InputError, match=r"fetching the images of DTD failed: .*404.*run the command again"):
+        download_images(CATALOGUE["dtd"], tmp_path / "dtd")
+    assert not (tmp_path / "dtd" / "images").exists()
+
+
+def test_every_torchvision_class_named_exists() -> None:
+    for row in CATALOGUE.values():
+        if row.download:
+            assert hasattr(datasets, row.download.dataset)
+            assert row.images == row.download.pieces[0]
+        else:
+            assert row.manual or row.drawn
+
+
+def test_what_cannot_be_fetched_is_said(tmp_path: Path) -> None:
+    row = CATALOGUE["ucf101"]
+    with pytest.raises(InputError, match="UCF101 cannot be fetched automatically"):
+        download_images(row, tmp_path / "ucf101")
+    frames, split = by_hand(row, tmp_path / "ucf101")
+    assert "slimprompt data extract-midframes" in frames
+    assert str(tmp_path / "ucf101" / "split_zhou_UCF101.json") in split
+    (tmp_path / "ucf101" / "UCF-101-midframes").mkdir(parents=True)
+    (tmp_path / "ucf101" / "split_zhou_UCF101.json").touch()
+    assert by_hand(row, tmp_path / "ucf101") == []
+
+
+def test_annotations_that_are_there_are_not_fetched(dtd_root: Path) -> None:
+    assert download_annotations(CATALOGUE["dtd"], dtd_root / "dtd") == []
+
+
+# --- frames ----------------------------------------------------------------------------------------------------------
+
+
+def test_middle_frames(tmp_path: Path) -> None:
+    av = pytest.importorskip("av")
+    videos = tmp_path / "UCF-101"
+    for action, n_frames in {"ApplyLipstick": 9, "YoYo": 4}.items():
+        (videos / action).mkdir(parents=True)
+        with av.open(str(videos / action / f"v_{action}_g01_c01.avi"), "w") as container:
+            stream = container.add_stream("mpeg4", rate=25)
+            stream.width = stream.height = 64
+            stream.pix_fmt = "yuv420p"
+            for number in range(n_frames):
+                pixels = np.full((64, 64, 3), 20 * number + 20, np.uint8)
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels)))
+            container.mux(stream.encode())
+    calls: list[int] = []
+    assert extract_midframes(videos, tmp_path / "frames", advance=calls.append) == (2, 0)
+    assert calls == [2, 2]
+    frame = tmp_path / "frames" / "Apply_Lipstick" / "v_ApplyLipstick_g01_c01.jpg"
+    assert frame.is_file()
+    assert (tmp_path / "frames" / "Yo_Yo" / "v_YoYo_g01_c01.jpg").is_file()
+    assert extract_midframes(videos, tmp_path / "frames") == (0, 2)
+    brightness = np.asarray(middle_frame(videos / "ApplyLipstick" / "v_ApplyLipstick_g01_c01.avi")).mean()
+    assert brightness == pytest.approx(20 * 4 + 20, abs=3), "frame 4 of 9"
+    (videos / "YoYo" / "broken.avi").write_bytes(b"no video")
+    with pytest.raises(InputError, match=r"cannot read the video .*broken\.avi"):
+        extract_midframes(videos, tmp_path / "frames")
+    with pytest.raises(InputError, match="no videos in"):
+        extract_midframes(tmp_path / "frames", tmp_path / "out")
+
+
+def test_frames_without_the_video_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "av", None)
+    with pytest.raises(InputError, match=r"pip install 'slimprompt\[video\]'"):
+        extract_midframes(tmp_path, tmp_path / "out")

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slimprompt.data import load_folder, load_test_folder
+from slimprompt.errors import InputError
+
+Touch = Callable[..., Path]
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Touch:
+    """Makes empty files below a folder `photos`: no picture is opened to read a folder."""
+    base = tmp_path / "photos"
+    base.mkdir()
+
+    def touch(*names: str) -> Path:
+        for name in names:
+            path = base / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        return base
+
+    return touch
+
+
+def paths(items: tuple) -> list[str]:
+    return [item.path for item in items]
+
+
+# --- layouts ---------------------------------------------------------------------------------------------------------
+
+
+def test_class_folders(photos: Touch) -> None:
+    base = photos("red_panda/b.JPG", "red_panda/a.png", "otter/1.jpeg", "otter/notes.txt", "readme.md", ".DS_Store")
+    benchmark = load_folder(base)
+    assert benchmark.class_names == ("otter", "red_panda")
+    assert [tuple(item) for item in benchmark.train] == [
+        ("otter/1.jpeg", 0, "otter"),
+        ("red_panda/a.png", 1, "red_panda"),
+        ("red_panda/b.JPG", 1, "red_panda"),
+    ]
+    assert benchmark.val == benchmark.test == ()
+    assert benchmark.ignored == 2
+    assert (benchmark.name, benchmark.images) == ("photos", base)
+    assert benchmark.path(benchmark.train[0]).is_file()
+
+
+def test_split_folders(photos: Touch) -> None:
+    base = photos("train/a/1.jpg", "train/b/2.jpg", "val/a/3.jpg", "test/b/4.jpg", "test/b/x.db", "labels.txt")
+    benchmark = load_folder(base)
+    assert paths(benchmark.train) == ["train/a/1.jpg", "train/b/2.jpg"]
+    assert paths(benchmark.val) == ["val/a/3.jpg"]
+    assert [tuple(item) for item in benchmark.test] == [("test/b/4.jpg", 1, "b")]
+    assert benchmark.ignored == 2
+
+
+def test_validation_is_the_test_part_where_there_is_no_other(photos: Touch) -> None:
+    benchmark = load_folder(photos("train/a/1.jpg", "train/b/2.jpg", "validation/a/3.jpg"))
+    assert (paths(benchmark.val), paths(benchmark.test)) == ([], ["validation/a/3.jpg"])
+
+
+def test_a_class_may_be_called_train(photos: Touch) -> None:
+    benchmark = load_folder(photos("train/1.jpg", "bus/2.jpg"))
+    assert benchmark.class_names == ("bus", "train")
+    assert len(benchmark.train) == 2
+
+
+def test_test_part_may_spell_a_class_differently(photos: Touch) -> None:
+    benchmark = load_folder(photos("train/red panda/1.jpg", "train/otter/2.jpg", "test/Red_Panda/3.jpg"))
+    assert [tuple(item) for item in benchmark.test] == [("test/Red_Panda/3.jpg", 1, "red panda")]
+
+
+def test_test_folder_for_a_trained_prompt(photos: Touch) -> None:
+    benchmark = load_test_folder(photos("otter/1.jpg"), ["badger", "Otter"])
+    assert [tuple(item) for item in benchmark.test] == [("otter/1.jpg", 1, "Otter")]
+    assert benchmark.class_names == ("badger", "Otter")
+    assert benchmark.train == ()
+
+
+def test_test_folder_takes_the_test_part_of_a_split(photos: Touch) -> None:
+    base = photos("train/a/1.jpg", "train/b/2.jpg", "test/b/4.jpg")
+    assert paths(load_test_folder(base, ["a", "b"]).test) == ["test/b/4.jpg"]
+
+
+def test_test_folder_with_a_foreign_class(photos: Touch) -> None:
+    with pytest.raises(InputError, match=r"class 'oter', which is none of the 2 classes.*did you mean 'otter'\?"):
+        load_test_folder(photos("oter/1.jpg"), ["otter", "badger"])
+
+
+# --- CSV -------------------------------------------------------------------------------------------------------------
+
+
+def csv_file(base: Path, text: str) -> Path:
+    path = base / "labels.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_csv(photos: Touch) -> None:
+    base = photos("x/1.jpg", "x/2.jpg", "3.jpg")
+    benchmark = load_folder(csv_file(base, "Path,Label\nx/1.jpg,red panda\n\n3.jpg,otter\n"))
+    assert benchmark.images == base
+    assert [tuple(item) for item in benchmark.train] == [("x/1.jpg", 1, "red panda"), ("3.jpg", 0, "otter")]
+
+
+def test_csv_with_splits_semicolons_quotes_and_a_byte_order_mark(photos: Touch) -> None:
+    base = photos("1.jpg", "2.jpg", "3.jpg", "4, four.jpg")
+    text = '\ufefflabel;path;split\na;1.jpg;train\nb;2.jpg;\na;3.jpg;Test\nb;"4, four.jpg";val\n'
+    benchmark = load_folder(csv_file(base, text))
+    assert paths(benchmark.train) == ["1.jpg", "2.jpg"]
+    assert paths(benchmark.test) == ["3.jpg"]
+    assert paths(benchmark.val) == ["4, four.jpg"]
+
+
+def test_csv_beside_its_images(photos: Touch) -> None:
+    base = photos("images/a/1.jpg", "images/b/2.jpg", "lists/keep")
+    other = base.parent / "elsewhere.jpg"
+    benchmark = load_folder(csv_file(base / "lists", "path,label\n../images/a/1.jpg,a\n../images/b/2.jpg,b\n"))
+    assert (benchmark.images, paths(benchmark.train)) == (base / "images", ["a/1.jpg", "b/2.jpg"])
+    other.touch()
+    benchmark = load_folder(csv_file(base / "lists", f"path,label\n{other},a\n../images/b/2.jpg,b\n"))
+    assert (benchmark.images, paths(benchmark.train)) == (base.parent, ["elsewhere.jpg", "photos/images/b/2.jpg"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "columns path and label"),
+        ("file,label\n1.jpg,a\n", "columns path and label"),
+        ("1.jpg,a\n2.jpg,b\n", "columns path and label"),
+        ("path,label\n", "names no images"),
+        ("path,label\n1.jpg,a\n2.jpg,\n", "line 3: the label is empty"),
+        ("path,label\n1.jpg,a\n2.jpg\n", "line 3: the label is empty"),
+        ("path,label\n1.jpg,a\n2.jpg,__\n", "line 3: the label is empty"),
+        ("path,label\n,a\n", "line 2: the path is empty"),
+        ("path,label,split\n1.jpg,a,tset\n", "line 2: the split is 'tset'"),
+        (
+            "path,label\n1.jpg,a\n8.jpg,b\n9.jpg,b\n",
+            r"2 files that cannot be found: 8\.jpg \(line 3\), 9\.jpg \(line 4\)",
+        ),
+        ("path,label\n1.jpg,a\n./1.jpg,b\n", "lines 2 and 3 name the same image"),
+        ("path,label\n1.jpg,a\n2.jpg,a\n", "one class only, 'a'"),
+        ("path,label\n1.jpg,A cat\n2.jpg,a_cat\n", "'A cat' and 'a_cat' are the same words"),
+        ("path,label,split\n1.jpg,a,test\n2.jpg,b,test\n", "no training images"),
+    ],
+)
+def test_bad_csv(text: str, message: str, photos: Touch) -> None:
+    base = photos("1.jpg", "2.jpg")
+    with pytest.raises(InputError, match=message):
+        load_folder(csv_file(base, text))
+
+
+def test_csv_that_is_not_text(photos: Touch) -> None:
+    path = photos("1.jpg") / "labels.csv"
+    path.write_bytes(b"path,label\n\xff\xfe\x00,a\n")
+    with pytest.raises(InputError, match="UTF-8"):
+        load_folder(path)
+
+
+# --- bad folders -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ((), r"no images under .*photos: expected .*photos/<class>/<image>.*; it is empty"),
+        (("1.jpg", "2.jpg", "3.txt"), "found 3 files and no folders"),
+        (("a/1.jpg",), "one class only, 'a'"),
+        (("a_b/1.jpg", "A B/2.jpg"), "'A B' and 'a_b' are the same words in a prompt"),
+        (("_/1.jpg", "a/1.jpg"), "has an empty name"),
+        (("a/1.jpg", "b/readme.txt"), r"no images in 1 class folder of .*: b \(holds 0 folders and 1 other file\)"),
+        (("a/1.jpg", "b/inner/1.jpg"), r"b \(holds 1 folder and 0 other files\)"),
+        (("train/a/1.jpg", "train/b/1.jpg", "extra/a/1.jpg"), "beside it extra"),
+        (("train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg", "valid/a/1.jpg"), "several folders for one part"),
+        (
+            ("train/a/1.jpg", "train/bee/1.jpg", "test/bees/1.jpg"),
+            r"'bees' has no training images; did you mean 'bee'\?",
+        ),
+    ],
+)
+def test_bad_folders(names: tuple[str, ...], message: str, photos: Touch) -> None:
+    with pytest.raises(InputError, match=message):
+        load_folder(photos(*names))
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such folder or CSV file"):
+        load_folder(tmp_path / "nothing")
+
+
+def test_a_file_that_is_no_csv(photos: Touch) -> None:
+    with pytest.raises(InputError, match=r"neither a folder of images nor a .csv file"):
+        load_folder(photos("1.jpg") / "1.jpg")
