@@ -63,7 +63,7 @@ def prompt_tokens(
 
 
 class SharedPrefixTextEncoder:
-    """context (n_ctx, width) → class features (n_classes, embed_dim), unnormalised, fp32.
+    """context (n_ctx, width) → class features (n_classes, embed_dim), unnormalised, fp32 (fp64 if the backbone is).
 
     chunk_size: classes per pass. With it memory is bounded by one chunk (its forward pass is run again in the backward
     pass); without it all classes go at once, which is fastest.
@@ -84,6 +84,7 @@ class SharedPrefixTextEncoder:
         tower = backbone.text_tower
         self.backbone, self.n_ctx, self.n_classes = backbone, n_ctx, len(class_names)
         self._tower, self._device, self._dtype = tower, backbone.device, backbone.dtype
+        self._output_dtype = torch.promote_types(backbone.dtype, torch.float32)
         sequences = prompt_tokens(backbone, class_names, n_ctx, position)
         self.shared_prefix = _is_causal(tower) and all(_is_plain(block) for block in tower.transformer.resblocks)
         if not self.shared_prefix:
@@ -119,7 +120,7 @@ class SharedPrefixTextEncoder:
         context = context.to(self._device, self._dtype)
         if not self.shared_prefix:
             passes = [_checkpointed(batch, context) if len(self._full) > 1 else batch(context) for batch in self._full]
-            return torch.cat(passes).float()
+            return torch.cat(passes).to(self._output_dtype)
 
         rows = self._prefix  # (prefix, width)
         if self._in_prefix:
@@ -131,7 +132,7 @@ class SharedPrefixTextEncoder:
             passes.append(
                 _checkpointed(lambda ctx, *kv, chunk=chunk: self._pass(chunk, ctx, None, kv)[0], context, *prefix_kv)
             )
-        return torch.cat(passes)[self._unsort].float()
+        return torch.cat(passes)[self._unsort].to(self._output_dtype)
 
     # -- layout ---------------------------------------------------------------------------------------------------------
 
