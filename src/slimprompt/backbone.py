@@ -160,6 +160,8 @@ def load_backbone(
         known = [*open_clip.list_models(), *EMBEDDED]
         if name not in known:
             raise unknown("backbone", name, known, next_step="`slimprompt backbones` lists them all.")
+        if "hf_model_name" in open_clip.get_model_config(name)["text_cfg"]:
+            raise _hugging_face_text(name)
         if pretrained is None:
             if seed is None:
                 tags = ", ".join(list_pretrained_tags_by_model(name)) or "none published"
@@ -216,10 +218,7 @@ class _quiet:
 def _build(name: str, quick_gelu: bool, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]), _quiet():
         torch.manual_seed(seed)
-        try:
-            return open_clip.create_model(name, pretrained=None, pretrained_text=False, force_quick_gelu=quick_gelu)
-        except (OSError, ImportError) as error:  # a Hugging Face text tower wants its configuration from the hub
-            raise InputError(f"{name} cannot be built here: {str(error).splitlines()[0]}") from None
+        return open_clip.create_model(name, pretrained=None, force_quick_gelu=quick_gelu)
 
 
 def _load_pretrained(name: str, pretrained: str, quick_gelu: bool | None) -> nn.Module:
@@ -325,16 +324,22 @@ def _load_embedded(name: str) -> nn.Module:
 def _tokenizer(name: str) -> Any:
     try:
         return open_clip.get_tokenizer(name)
+    except ImportError as error:
+        raise InputError(f"the tokenizer of {name} needs another package ({error}): pip install 'slimprompt[hf]'") from None
     except Exception as error:
         raise InputError(f"the tokenizer of {name} cannot be loaded: {str(error).splitlines()[0]}") from None
+
+
+def _hugging_face_text(name: str) -> InputError:
+    return InputError(
+        f"{name} has a Hugging Face text tower, which takes no context vectors here; use an open_clip text tower"
+    )
 
 
 def _refuse_unusable(model: nn.Module, name: str) -> None:
     text = getattr(model, "text", model)
     if not hasattr(text, "token_embedding"):
-        raise InputError(
-            f"{name} has a Hugging Face text tower, which takes no context vectors here; use an open_clip text tower"
-        )
+        raise _hugging_face_text(name)
     if getattr(text, "cls_emb", None) is not None:
         raise InputError(
             f"{name} reads its text feature from an appended class token (CoCa), which is not supported; use a CLIP model"
