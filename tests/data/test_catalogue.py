@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,9 @@ TEMPLATES = {
 @pytest.mark.parametrize("name", PROTOCOL)
 def test_published_sizes_and_classes(name: str, real_root: Path) -> None:
     n_classes, sizes, halves, ends = PROTOCOL[name]
-    benchmark = load_benchmark(name, real_root)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the published split is nothing to warn of
+        benchmark = load_benchmark(name, real_root)
     assert len(benchmark.class_names) == n_classes
     assert (len(benchmark.train), len(benchmark.val), len(benchmark.test)) == sizes
     assert (benchmark.class_names[0], benchmark.class_names[-1]) == ends
@@ -57,8 +60,9 @@ def test_food101_loads_in_a_moment(real_root: Path) -> None:
     assert time.process_time() - started < 2
 
 
-def test_annotations_are_enough(dtd_root: Path) -> None:
-    benchmark = load_benchmark("dtd", dtd_root)
+def test_annotations_are_enough_and_other_sizes_are_announced(dtd_root: Path) -> None:
+    with pytest.warns(UserWarning, match=r"\(188, 94, 94\) items where the published split has \(2820, 1128, 1692\)"):
+        benchmark = load_benchmark("dtd", dtd_root)
     assert (len(benchmark.train), len(benchmark.val), len(benchmark.test)) == (188, 94, 94)
     assert benchmark.path(benchmark.train[0]) == dtd_root / "dtd" / "images" / "class0" / "0.jpg"
     assert not benchmark.images.exists()
@@ -74,6 +78,7 @@ def test_unknown_name() -> None:
         load_benchmark("oxford_pet", ".")
 
 
+@pytest.mark.filterwarnings("ignore:DTD")
 def test_root_comes_from_the_environment(dtd_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLIMPROMPT_DATA", str(dtd_root))
     assert len(load_benchmark("dtd").train) == 188

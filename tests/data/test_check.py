@@ -58,6 +58,7 @@ def test_complete_benchmarks_are_complete(name: str, real_root: Path) -> None:
     check_images(load_benchmark(name, real_root))
 
 
+@pytest.mark.filterwarnings("ignore:DTD")
 def test_benchmark_without_pictures(dtd_root: Path) -> None:
     with pytest.raises(InputError, match=r"376 of 376 images of dtd are missing .*class0/0\.jpg"):
         check_images(load_benchmark("dtd", dtd_root))

@@ -77,7 +77,8 @@ def test_aircraft_with_its_lists(server: tuple[Path, str], tmp_path: Path, monke
     archive(folder / "a.tar.gz", files)
     monkeypatch.setattr(datasets.FGVCAircraft, "_URL", f"{address}/a.tar.gz")
     assert download_images(CATALOGUE["fgvc_aircraft"], tmp_path / "fgvc_aircraft")
-    benchmark = load_benchmark("fgvc_aircraft", tmp_path)
+    with pytest.warns(UserWarning, match="published split has"):
+        benchmark = load_benchmark("fgvc_aircraft", tmp_path)
     assert benchmark.train[7] == ("0000007.jpg", 7, "variant 7")
     assert missing_images(benchmark) == []
 
@@ -130,6 +131,13 @@ def test_what_cannot_be_fetched_is_said(tmp_path: Path) -> None:
     (tmp_path / "ucf101" / "UCF-101-midframes").mkdir(parents=True)
     (tmp_path / "ucf101" / "split_zhou_UCF101.json").touch()
     assert by_hand(row, tmp_path / "ucf101") == []
+
+
+def test_pictures_beside_the_split_file(tmp_path: Path) -> None:
+    row, folder = CATALOGUE["stanford_cars"], tmp_path / "stanford_cars"
+    assert "cars_train" in by_hand(row, folder)[0]
+    (folder / "cars_train").mkdir(parents=True)
+    assert download_images(row, folder) is False
 
 
 def test_annotations_that_are_there_are_not_fetched(dtd_root: Path) -> None:

@@ -331,8 +331,8 @@ def benchmark_folder(row: Row, root: str | Path | None = None) -> Path:
 def load_benchmark(name: str, root: str | Path | None = None) -> Benchmark:
     """Classes and items of a benchmark, from its annotation files alone; no picture needs to be there yet.
 
-    A drawn benchmark that is not there is drawn first. A split that had to be dealt here, because the published split
-    file is missing, is announced with a warning.
+    A drawn benchmark that is not there is drawn first. A split that is not the published one, because it had to be
+    dealt here or has other sizes, is announced with a warning.
     """
     row = find_row(name)
     folder = benchmark_folder(row, root)
@@ -371,14 +371,15 @@ def _read_split(row: Row, folder: Path) -> Split:
     if untrained:
         names = ", ".join(repr(split.class_names[label]) for label in sorted(untrained)[:3])
         raise InputError(f"{len(untrained)} classes of {row.title} in {folder} have no training items: {names}")
+    sizes = (len(split.train), len(split.val), len(split.test))
+    notes = []
     if source.drawn_here:
-        sizes = (len(split.train), len(split.val), len(split.test))
-        differs = f"; {sizes} items where the published split has {row.sizes}" if sizes != row.sizes else ""
-        warnings.warn(
-            f"{row.title}: {row.sources[0].needs[0]} is not in {folder}, so this is our {source.kind}{differs}. "
-            "Results on it are not comparable with published ones",
-            stacklevel=3,
-        )
+        notes.append(f"{row.sources[0].needs[0]} is not in {folder}, so this is our {source.kind}")
+    if sizes != row.sizes:
+        notes.append(f"train, val and test have {sizes} items where the published split has {row.sizes}")
+    if notes:
+        message = f"{row.title}: {'; '.join(notes)}. Results on it are not comparable with published ones"
+        warnings.warn(message, stacklevel=3)
     return split
 
 

@@ -85,7 +85,9 @@ def by_hand(row: Row, folder: Path) -> list[str]:
 
 
 def _has_images(row: Row, folder: Path) -> bool:
-    return row.images != "." and (folder / row.images).is_dir()
+    if row.images == ".":  # the pictures are in folders beside the split file
+        return any(path.is_dir() and not path.name.startswith(".") for path in folder.glob("*"))
+    return (folder / row.images).is_dir()
 
 
 def _keep_archives(work: Path) -> None:
