@@ -19,7 +19,7 @@ from open_clip.pretrained import download_pretrained, get_pretrained_cfg, list_p
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from open_clip.transformer import LayerNorm, LayerNormFp32
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from slimprompt.cache import cache_dir
@@ -44,7 +44,7 @@ class Backbone:
 
     name: str
     pretrained: str | None
-    model: nn.Module
+    model: Any  # an open_clip CLIP or CustomTextCLIP
     tokenizer: Any
     preprocess: PreprocessCfg
     device: torch.device
@@ -57,7 +57,7 @@ class Backbone:
         return _DTYPES[self.precision]
 
     @property
-    def text_tower(self) -> nn.Module:
+    def text_tower(self) -> Any:
         """The module that holds `token_embedding`, `transformer`, `ln_final` and `text_projection`."""
         return getattr(self.model, "text", self.model)
 
@@ -135,10 +135,13 @@ def load_backbone(
         "local-dir:folder".
     pretrained: an open_clip tag ("openai", "laion2b_s34b_b88k") or a checkpoint file (OpenAI's .pt archive, open_clip's .pt
         or .safetensors). A tag is looked for under `<cache>/weights/<name>/<tag>.{pt,safetensors}` before it is downloaded.
-    seed: with `pretrained=None`, random weights from this seed, for tests and benchmarks.
+    seed: with `pretrained=None`, random weights from this seed, for tests and benchmarks; `pretrained="random:0"` says the same.
     device: auto, cpu, cuda or mps. precision: of the frozen forward passes; prompts are always trained in fp32.
     quick_gelu: by default on for weights trained with it (OpenAI's); set it for a local file that needs it otherwise.
     """
+    if pretrained is not None and pretrained.startswith("random:"):
+        seed = _seed(pretrained)
+        pretrained = None
     if precision not in _DTYPES:
         raise unknown("precision", precision, _DTYPES)
     torch_device = _device(device)
@@ -170,6 +173,7 @@ def load_backbone(
                     "random weights, for tests and benchmarks, need an explicit seed."
                 )
             model = _build(name, quick_gelu or False, seed)
+            pretrained = f"random:{seed}"
         else:
             model = _load_pretrained(name, pretrained, quick_gelu)
 
@@ -191,6 +195,13 @@ def load_backbone(
         precision=precision,
         fingerprint=fingerprint,
     )
+
+
+def _seed(pretrained: str) -> int:
+    number = pretrained.removeprefix("random:")
+    if not number.isdecimal():
+        raise InputError(f"pretrained {pretrained!r}: after 'random:' comes a seed, as in random:0")
+    return int(number)
 
 
 def _device(device: str) -> torch.device:
@@ -215,13 +226,13 @@ class _quiet:
         logging.disable(self._level)
 
 
-def _build(name: str, quick_gelu: bool, seed: int = 0) -> nn.Module:
+def _build(name: str, quick_gelu: bool, seed: int = 0) -> Any:
     with torch.random.fork_rng(devices=[]), _quiet():
         torch.manual_seed(seed)
         return open_clip.create_model(name, pretrained=None, force_quick_gelu=quick_gelu)
 
 
-def _load_pretrained(name: str, pretrained: str, quick_gelu: bool | None) -> nn.Module:
+def _load_pretrained(name: str, pretrained: str, quick_gelu: bool | None) -> Any:
     tag = get_pretrained_cfg(name, pretrained)
     if not tag and not Path(pretrained).exists():
         tags = list_pretrained_tags_by_model(name)
@@ -263,7 +274,7 @@ def _weights_of_tag(name: str, pretrained: str, tag: dict[str, Any]) -> Path:
         ) from None
 
 
-def _fill(model: nn.Module, state: dict[str, Tensor], path: str, name: str) -> None:
+def _fill(model: Any, state: dict[str, Tensor], path: str, name: str) -> None:
     state = convert_state_dict(model, state)
     if "positional_embedding" in state and not hasattr(model, "positional_embedding"):
         state = convert_to_custom_text_state_dict(state)
@@ -286,7 +297,7 @@ def _fill(model: nn.Module, state: dict[str, Tensor], path: str, name: str) -> N
     model.load_state_dict(state)
 
 
-def _load_hub(name: str) -> nn.Module:
+def _load_hub(name: str) -> Any:
     try:
         with _quiet():
             return open_clip.create_model(name, require_pretrained=True)
@@ -300,7 +311,7 @@ def _load_hub(name: str) -> nn.Module:
         raise InputError(f"cannot load {name}: {reason}. {hint}") from None
 
 
-def _load_embedded(name: str) -> nn.Module:
+def _load_embedded(name: str) -> Any:
     """A model of this package; only the vocabulary rows it was trained on are stored."""
     from safetensors.torch import load_file
 
@@ -325,7 +336,9 @@ def _tokenizer(name: str) -> Any:
     try:
         return open_clip.get_tokenizer(name)
     except ImportError as error:
-        raise InputError(f"the tokenizer of {name} needs another package ({error}): pip install 'slimprompt[hf]'") from None
+        raise InputError(
+            f"the tokenizer of {name} needs another package ({error}): pip install 'slimprompt[hf]'"
+        ) from None
     except Exception as error:
         raise InputError(f"the tokenizer of {name} cannot be loaded: {str(error).splitlines()[0]}") from None
 
@@ -336,7 +349,7 @@ def _hugging_face_text(name: str) -> InputError:
     )
 
 
-def _refuse_unusable(model: nn.Module, name: str) -> None:
+def _refuse_unusable(model: Any, name: str) -> None:
     text = getattr(model, "text", model)
     if not hasattr(text, "token_embedding"):
         raise _hugging_face_text(name)
@@ -346,7 +359,7 @@ def _refuse_unusable(model: nn.Module, name: str) -> None:
         )
 
 
-def _end_of_text(tower: nn.Module, ids: Sequence[int]) -> int | None:
+def _end_of_text(tower: Any, ids: Sequence[int]) -> int | None:
     """Index of the end-of-text token, by the rule with which the tower finds it; None if it pools elsewhere."""
     pool = getattr(tower, "text_pool_type", None) or tower.pool_type
     if pool == "argmax":
@@ -357,7 +370,7 @@ def _end_of_text(tower: nn.Module, ids: Sequence[int]) -> int | None:
     return None
 
 
-def _fingerprint(model: nn.Module) -> str:
+def _fingerprint(model: Any) -> str:
     """sha256 over names, shapes and fp32 bytes of all weights, and the text activation (QuickGELU changes the features too)."""
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
@@ -369,7 +382,7 @@ def _fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _lower_precision(model: nn.Module, precision: str) -> None:
+def _lower_precision(model: Any, precision: str) -> None:
     """What open_clip does when it builds in low precision: matrices in it, norms in fp32."""
     if precision == "fp32":
         return

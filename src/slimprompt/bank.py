@@ -12,11 +12,11 @@ import json
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -107,11 +107,11 @@ class FeatureBank:
         total = sum(len(task.views) for task in tasks)
         with progress("encoding images", total, "views") as advance:
             batch: list[tuple[str, str, Tensor]] = []
-            for task, result in self._prepared(tasks):
+            for task, result in _prefetched(self._views, tasks, self._workers):
                 if isinstance(result, InputError):
                     if not skip_bad:
                         raise result
-                    bad[task.index] = result
+                    bad[task.position] = result
                     continue
                 for view, pixels in zip(task.views, result, strict=True):
                     batch.append((task.key, view, pixels))
@@ -123,23 +123,6 @@ class FeatureBank:
                 self._encode(batch)
                 advance(len(batch))
         return bad
-
-    def _prepared(self, tasks: list[_Task]) -> Iterator[tuple[_Task, list[Tensor] | InputError]]:
-        """Decoded views in order, a few tasks ahead of the encoder, on all cores (Pillow releases the interpreter lock)."""
-        with ThreadPoolExecutor(self._workers) as pool:
-            waiting: deque[tuple[_Task, Future[list[Tensor] | InputError]]] = deque()
-            remaining = iter(tasks)
-            try:
-                while True:
-                    while len(waiting) < 2 * self._workers + 2 and (task := next(remaining, None)) is not None:
-                        waiting.append((task, pool.submit(self._views, task)))
-                    if not waiting:
-                        return
-                    task, future = waiting.popleft()
-                    yield task, future.result()
-            finally:
-                for _, future in waiting:
-                    future.cancel()
 
     def _views(self, task: _Task) -> list[Tensor] | InputError:
         try:
@@ -191,8 +174,46 @@ class FeatureBank:
         return int(self._query("SELECT count(*) FROM features", ())[0][0])
 
 
+def encode_pictures(backbone: Backbone, pictures: Sequence[Picture]) -> Tensor:
+    """Test-view features (n, embed_dim) of pictures that will not be needed again: nothing is stored."""
+    features: list[Tensor] = []
+    batch: list[Tensor] = []
+    with progress("encoding images", len(pictures), "images") as advance:
+        for _, pixels in _prefetched(
+            lambda picture: backbone.test_view(open_image(picture)), pictures, os.cpu_count() or 1
+        ):
+            batch.append(pixels)
+            if len(batch) == _BATCH or len(features) * _BATCH + len(batch) == len(pictures):
+                features.append(backbone.encode_images(torch.stack(batch)))
+                advance(len(batch))
+                batch = []
+    return torch.cat(features) if features else torch.empty(0)
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def _prefetched(function: Callable[[T], R], tasks: Iterable[T], workers: int) -> Iterator[tuple[T, R]]:
+    """(task, function(task)) in order, computed a few tasks ahead on threads: Pillow releases the interpreter lock."""
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[tuple[T, Future[R]]] = deque()
+        try:
+            for task in tasks:
+                waiting.append((task, pool.submit(function, task)))
+                if len(waiting) > 2 * workers:
+                    done, future = waiting.popleft()
+                    yield done, future.result()
+            while waiting:
+                done, future = waiting.popleft()
+                yield done, future.result()
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
 class _Task(NamedTuple):
-    index: int
+    position: int
     picture: Picture
     key: str
     views: tuple[str, ...]
@@ -247,11 +268,11 @@ def _damaged(path: Path | None, error: Exception) -> InputError:
 
 
 class CacheFile(NamedTuple):
-    """One bank on disk."""
+    """One bank on disk: its file, the number of features in it and its size in bytes."""
 
     path: Path
     features: int
-    bytes: int
+    size: int
 
 
 def cached_banks(folder: Path | None = None) -> list[CacheFile]:
@@ -275,4 +296,4 @@ def clear_cached_banks(folder: Path | None = None) -> int:
     for bank in banks:
         for part in bank.path.parent.glob(bank.path.name + "*"):
             part.unlink(missing_ok=True)
-    return sum(bank.bytes for bank in banks)
+    return sum(bank.size for bank in banks)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from slimprompt import __version__
 from slimprompt.backbone import Backbone, load_backbone
-from slimprompt.bank import FeatureBank, Picture
+from slimprompt.bank import FeatureBank, Picture, encode_pictures
 from slimprompt.errors import InputError, unknown
 from slimprompt.evaluation import class_scores
 from slimprompt.prompt import Prompt
@@ -116,13 +116,13 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
             raise InputError(f"the class name {repeated[0]!r} was given twice")
-        other = PromptClassifier(**{**self.get_params(deep=False)})
+        other = PromptClassifier(**self.get_params(deep=False))
         return other._set_fitted(self.backbone_, self.prompt_, names)
 
     def predict_proba(self, images: Sequence[Picture]) -> np.ndarray:
         """Class probabilities (n_images, n_classes), columns as in `classes_`."""
         check_is_fitted(self)
-        return self.scores_to_probabilities(self.encode(images))
+        return self.probabilities(self.encode(images))
 
     def predict(self, images: Sequence[Picture]) -> np.ndarray:
         """The most likely class name of each image."""
@@ -133,11 +133,11 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         )
 
     def encode(self, images: Sequence[Picture]) -> Tensor:
-        """Unit-length image features (n_images, embed_dim) of the test view, through the feature bank."""
+        """Unit-length image features (n_images, embed_dim) of the test view."""
         check_is_fitted(self)
-        return FeatureBank(self.backbone_, "default" if self.cache else None).features(images)
+        return encode_pictures(self.backbone_, images)
 
-    def scores_to_probabilities(self, features: Tensor) -> np.ndarray:
+    def probabilities(self, features: Tensor) -> np.ndarray:
         """softmax(logit_scale · cos) for image features."""
         logits = self.backbone_.logit_scale * class_scores(features, self.text_features_)
         return logits.double().softmax(1).cpu().numpy()
@@ -269,6 +269,11 @@ def check_free(folder: Path, *, overwrite: bool) -> None:
         raise InputError(
             f"{folder} already holds a saved prompt; choose another name, or ask to overwrite it (--overwrite)"
         )
+
+
+def saved_description(folder: str | Path) -> dict[str, Any]:
+    """What `prompt.json` of a saved prompt says."""
+    return _read(Path(folder))[0]
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -23,17 +22,17 @@ def open_image(source: str | Path | Image.Image) -> Image.Image:
     if isinstance(source, Image.Image):
         return _to_rgb(ImageOps.exif_transpose(source))
     try:
-        with warnings.catch_warnings():
-            # Pillow warns at half of its limit against decompression bombs and raises at twice of it: refuse both.
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(source) as image:
-                image.load()
-                return _to_rgb(ImageOps.exif_transpose(image))
+        with Image.open(source) as image:
+            # Pillow itself only warns until twice its limit, and warnings cannot be caught safely among threads.
+            if Image.MAX_IMAGE_PIXELS and image.width * image.height > Image.MAX_IMAGE_PIXELS:
+                raise Image.DecompressionBombError
+            image.load()
+            return _to_rgb(ImageOps.exif_transpose(image))
     except FileNotFoundError:
         raise InputError(f"no such image: {source}") from None
     except IsADirectoryError:
         raise InputError(f"{source} is a folder, not an image") from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+    except Image.DecompressionBombError:
         raise InputError(
             f"{source} has more than {Image.MAX_IMAGE_PIXELS:,} pixels and is refused as a possible decompression bomb; "
             "shrink it, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"

@@ -6,11 +6,24 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+_hidden = False
+
+
+@contextmanager
+def no_progress() -> Iterator[None]:
+    """Inside, no bars are shown: something else, such as a table of many runs, has the terminal."""
+    global _hidden
+    before, _hidden = _hidden, True
+    try:
+        yield
+    finally:
+        _hidden = before
+
 
 @contextmanager
 def progress(description: str, total: int, unit: str = "") -> Iterator[Callable[..., None]]:
     """Yields `advance(n=1, note="")`. Shown on standard error if that is a terminal: bar, count, rate, time left, note."""
-    if not sys.stderr.isatty() or total <= 0:
+    if _hidden or not sys.stderr.isatty() or total <= 0:
         yield lambda n=1, note="": None
         return
     from rich.console import Console
@@ -41,6 +54,8 @@ def progress(description: str, total: int, unit: str = "") -> Iterator[Callable[
         task = bar.add_task(description, total=total, note="")
 
         def advance(n: int = 1, note: str = "") -> None:
-            bar.update(task, advance=n, **({"note": note} if note else {}))
+            bar.update(task, advance=n)
+            if note:
+                bar.update(task, note=note)
 
         yield advance

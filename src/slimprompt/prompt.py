@@ -33,8 +33,12 @@ class Prompt(nn.Module):
                 f"B {tuple(basis.shape)} and A {tuple(coefficients.shape)} do not multiply: B is (n_ctx, rank), A is (rank, width)"
             )
         self.trains: Trains = trains
-        self.B = nn.Parameter(basis.detach().clone().float(), requires_grad="B" in trains)
-        self.A = nn.Parameter(coefficients.detach().clone().float(), requires_grad="A" in trains)
+        self.B = nn.Parameter(
+            basis.detach().float().clone(memory_format=torch.contiguous_format), requires_grad="B" in trains
+        )
+        self.A = nn.Parameter(
+            coefficients.detach().float().clone(memory_format=torch.contiguous_format), requires_grad="A" in trains
+        )
 
     def forward(self) -> Tensor:
         """The context vectors, (n_ctx, width)."""

@@ -9,10 +9,10 @@ full pass up to float rounding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from open_clip.transformer import ResidualAttentionBlock
@@ -113,6 +113,7 @@ class SharedPrefixTextEncoder:
         self.n_tokens = prefix + sum(len(chunk.own) for chunk in self._chunks)
 
     def __call__(self, context: Tensor) -> Tensor:
+        """Features (n_classes, embed_dim) of all classes for this context."""
         if context.shape != (self.n_ctx, self.backbone.text_width):
             raise InputError(
                 f"the context has shape {tuple(context.shape)}; this encoder takes ({self.n_ctx}, {self.backbone.text_width})"
@@ -212,17 +213,17 @@ class _Chunk:
     first_kv: Tensor | None = None
 
 
-def _queries(block: nn.Module, y: Tensor) -> Tensor:
+def _queries(block: Any, y: Tensor) -> Tensor:
     width = y.shape[1]
     return F.linear(y, block.attn.in_proj_weight[:width], block.attn.in_proj_bias[:width])
 
 
-def _keys_values(block: nn.Module, y: Tensor) -> Tensor:
+def _keys_values(block: Any, y: Tensor) -> Tensor:
     width = y.shape[1]
     return F.linear(y, block.attn.in_proj_weight[width:], block.attn.in_proj_bias[width:])
 
 
-def _project(tower: nn.Module, x: Tensor) -> Tensor:
+def _project(tower: Any, x: Tensor) -> Tensor:
     projection = tower.text_projection
     if projection is None:
         return x
@@ -252,7 +253,7 @@ class _FullBatch:
         return _project(tower, x)
 
 
-def _pooled_position(tower: nn.Module, ids: list[int], length: int) -> int:
+def _pooled_position(tower: Any, ids: list[int], length: int) -> int:
     end = _end_of_text(tower, ids)
     if end is not None:
         return end
@@ -260,7 +261,7 @@ def _pooled_position(tower: nn.Module, ids: list[int], length: int) -> int:
     return 0 if pool == "first" else length - 1
 
 
-def _checkpointed(function: object, *tensors: Tensor) -> Tensor:
+def _checkpointed(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     return checkpoint(function, *tensors, use_reentrant=False)
 
 
@@ -272,7 +273,7 @@ def _prefix_length(sequence: list[int]) -> int:
     return length
 
 
-def _is_causal(tower: nn.Module) -> bool:
+def _is_causal(tower: Any) -> bool:
     mask = getattr(tower, "attn_mask", None)
     if mask is None or getattr(tower, "use_pad_mask", False):
         return False
@@ -280,7 +281,7 @@ def _is_causal(tower: nn.Module) -> bool:
     return pool in ("argmax", "eos")
 
 
-def _is_plain(block: nn.Module) -> bool:
+def _is_plain(block: Any) -> bool:
     return (
         type(block) is ResidualAttentionBlock
         and block.attn.in_proj_weight is not None

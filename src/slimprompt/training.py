@@ -90,6 +90,14 @@ def batches(n_images: int, batch_size: int, generator: torch.Generator) -> list[
     return [part for part in parts if len(part) == batch_size] if n_images >= batch_size else parts
 
 
+def view_names(recipe: Recipe, seed: int) -> list[str]:
+    """The view that each epoch trains on, as the feature bank names it."""
+    return [
+        TEST_VIEW if (view := recipe.view_of(epoch)) is None else random_view_name(seed, view)
+        for epoch in range(recipe.epochs)
+    ]
+
+
 def fit_prompt(
     prompt: Prompt,
     bank: FeatureBank,
@@ -107,10 +115,7 @@ def fit_prompt(
     The random views of a seed are a stream of their own, shared by every variant.
     """
     encoder = SharedPrefixTextEncoder(bank.backbone, class_names, prompt.n_ctx, position, chunk_size=chunk_size)
-    names = [
-        TEST_VIEW if (view := recipe.view_of(epoch)) is None else random_view_name(seed, view)
-        for epoch in range(recipe.epochs)
-    ]
+    names = view_names(recipe, seed)
     bank.build(pictures, list(dict.fromkeys(names)))
     once = lru_cache(maxsize=recipe.views or 1)(lambda name: bank.features(pictures, name))
     prompt.to(bank.backbone.device)

@@ -1,0 +1,84 @@
+"""The command line. Heavy imports happen inside the commands, so that `slimprompt --help` answers at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from slimprompt import __version__
+from slimprompt.cli import cache, data, fit
+from slimprompt.errors import InputError
+
+app = typer.Typer(
+    name="slimprompt",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Adapt CLIP from a few images per class with a low-rank text prompt of a few KB.",
+    epilog="Start with `slimprompt quickstart`. Any command takes --debug to show where an error came from.",
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"slimprompt {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
+    ),
+) -> None:
+    pass
+
+
+app.command(rich_help_panel="Use it")(fit.fit)
+app.command(rich_help_panel="Use it")(fit.evaluate)
+app.command(rich_help_panel="Use it")(fit.predict)
+app.command(rich_help_panel="Look around")(fit.backbones)
+app.add_typer(data.app, name="data", rich_help_panel="Look around")
+app.add_typer(cache.app, name="cache", rich_help_panel="Look around")
+
+
+def main() -> None:
+    """Run the command line: an error a user can act on is one message and exit code 2, never a traceback."""
+    debug = "--debug" in sys.argv or os.environ.get("SLIMPROMPT_DEBUG") == "1"
+    sys.argv = [argument for argument in sys.argv if argument != "--debug"]
+    try:
+        app()
+    except InputError as error:
+        if debug:
+            raise
+        _say(str(error))
+        sys.exit(2)
+    except KeyboardInterrupt:
+        _say("stopped. Nothing half-written is left, and what was computed for the cache is kept.", "")
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        if debug:
+            raise
+        _say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+        sys.exit(2)
+    except Exception as error:
+        if debug:
+            raise
+        _say(
+            f"this is a bug in slimprompt ({type(error).__name__}: {error}). Run the command again with --debug to see where"
+        )
+        sys.exit(1)
+
+
+def _say(message: str, prefix: str = "error: ") -> None:
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    console.print(f"[bold red]{prefix}[/]" if prefix else "", end="")
+    console.print(message, markup=False)
