@@ -238,6 +238,7 @@ class Results:
         self.published = published
         self._parameters = parameters or {}
         self._printed_averages = printed_averages or {}
+        self._axes: dict[Any, list[Any]] = {}  # the cells do not change, and the same questions come again and again
         self._over_sources: dict[tuple[Any, ...], list[Estimate]] = defaultdict(list)
         for key, estimate in cells.items():
             self._over_sources[key[:-1]].append(estimate)
@@ -306,6 +307,12 @@ class Results:
 
     def axis(self, name: str, **fixed: Any) -> list[Any]:
         """The sorted values of field `name` among the cells whose other fields are as given (a value or a set)."""
+        question = (name, *sorted((key, repr(value)) for key, value in fixed.items()))
+        if question not in self._axes:
+            self._axes[question] = self._find_axis(name, fixed)
+        return list(self._axes[question])
+
+    def _find_axis(self, name: str, fixed: dict[str, Any]) -> list[Any]:
         wanted = [
             (KEY.index(field_name), value if isinstance(value, (set, frozenset)) else {value})
             for field_name, value in fixed.items()

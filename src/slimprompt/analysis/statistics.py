@@ -99,7 +99,7 @@ class Comparison:
 
 def compare(differences: Sequence[float] | np.ndarray, *, margin: float = 0.5, confidence: float = 0.95) -> Comparison:
     """All of `Comparison` from the paired differences. NaN (an unmatched cell) is not allowed: match first."""
-    from scipy import stats
+    from scipy.special import stdtr, stdtrit  # Student's t: P(T ≤ t), and its inverse
 
     d = np.asarray(differences, dtype=float)
     n = int(d.size)
@@ -121,16 +121,16 @@ def compare(differences: Sequence[float] | np.ndarray, *, margin: float = 0.5, c
         p_t, p_equivalence = float(mean == 0), float(abs(mean) >= margin)
         note = "all differences are equal: no variance"
         return replace(located, sd=0.0, low=mean, high=mean, p_t=p_t, p_equivalence=p_equivalence, note=note)
-    error, t = sd / math.sqrt(n), stats.t(df=n - 1)
-    half = float(t.ppf(0.5 + confidence / 2)) * error
-    above_lower, below_upper = t.sf((mean + margin) / error), t.cdf((mean - margin) / error)
+    error, freedom = sd / math.sqrt(n), n - 1
+    half = float(stdtrit(freedom, 0.5 + confidence / 2)) * error
+    too_low, too_high = stdtr(freedom, -(mean + margin) / error), stdtr(freedom, (mean - margin) / error)
     return replace(
         located,
         low=mean - half,
         high=mean + half,
         effect=mean / sd,
-        p_t=float(2 * t.sf(abs(mean) / error)),
-        p_equivalence=float(max(above_lower, below_upper)),
+        p_t=float(2 * stdtr(freedom, -abs(mean) / error)),
+        p_equivalence=float(max(too_low, too_high)),
     )
 
 
@@ -140,14 +140,12 @@ def signed_rank_p(differences: Sequence[float] | np.ndarray) -> float:
     The null distribution of W⁺ is counted, not approximated: each rank enters with either sign.
     Twice the ranks are whole numbers even with ties, so a count over sums is enough.
     """
-    from scipy.stats import rankdata
-
     # Differences of printed numbers such as 0.1+0.2 carry rounding dust that would break their ties.
     d = np.round(np.asarray(differences, dtype=float), 9)
     d = d[d != 0]
     if d.size == 0:
         return 1.0
-    doubled = np.rint(2 * rankdata(np.abs(d))).astype(int)
+    doubled = np.rint(2 * pd.Series(np.abs(d)).rank().to_numpy()).astype(int)
     ways = np.zeros(int(doubled.sum()) + 1)
     ways[0] = 1.0
     for rank in doubled:
