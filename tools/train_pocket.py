@@ -32,7 +32,7 @@ from rich.table import Table
 from safetensors.torch import save_file
 from torch import Tensor
 
-from slimprompt.data.pocket import PICTURE_SIZE, POCKET_BENCHMARKS, draw_benchmark, seen_scene, seen_style
+from slimprompt.data.pocket import PICTURE_SIZE, POCKET_BENCHMARKS, seen_scene, seen_style
 from slimprompt.data.pocket_captions import caption, vocabulary
 from slimprompt.data.pocket_pictures import Scene, Style, draw
 from slimprompt.seeds import stream_seed
@@ -190,18 +190,15 @@ def zero_shot(model: torch.nn.Module, images: Tensor, labels: Tensor, names: Seq
     return float(((image @ text.T).argmax(1) == labels).float().mean())
 
 
-def held_out_report(model: torch.nn.Module, size: int, root: Path) -> dict[str, dict[str, float]]:
+def held_out_report(model: torch.nn.Module, size: int) -> dict[str, dict[str, float]]:
     """Zero-shot accuracy on every pocket benchmark's test pictures: plain template, style template, and chance."""
     report = {}
     for name, benchmark in POCKET_BENCHMARKS.items():
-        folder = draw_benchmark(name, root)
-        test = json.loads((folder / "split.json").read_text())["test"]
-        pictures = [
-            Image.open(folder / "images" / path).resize((size, size), Image.Resampling.BICUBIC) for path, _, _ in test
-        ]
-        images = normalised(np.stack([np.asarray(picture) for picture in pictures]))
-        labels = torch.tensor([label for _, label, _ in test])
         names = benchmark.class_names
+        test = [(label, number) for label in range(len(names)) for number in benchmark.numbers["test"]]
+        drawn = [Image.fromarray(benchmark.picture(label, number)) for label, number in test]
+        images = normalised(np.stack([np.asarray(p.resize((size, size), Image.Resampling.BICUBIC)) for p in drawn]))
+        labels = torch.tensor([label for label, _ in test])
         report[name] = {
             "plain": round(zero_shot(model, images, labels, names, benchmark.templates[0]), 4),
             "style": round(zero_shot(model, images, labels, names, benchmark.style_template), 4),
@@ -283,7 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             tell=tell,
         )
     minutes = (time.perf_counter() - started) / 60
-    report = held_out_report(model, size, options.cache)
+    report = held_out_report(model, size)
     table = Table(
         "benchmark", "plain %", "style named %", "chance %", title=f"{options.model}: held-out zero-shot accuracy"
     )

@@ -5,6 +5,7 @@ from itertools import combinations, product
 import numpy as np
 import open_clip
 import pytest
+from PIL import Image
 
 from slimprompt.data.pocket import (
     HELD_OUT_STYLES,
@@ -221,6 +222,14 @@ def test_a_drawn_benchmark_has_the_stated_counts_and_files(drawn) -> None:
     assert all((drawn / "images" / path).is_file() for path in paths)
     assert PICTURE_SIZE > 48
     assert [p.name for p in drawn.parent.iterdir()] == [drawn.name]  # no temporary folder is left
+
+
+def test_the_files_hold_the_benchmarks_pictures(drawn) -> None:
+    benchmark = POCKET_BENCHMARKS["pocket-negative"]
+    for part, numbers in benchmark.numbers.items():
+        path = f"{benchmark.class_names[3].replace(' ', '_')}/{numbers[0]:03d}.png"
+        assert [path, 3, benchmark.class_names[3]] in json.loads((drawn / "split.json").read_text())[part]
+        assert np.array_equal(np.asarray(Image.open(drawn / "images" / path)), benchmark.picture(3, numbers[0]))
 
 
 def test_drawing_again_gives_the_same_bytes(drawn, tmp_path) -> None:

@@ -16,6 +16,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from slimprompt.data.pocket_captions import article, class_name, style_words
@@ -104,6 +105,17 @@ class PocketBenchmark:
         return tuple(c.name for c in self.classes)
 
     @property
+    def numbers(self) -> dict[str, range]:
+        """Numbers of each class's pictures in train, val and test."""
+        train, val = self.train, self.train + self.val
+        return {"train": range(train), "val": range(train, val), "test": range(val, val + self.test)}
+
+    def picture(self, label: int, number: int) -> NDArray[np.uint8]:
+        """Picture `number` of a class, (64, 64, 3) uint8; always the same one."""
+        rng = np.random.default_rng(stream_seed(0, "pocket picture", self.name, label, number))
+        return draw(self.classes[label].scene(rng), self.style, PICTURE_SIZE, rng)
+
+    @property
     def style_template(self) -> str:
         """The template that names the style: what a good context has to find."""
         return f"{article(style_words(self.style))} of a {{}}."
@@ -176,17 +188,12 @@ def draw_benchmark(name: str, root: str | Path) -> Path:
 
 def _write(benchmark: PocketBenchmark, folder: Path) -> None:
     split: dict[str, list[list[object]]] = {"train": [], "val": [], "test": []}
-    counts = {"train": benchmark.train, "val": benchmark.val, "test": benchmark.test}
-    for label, pocket_class in enumerate(benchmark.classes):
-        rng = np.random.default_rng(stream_seed(0, "pocket pictures", benchmark.name, pocket_class.name))
-        place = pocket_class.name.replace(" ", "_")
+    for label, name in enumerate(benchmark.class_names):
+        place = name.replace(" ", "_")
         (folder / "images" / place).mkdir(parents=True)
-        number = 0
-        for part, count in counts.items():
-            for _ in range(count):
+        for part, numbers in benchmark.numbers.items():
+            for number in numbers:
                 path = f"{place}/{number:03d}.png"
-                picture = draw(pocket_class.scene(rng), benchmark.style, PICTURE_SIZE, rng)
-                Image.fromarray(picture).save(folder / "images" / path, compress_level=1)
-                split[part].append([path, label, pocket_class.name])
-                number += 1
+                Image.fromarray(benchmark.picture(label, number)).save(folder / "images" / path, compress_level=1)
+                split[part].append([path, label, name])
     (folder / "split.json").write_text(json.dumps(split, indent=0) + "\n", encoding="utf-8")
