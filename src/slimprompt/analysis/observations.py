@@ -157,36 +157,10 @@ def _clash(one: RunSpec, other: RunSpec, cell: str) -> str:
 
 
 def _differences(one: RunSpec, other: RunSpec) -> Iterator[tuple[str, Any, Any]]:
-    mine, theirs = _flat(one), _flat(other)
+    mine, theirs = one.flat(), other.flat()
     for name, value in mine.items():
         if theirs[name] != value:
             yield name, value, theirs[name]
-
-
-def _flat(spec: RunSpec) -> dict[str, Any]:
-    """Every field by its dotted name: `shots`, `recipe.epochs`."""
-    fields = {name: getattr(spec, name) for name in RunSpec.model_fields if name != "recipe"}
-    return fields | {f"recipe.{name}": getattr(spec.recipe, name) for name in Recipe.model_fields}
-
-
-def select_records(records: Iterable[Record], where: Sequence[str] = ()) -> list[Record]:
-    """The records that meet every condition `field=value[,value…]`; fields of the recipe as `recipe.epochs=50`."""
-    names = [name for name in RunSpec.model_fields if name != "recipe"] + [
-        f"recipe.{name}" for name in Recipe.model_fields
-    ]
-    conditions = []
-    for text in where:
-        name, sign, values = text.partition("=")
-        if not sign:
-            raise InputError(
-                f"--where {text!r} is not a condition: write field=value, such as shots=16 or recipe.epochs=50"
-            )
-        if name not in names:
-            raise unknown("field of a run", name, names)
-        conditions.append((name, {value.strip() for value in values.split(",")}))
-    return [
-        record for record in records if all(str(_flat(record.spec)[name]) in allowed for name, allowed in conditions)
-    ]
 
 
 #: Fields that should be the same in all runs that are compared; the others are the axes of the studies.
@@ -197,7 +171,7 @@ def mixed_settings(records: Iterable[Record]) -> list[str]:
     """One sentence per setting that is not the same in all runs of a backbone: they are not strictly comparable."""
     found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for record in records:
-        fields = _flat(record.spec)
+        fields = record.spec.flat()
         for name in _SETTINGS:
             if name == "n_ctx" and record.spec.variant == "dense":
                 continue  # the length of a dense prompt is an axis of the study
