@@ -23,8 +23,8 @@ def random_view(image: Image.Image, preprocess: PreprocessCfg, seed: int) -> Ten
     rng = random.Random(seed)
     left, top, width, height = crop_box(image.width, image.height, rng)
     size = preprocess.size if isinstance(preprocess.size, tuple | list) else (preprocess.size, preprocess.size)
-    box = (left, top, left + width, top + height)
-    view = image.resize((size[1], size[0]), _RESAMPLING[preprocess.interpolation], box=box)
+    crop = image.crop((left, top, left + width, top + height))
+    view = crop.resize((size[1], size[0]), _RESAMPLING[preprocess.interpolation])
     pixels = torch.from_numpy(np.array(view, dtype=np.float32).transpose(2, 0, 1)).div_(255)
     if rng.random() < 0.5:
         pixels = pixels.flip(2)
