@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from slimprompt.errors import InputError, unknown
 from slimprompt.recipe import Recipe
@@ -32,9 +32,13 @@ class RunSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     backbone: str = Field(description="open_clip model name, 'hf-hub:…' id, or an embedded model such as 'pocket'")
-    pretrained: str | None = Field(None, description="open_clip tag or checkpoint file; empty for hub and embedded models")
-    dataset: str = Field(description="benchmark name")
-    split: Literal["all", "base"] = Field("all", description="all classes, or train on the base half and test on base and new")
+    pretrained: str | None = Field(
+        None, description="open_clip tag or checkpoint file; empty for hub and embedded models"
+    )
+    dataset: str = Field(description="benchmark name, or a folder or CSV file of one's own images")
+    split: Literal["all", "base"] = Field(
+        "all", description="all classes, or train on the base half and test on base and new"
+    )
     shots: int = Field(ge=1, description="training images per class")
     seed: int = Field(ge=0, description="seed of the draw, the start, the order and the views")
     variant: Variant = Field(description="which factor trains")
@@ -46,6 +50,12 @@ class RunSpec(BaseModel):
     precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="precision of the frozen forward passes")
     recipe: Recipe = Field(default_factory=Recipe, description="how it is trained")
 
+    @field_validator("backbone")
+    @classmethod
+    def _one_spelling(cls, name: str) -> str:
+        """The paper writes ViT-B/16, open_clip ViT-B-16: one run, one name. Hub ids and folders keep their slashes."""
+        return name if ":" in name else name.replace("/", "-")
+
     @model_validator(mode="after")
     def _consistent(self) -> RunSpec:
         if self.variant == "dense":
@@ -54,7 +64,9 @@ class RunSpec(BaseModel):
         elif self.rank is None:
             raise ValueError(f"variant {self.variant} needs a rank between 1 and n_ctx={self.n_ctx}")
         elif self.rank > self.n_ctx:
-            raise ValueError(f"rank {self.rank} is above n_ctx={self.n_ctx}; a prompt of {self.n_ctx} tokens has at most that rank")
+            raise ValueError(
+                f"rank {self.rank} is above n_ctx={self.n_ctx}; a prompt of {self.n_ctx} tokens has at most that rank"
+            )
         allowed = BASES[self.variant]
         if not allowed and self.basis is not None:
             raise ValueError(f"variant {self.variant} freezes nothing, so it takes no basis (given: {self.basis})")
@@ -75,16 +87,29 @@ class RunSpec(BaseModel):
     @property
     def label(self) -> str:
         """Short name for people: `fixed-B orthogonal r4`."""
-        parts = [self.variant, self.basis, self.source and f"from {self.source}", f"r{self.rank}" if self.rank else f"m{self.n_ctx}"]
+        size = f"r{self.rank}" if self.rank else f"m{self.n_ctx}"
+        parts = (self.variant, self.basis, self.source and f"from {self.source}", size)
         return " ".join(part for part in parts if part)
+
+    @property
+    def title(self) -> str:
+        """The whole run in one line: `pocket pocket-sketch base 4-shot seed 1: joint r4`."""
+        split = "" if self.split == "all" else f" {self.split}"
+        return f"{self.backbone} {self.dataset}{split} {self.shots}-shot seed {self.seed}: {self.label}"
+
+    def flat(self) -> dict[str, Any]:
+        """Every field by its dotted name: `shots`, `recipe.epochs`."""
+        fields = {name: getattr(self, name) for name in RunSpec.model_fields if name != "recipe"}
+        return fields | {f"recipe.{name}": getattr(self.recipe, name) for name in Recipe.model_fields}
 
     def needs(self) -> RunSpec | None:
         """The run whose final factors this one starts from: the matching joint run of a learned basis or of a transfer."""
         if self.basis not in ("learned", "source"):
             return None
         fields = {name: getattr(self, name) for name in RunSpec.model_fields}
-        fields |= {"variant": "joint", "basis": None, "source": None, "dataset": self.source or self.dataset}
-        return RunSpec(**fields)
+        return RunSpec(
+            **fields | {"variant": "joint", "basis": None, "source": None, "dataset": self.source or self.dataset}
+        )
 
 
 def parse_spec(fields: dict[str, Any]) -> RunSpec:

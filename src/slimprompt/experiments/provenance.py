@@ -1,0 +1,118 @@
+"""Where a result comes from: versions, machine, state of the code, and the memory a run took."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from slimprompt import __version__
+
+_LIBRARIES = ("torch", "open_clip_torch", "torchvision", "numpy", "pillow", "safetensors")
+
+
+@lru_cache
+def versions() -> dict[str, str]:
+    """Python, this package and the libraries that a result depends on."""
+    found = {"python": platform.python_version(), "slimprompt": __version__}
+    for name in _LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed as a package"
+    return found
+
+
+@lru_cache
+def machine() -> dict[str, Any]:
+    """Name, system, processor, cores and memory of this machine."""
+    return {
+        "host": socket.gethostname(),
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gb": _memory_gb(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _memory_gb() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def free_memory_gb() -> float | None:
+    """Memory that new processes can have, where the system tells."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) / 2**20
+    except (OSError, StopIteration):
+        return _memory_gb()
+
+
+@lru_cache
+def git_state() -> dict[str, Any] | None:
+    """Commit of the package's own source, and whether it was changed since; None if it is not under git."""
+    package = Path(__file__).resolve().parents[1]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(package), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")  # else it only happens to lie inside someone's repository
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", "."))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+class PeakMemory:
+    """The most memory used since it was made, in MB: by this process on CPU, plus on the GPU where there is one.
+
+    Linux can start the count anew for every run; elsewhere it is the peak since the process began (`of` says which).
+    """
+
+    def __init__(self, device: str) -> None:
+        self._cuda = device.startswith("cuda")
+        try:
+            Path("/proc/self/clear_refs").write_text("5")
+            self.of = "run"
+        except OSError:
+            self.of = "process"
+        if self._cuda:
+            import torch
+
+            torch.cuda.reset_peak_memory_stats()
+
+    def facts(self) -> dict[str, Any]:
+        """As they go into the record."""
+        found: dict[str, Any] = {"peak_memory_mb": round(self._cpu_mb(), 1), "peak_memory_of": self.of}
+        if self._cuda:
+            import torch
+
+            found["peak_gpu_memory_mb"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
+        return found
+
+    def _cpu_mb(self) -> float:
+        if self.of == "run":
+            lines = Path("/proc/self/status").read_text().splitlines()
+            return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / (2**20 if sys.platform == "darwin" else 1024)
