@@ -1,0 +1,167 @@
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.base import clone
+
+from slimprompt import InputError, PromptClassifier, Recipe, load_backbone
+from tests.conftest import TINY
+from tests.test_backbone import state_bytes
+
+QUICK = Recipe(epochs=4, batch_size=8, views=2)
+
+
+@pytest.fixture(scope="module")
+def images(photos):
+    return sorted(photos.glob("*/*.png"))
+
+
+@pytest.fixture(scope="module")
+def labels(images):
+    return [path.parent.name for path in images]
+
+
+def fitted(tiny, images, labels, **options):
+    options = {"recipe": QUICK, "n_ctx": 4, "rank": 2} | options
+    return PromptClassifier(tiny, **options).fit(images, labels)
+
+
+@pytest.fixture
+def classifier(tiny, images, labels):
+    return fitted(tiny, images, labels)
+
+
+def test_predictions(classifier, images, labels):
+    probabilities = classifier.predict_proba(images)
+    assert probabilities.shape == (18, 3)
+    np.testing.assert_allclose(probabilities.sum(1), 1)
+    assert classifier.classes_.tolist() == ["blue disc", "green disc", "red disc"]
+    predicted = classifier.predict(images)
+    assert predicted.tolist() == classifier.classes_[probabilities.argmax(1)].tolist()
+    assert classifier.score(images, labels) == np.mean(predicted == np.array(labels))
+    assert classifier.predict([Image.open(images[0])])[0] == predicted[0]
+    assert len(classifier.predict([])) == 0
+
+
+def test_scikit_learn_manners(classifier):
+    assert classifier.get_params()["rank"] == 2
+    other = clone(classifier).set_params(rank=3)
+    assert (other.rank, classifier.rank) == (3, 2)
+    assert not hasattr(other, "prompt_")
+    assert "PromptClassifier" in repr(other)
+
+
+def test_backbone_bytes_are_unchanged_by_fit(images, labels):
+    backbone = load_backbone(TINY, seed=0, device="cpu")
+    before = state_bytes(backbone.model)
+    fitted(backbone, images, labels, variant="joint")
+    assert state_bytes(backbone.model) == before
+
+
+@pytest.mark.parametrize("variant", ["dense", "joint", "fixed-B", "fixed-A"])
+def test_equal_fits_give_equal_bytes(tiny, images, labels, variant, tmp_path):
+    basis = "svd" if variant == "fixed-A" else "orthogonal"
+    for name in ("a", "b"):
+        fitted(tiny, images, labels, variant=variant, basis=basis, cache=name == "a").save(tmp_path / name)
+    for file in ("prompt.safetensors", "prompt.json"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    other = fitted(tiny, images, labels, variant=variant, basis=basis, seed=2).save(tmp_path / "c")
+    assert (other / "prompt.safetensors").read_bytes() != (tmp_path / "a" / "prompt.safetensors").read_bytes()
+
+
+def test_save_and_load(classifier, images, tmp_path):
+    folder = classifier.save(tmp_path / "deep" / "prompt", note="kept")
+    assert sorted(path.name for path in folder.iterdir()) == ["prompt.json", "prompt.safetensors"]
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 4000
+    loaded = PromptClassifier.load(folder, device="cpu")
+    assert np.array_equal(loaded.predict_proba(images), classifier.predict_proba(images))
+    assert json.loads((folder / "prompt.json").read_text())["note"] == "kept"
+    assert (loaded.rank, loaded.n_ctx, loaded.recipe) == (2, 4, QUICK)
+
+
+def test_a_loaded_prompt_can_be_saved_again(classifier, tmp_path):
+    first = classifier.save(tmp_path / "a")
+    second = PromptClassifier.load(first, device="cpu").save(tmp_path / "b")
+    assert (first / "prompt.json").read_text() == (second / "prompt.json").read_text()
+
+
+def test_other_class_names(classifier, images):
+    other = classifier.with_classes(["otter", "red_panda"])
+    assert other.predict_proba(images).shape == (18, 2)
+    assert set(other.predict(images)) <= {"otter", "red_panda"}
+    assert np.array_equal(
+        classifier.with_classes(classifier.classes_).predict_proba(images), classifier.predict_proba(images)
+    )
+    with pytest.raises(InputError, match="given twice"):
+        classifier.with_classes(["otter", "otter"])
+
+
+def test_another_backbone_is_refused(classifier, tmp_path):
+    folder = classifier.save(tmp_path / "prompt")
+    with pytest.raises(InputError, match="only works with the weights it was trained on"):
+        PromptClassifier.load(folder, backbone=load_backbone(TINY, seed=1, device="cpu"))
+
+
+def test_nothing_is_overwritten_unasked(classifier, tmp_path):
+    folder = classifier.save(tmp_path / "prompt")
+    with pytest.raises(InputError, match="already holds a saved prompt"):
+        classifier.save(folder)
+    classifier.save(folder, overwrite=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    with pytest.raises(InputError, match="left alone"):
+        classifier.save(tmp_path / "mine", overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "prompt"]
+
+
+@pytest.mark.parametrize("damage", ["cut factors", "other factors", "no json", "half json", "no factors", "new format"])
+def test_a_damaged_prompt_is_refused(classifier, tmp_path, damage):
+    folder = classifier.save(tmp_path / "prompt")
+    factors, description = folder / "prompt.safetensors", folder / "prompt.json"
+    if damage == "cut factors":
+        factors.write_bytes(factors.read_bytes()[:-9])
+    elif damage == "other factors":
+        data = bytearray(factors.read_bytes())
+        data[-1] ^= 1
+        factors.write_bytes(bytes(data))
+    elif damage == "no json":
+        description.unlink()
+    elif damage == "half json":
+        description.write_text(description.read_text()[:80])
+    elif damage == "no factors":
+        factors.unlink()
+    else:
+        description.write_text(description.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(InputError, match="damaged|no saved prompt|format 2"):
+        PromptClassifier.load(folder)
+
+
+def test_a_failed_save_leaves_nothing(classifier, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("slimprompt.classifier.save_file", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        classifier.save(tmp_path / "prompt")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("images_", "labels_", "message"),
+    [
+        ([], [], "no images"),
+        (["a.png"], ["a", "b"], "1 images but 2 labels"),
+        (["a.png", "b.png"], ["a", "a"], "only one class"),
+    ],
+)
+def test_bad_input(tiny, images_, labels_, message):
+    with pytest.raises(InputError, match=message):
+        PromptClassifier(tiny).fit(images_, labels_)
+
+
+def test_bad_parameters(tiny, images, labels):
+    with pytest.raises(InputError, match="unknown recipe 'quick'"):
+        PromptClassifier(tiny, recipe="quick").fit(images, labels)
+    with pytest.raises(InputError, match="rank 5 does not fit"):
+        fitted(tiny, images, labels, rank=5)

@@ -1,0 +1,126 @@
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from slimprompt import InputError, Prompt, Recipe, SharedPrefixTextEncoder, start_prompt
+from slimprompt.training import batches, train
+from tests.test_text import open_clip_features
+
+NAMES = ["cat", "red panda", "forget-me-not", "dog"]
+
+
+@pytest.fixture
+def task(tiny):
+    generator = torch.Generator().manual_seed(5)
+    labels = torch.arange(24) % 4
+    views = F.normalize(torch.randn(300, 24, 24, generator=generator), dim=-1)
+    return labels, lambda epoch: views[epoch]
+
+
+def test_learning_rate_of_the_protocol():
+    recipe = Recipe()
+    assert recipe.lr_at(0) == 1e-5
+    assert recipe.lr_at(1) == 0.002
+    assert recipe.lr_at(100) == pytest.approx(0.001 * (1 + math.cos(math.pi * 99 / 200)))
+    assert recipe.lr_at(199) > 0
+
+
+def test_batches_of_the_protocol():
+    generator = torch.Generator().manual_seed(1)
+    parts = batches(47, 32, generator)  # 1-shot DTD: one step, 15 images dropped
+    assert [len(part) for part in parts] == [32]
+    assert [len(part) for part in batches(64, 32, generator)] == [32, 32]
+    (all_of_it,) = batches(20, 32, generator)  # a set smaller than a batch is kept whole
+    assert sorted(all_of_it.tolist()) == list(range(20))
+    assert Recipe().steps_per_epoch(47) == 1
+    assert Recipe().steps_per_epoch(64) == 2
+    assert Recipe().steps_per_epoch(20) == 1
+
+
+@pytest.mark.parametrize(
+    ("variant", "basis"), [("dense", None), ("joint", None), ("fixed-B", "gaussian"), ("fixed-A", "svd")]
+)
+def test_steps_equal_steps_by_hand(tiny, task, variant, basis):
+    """Two epochs of two steps against momentum SGD written out, on open_clip's own full pass."""
+    labels, view = task
+    recipe = Recipe(epochs=2, batch_size=12, lr=0.1, weight_decay=0.01)
+    rank = None if variant == "dense" else 2
+    prompt = start_prompt(variant, width=32, seed=3, n_ctx=4, rank=rank, basis=basis)
+    b, a = prompt.B.detach().clone(), prompt.A.detach().clone()
+    encoder = SharedPrefixTextEncoder(tiny, NAMES, 4)
+    train(prompt, encoder, view, labels, tiny.logit_scale, recipe, seed=3)
+
+    from slimprompt.seeds import stream_seed
+
+    order = torch.Generator().manual_seed(stream_seed(3, "order"))
+    factors = {"B": b.requires_grad_(), "A": a.requires_grad_()}
+    velocity = {name: torch.zeros_like(value) for name, value in factors.items()}
+    for epoch in range(2):
+        permutation = torch.randperm(24, generator=order)
+        for batch in (permutation[:12], permutation[12:]):
+            text = F.normalize(open_clip_features(tiny, NAMES, factors["B"] @ factors["A"]), dim=-1)
+            probability = (tiny.logit_scale * view(epoch)[batch] @ text.T).softmax(1)
+            loss = -probability[torch.arange(12), labels[batch]].log().mean()
+            grads = dict(zip(factors, torch.autograd.grad(loss, list(factors.values())), strict=True))
+            with torch.no_grad():
+                for name in prompt.trains:
+                    velocity[name] = 0.9 * velocity[name] + grads[name] + 0.01 * factors[name]
+                    factors[name] -= (1e-5 if epoch == 0 else 0.1) * velocity[name]
+    torch.testing.assert_close(prompt.A.detach(), factors["A"].detach(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(prompt.B.detach(), factors["B"].detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_the_frozen_factor_keeps_its_bytes(tiny, task):
+    labels, view = task
+    prompt = start_prompt("fixed-B", width=32, seed=3, n_ctx=4, rank=2, basis="orthogonal")
+    before = prompt.B.detach().clone()
+    train(prompt, SharedPrefixTextEncoder(tiny, NAMES, 4), view, labels, tiny.logit_scale, Recipe(epochs=3), seed=1)
+    assert torch.equal(prompt.B.detach(), before)
+
+
+def test_training_lowers_the_loss(tiny):
+    generator = torch.Generator().manual_seed(0)
+    centres = F.normalize(torch.randn(4, 24, generator=generator), dim=-1)
+    labels = torch.arange(32) % 4
+    features = F.normalize(centres[labels] + 0.05 * torch.randn(32, 24, generator=generator), dim=-1)
+    prompt = start_prompt("dense", width=32, seed=3, n_ctx=4)
+    curve = train(
+        prompt,
+        SharedPrefixTextEncoder(tiny, NAMES, 4),
+        lambda _: features,
+        labels,
+        tiny.logit_scale,
+        Recipe(epochs=60, lr=0.05),
+        seed=1,
+    )
+    assert curve[-1].loss < 0.9 * curve[0].loss
+    assert [row.epoch for row in curve] == list(range(60))
+
+
+def test_non_finite_loss_names_the_step(tiny, task):
+    labels, view = task
+    prompt = Prompt(torch.eye(4), torch.full((4, 32), float("nan")), "A")
+    with pytest.raises(InputError, match=r"nan at step 1 .*learning rate"):
+        train(prompt, SharedPrefixTextEncoder(tiny, NAMES, 4), view, labels, tiny.logit_scale, Recipe(epochs=1), seed=1)
+
+
+def test_no_images(tiny):
+    prompt = start_prompt("dense", width=32, seed=3, n_ctx=4)
+    with pytest.raises(InputError, match="no training images"):
+        train(
+            prompt,
+            SharedPrefixTextEncoder(tiny, NAMES, 4),
+            lambda _: torch.empty(0),
+            torch.empty(0),
+            1.0,
+            Recipe(),
+            seed=1,
+        )
+
+
+def test_views_in_turn():
+    assert [Recipe().view_of(epoch) for epoch in range(3)] == [0, 1, 2]
+    assert [Recipe(views=2).view_of(epoch) for epoch in range(4)] == [0, 1, 0, 1]
+    assert Recipe(views=0).view_of(7) is None
