@@ -49,7 +49,9 @@ def test_equals_open_clip(tiny, position, chunk_size):
     assert assert_same(tiny, RAGGED, 6, position, chunk_size=chunk_size).shared_prefix
 
 
-@pytest.mark.parametrize("names", [["cat"], [f"thing number {n}" for n in range(200)]], ids=["one class", "200 classes"])
+@pytest.mark.parametrize(
+    "names", [["cat"], [f"thing number {n}" for n in range(200)]], ids=["one class", "200 classes"]
+)
 def test_number_of_classes(tiny, names):
     assert_same(tiny, names)
 
@@ -109,7 +111,12 @@ def test_every_architecture_of_open_clip(name, model_config):
         return
     config["embed_dim"] = 16
     config["vision_cfg"] = {"image_size": 32, "layers": 1, "width": 16, "head_width": 16, "patch_size": 16}
-    config["text_cfg"] |= {"width": 16, "heads": 2, "layers": 2, "vocab_size": min(config["text_cfg"].get("vocab_size", 49408), 49408)}
+    config["text_cfg"] |= {
+        "width": 16,
+        "heads": 2,
+        "layers": 2,
+        "vocab_size": min(config["text_cfg"].get("vocab_size", 49408), 49408),
+    }
     config["text_cfg"].setdefault("context_length", 77)
     if "multimodal_cfg" in config:
         config["multimodal_cfg"] |= {"width": 16, "heads": 2, "layers": 1, "mlp_ratio": 1}
