@@ -44,16 +44,11 @@ class Subspaces:
     deficient: list[int]
     """Runs whose factor has a numerical rank below its number of columns: some of its directions are arbitrary."""
 
-    def basis(self, run: int) -> np.ndarray:
-        """(dimension, rank) of one run."""
-        group, position = self.place[run]
-        return self.bases[group][position]
-
 
 def subspaces(matrices: Sequence[np.ndarray], ranks: Sequence[int]) -> Subspaces:
     """Orthonormal bases of the column spaces of `matrices` (dimension, any), with the given ranks.
 
-    The basis is the leading left singular vectors; the rank is given, never read off a threshold.
+    The basis spans the leading left singular vectors; the rank is given, never read off a threshold.
     """
     groups: dict[tuple[tuple[int, ...], int], list[int]] = defaultdict(list)
     for run, (matrix, rank) in enumerate(zip(matrices, ranks, strict=True)):
@@ -63,11 +58,15 @@ def subspaces(matrices: Sequence[np.ndarray], ranks: Sequence[int]) -> Subspaces
     deficient: list[int] = []
     for (shape, rank), runs in groups.items():
         stack = np.stack([matrices[run] for run in runs]).astype(float)  # (runs, dimension, any)
-        left, sizes, _ = np.linalg.svd(stack, full_matrices=False)
+        if shape[1] > shape[0]:  # X = RᵀQᵀ has the column space of the small Rᵀ
+            stack = np.swapaxes(np.linalg.qr(np.swapaxes(stack, 1, 2), mode="r"), 1, 2)
+        orthonormal, triangle = np.linalg.qr(stack)
+        left, sizes, _ = np.linalg.svd(triangle)  # of a small square, with the singular values of X
+        leading = orthonormal @ left[:, :, :rank]  # (runs, dimension, rank)
         group = (shape[0], rank)
         for position, run in enumerate(runs, start=len(pieces[group])):
             place[run] = (group, position)
-        pieces[group].extend(left[:, :, :rank])
+        pieces[group].extend(leading)
         weak = sizes[:, rank - 1] <= 1e-9 * sizes[:, 0]
         deficient.extend(run for run, low in zip(runs, weak, strict=True) if low)
     return Subspaces({group: np.stack(parts) for group, parts in pieces.items()}, place, sorted(deficient))
@@ -79,19 +78,21 @@ def overlap_and_angle(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray
     return cosines.mean(axis=-1), np.degrees(np.arccos(cosines)).mean(axis=-1)
 
 
-def compare_pairs(spaces: Subspaces, pairs: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Overlap and angle of every pair of runs, in the order of `pairs`."""
+def compare_pairs(
+    first: Subspaces, second: Subspaces, pairs: Sequence[tuple[int, int]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Overlap and angle of (a run of `first`, a run of `second`) for every pair, in the order of `pairs`."""
     overlap, angle = np.full(len(pairs), np.nan), np.full(len(pairs), np.nan)
     groups: dict[tuple[tuple[int, int], tuple[int, int]], list[int]] = defaultdict(list)
     for index, (one, other) in enumerate(pairs):
-        groups[spaces.place[one][0], spaces.place[other][0]].append(index)
+        groups[first.place[one][0], second.place[other][0]].append(index)
     for (group_one, group_other), indices in groups.items():
         for start in range(0, len(indices), _BATCH):
             chunk = indices[start : start + _BATCH]
-            ones = [spaces.place[pairs[index][0]][1] for index in chunk]
-            others = [spaces.place[pairs[index][1]][1] for index in chunk]
+            ones = [first.place[pairs[index][0]][1] for index in chunk]
+            others = [second.place[pairs[index][1]][1] for index in chunk]
             overlap[chunk], angle[chunk] = overlap_and_angle(
-                spaces.bases[group_one][ones], spaces.bases[group_other][others]
+                first.bases[group_one][ones], second.bases[group_other][others]
             )
     return overlap, angle
 
@@ -168,8 +169,8 @@ def _pair_table(records: Sequence[Record], factors: Sequence[dict[str, np.ndarra
             notes.append(
                 f"{records[run].folder.name}: {factor} has lost rank in training; some of its directions are arbitrary"
             )
-        overlap, angle = compare_pairs(ends, index_pairs)
-        start_overlap, start_angle = compare_pairs(starts, index_pairs)
+        overlap, angle = compare_pairs(ends, ends, index_pairs)
+        start_overlap, start_angle = compare_pairs(starts, starts, index_pairs)
         measured = {"overlap": overlap, "angle": angle, "start_overlap": start_overlap, "start_angle": start_angle}
         dimension = [ends.place[one][0][0] for one, _ in index_pairs]
         cosine = _cosines(factors, index_pairs) if factor == "BA" else np.nan
@@ -211,10 +212,10 @@ def _displacement_table(records: Sequence[Record], factors: Sequence[dict[str, n
     rows: list[dict[str, Any]] = []
     for factor in ("A", "B", "BA"):
         before, after = _matrices(factors, factor, start=True), _matrices(factors, factor)
-        starts, ends = subspaces(before, ranks), subspaces(after, ranks)
+        itself = [(run, run) for run in range(len(records))]
+        overlaps, angles = compare_pairs(subspaces(before, ranks), subspaces(after, ranks), itself)
         for run, record in enumerate(records):
             spec = record.spec
-            overlap, angle = overlap_and_angle(starts.basis(run), ends.basis(run))
             size = float(np.linalg.norm(before[run]))
             rows.append(
                 {
@@ -227,8 +228,8 @@ def _displacement_table(records: Sequence[Record], factors: Sequence[dict[str, n
                     "rank": spec.rank,
                     "seed": spec.seed,
                     "factor": factor,
-                    "overlap": float(overlap),
-                    "angle": float(angle),
+                    "overlap": float(overlaps[run]),
+                    "angle": float(angles[run]),
                     "relative_norm": float(np.linalg.norm(after[run] - before[run])) / size if size else np.nan,
                     "run": str(record.folder),
                 }

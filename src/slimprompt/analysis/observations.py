@@ -20,6 +20,7 @@ from slimprompt.analysis.statistics import (
     harmonic_of_averages,
     holm,
     macro_average,
+    macro_by_seed,
     pooled_average,
     summarise,
 )
@@ -214,8 +215,11 @@ class Results:
         self._printed_averages = printed_averages or {}
         self._axes: dict[Any, list[Any]] = {}  # the cells do not change, and the same questions come again and again
         self._over_sources: dict[tuple[Any, ...], list[Estimate]] = defaultdict(list)
+        self._having: dict[str, dict[Any, set[tuple[Any, ...]]]] = {name: defaultdict(set) for name in KEY}
         for key, estimate in cells.items():
             self._over_sources[key[:-1]].append(estimate)
+            for name, part in zip(KEY, key, strict=True):
+                self._having[name][part].add(key)
 
     @classmethod
     def of(cls, observations: pd.DataFrame) -> Results:
@@ -263,21 +267,9 @@ class Results:
         runs = tuple(run for part in known for run in part.runs)
         if self.published:
             return Estimate(sum(part.mean for part in known) / len(known), None, min(part.n for part in known), runs)
-        summary = macro_average(self.grid(backbone, datasets, arm, shots, metric))
-        if summary is None:
-            return None
-        seeds = set.intersection(*(set(part.by_seed) for part in known))
-        by_seed = {seed: sum(part.by_seed[seed] for part in known) / len(known) for seed in sorted(seeds)}
-        return Estimate(summary.mean, summary.sd, summary.n, runs, by_seed)
-
-    def grid(
-        self, backbone: str, datasets: Sequence[str], arm: Arm, shots: int, metric: str = "accuracy"
-    ) -> pd.DataFrame:
-        """One row per seed, one column per dataset; NaN where there is no run. Empty for published cells."""
-        cells = {dataset: self.cell(backbone, dataset, arm, shots, metric) for dataset in datasets}
-        return pd.DataFrame(
-            {dataset: pd.Series(cell.by_seed if cell else {}, dtype=float) for dataset, cell in cells.items()}
-        )
+        by_seed = macro_by_seed([part.by_seed for part in known])
+        summary = summarise(list(by_seed.values()))
+        return Estimate(summary.mean, summary.sd, summary.n, runs, by_seed) if summary else None
 
     def axis(self, name: str, **fixed: Any) -> list[Any]:
         """The sorted values of field `name` among the cells whose other fields are as given (a value or a set)."""
@@ -287,17 +279,19 @@ class Results:
         return list(self._axes[question])
 
     def _find_axis(self, name: str, fixed: dict[str, Any]) -> list[Any]:
-        wanted = [
-            (KEY.index(field_name), value if isinstance(value, (set, frozenset)) else {value})
-            for field_name, value in fixed.items()
-        ]
+        keys: set[tuple[Any, ...]] = set(self.cells)
+        for field_name, value in fixed.items():
+            allowed = value if isinstance(value, (set, frozenset)) else {value}
+            keys &= set().union(*(self._having[field_name].get(one, ()) for one in allowed))
         position = KEY.index(name)
-        return sorted({key[position] for key in self.cells if all(key[index] in allowed for index, allowed in wanted)})
+        return sorted({key[position] for key in keys})
 
     def dense_lengths(self, backbone: str | None = None) -> list[int]:
         """Context lengths of the dense prompts, in cells or printed averages."""
-        keys = [key for key in (*self.cells, *self._printed_averages) if key[2:4] == ("dense", "identity")]
-        return sorted({key[4] for key in keys if backbone in (None, key[0])})
+        where = {} if backbone is None else {"backbone": backbone}
+        lengths = set(self.axis("rank", method="dense", basis="identity", **where))
+        printed = (key for key in self._printed_averages if key[2:4] == ("dense", "identity"))
+        return sorted(lengths | {key[4] for key in printed if backbone in (None, key[0])})
 
     def parameters(self, backbone: str, arm: Arm) -> int | None:
         """Numbers that this arm trains, as its runs recorded them."""
@@ -417,13 +411,13 @@ def aggregates(results: Results) -> pd.DataFrame:
     for backbone, arm, shots, metric in settings:
         where = {"backbone": backbone, "method": arm.method, "basis": arm.basis, "rank": arm.rank, "shots": shots}
         datasets = results.axis("dataset", metric=metric, **where)
-        grid = results.grid(backbone, datasets, arm, shots, metric)
-        macro, pooled = macro_average(grid), pooled_average(grid)
+        columns = _by_seed(results, backbone, datasets, arm, shots, metric)
+        macro, pooled = macro_average(columns), pooled_average(columns)
         if pooled is None:
             continue
         of_averages = None
         if metric == "harmonic":
-            seen, unseen = (results.grid(backbone, datasets, arm, shots, name) for name in ("seen", "unseen"))
+            seen, unseen = (_by_seed(results, backbone, datasets, arm, shots, name) for name in ("seen", "unseen"))
             of_averages = harmonic_of_averages(seen, unseen)
         rows.append(
             {
@@ -442,3 +436,10 @@ def aggregates(results: Results) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def _by_seed(
+    results: Results, backbone: str, datasets: Sequence[str], arm: Arm, shots: int, metric: str
+) -> list[dict[int, float]]:
+    cells = [results.cell(backbone, dataset, arm, shots, metric) for dataset in datasets]
+    return [cell.by_seed if cell else {} for cell in cells]

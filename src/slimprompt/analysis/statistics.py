@@ -6,7 +6,7 @@ Everything here works on plain numbers; where the numbers come from is the busin
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +14,6 @@ import pandas as pd
 
 MACRO = "macro: datasets averaged within each seed, then mean and sd over the seeds"
 POOLED = "pooled: mean and sd over all dataset × seed values"
-HARMONIC_PER_RUN = "H = 2SU/(S+U) of each run, averaged"
 HARMONIC_OF_AVERAGES = "H of the averaged S and the averaged U"
 
 
@@ -37,19 +36,29 @@ def summarise(values: Sequence[float] | np.ndarray, label: str = "") -> Summary 
     return Summary(float(data.mean()), float(data.std(ddof=1)) if data.size > 1 else None, int(data.size), label)
 
 
-def macro_average(grid: pd.DataFrame) -> Summary | None:
-    """Mean over datasets within each seed first. `grid`: one row per seed, one column per dataset.
+#: The values of one dataset by seed.
+BySeed = Mapping[int, float]
+
+
+def macro_by_seed(datasets: Sequence[BySeed]) -> dict[int, float]:
+    """The mean over the datasets within each seed.
 
     A seed without all the datasets is left out: an average over fewer datasets is another quantity.
     """
-    complete = grid.dropna(axis=0, how="any")
-    return summarise(complete.mean(axis=1).to_numpy(), MACRO)
+    if not datasets:
+        return {}
+    seeds = sorted(set.intersection(*(set(values) for values in datasets)))
+    return {seed: sum(values[seed] for values in datasets) / len(datasets) for seed in seeds}
 
 
-def pooled_average(grid: pd.DataFrame) -> Summary | None:
-    """Mean and sd over every value of the seed × dataset grid. Its sd is mostly between datasets, not between seeds."""
-    values = grid.to_numpy(dtype=float).ravel()
-    return summarise(values[~np.isnan(values)], POOLED)
+def macro_average(datasets: Sequence[BySeed]) -> Summary | None:
+    """Mean over datasets within each seed first, then mean and sd over the seeds."""
+    return summarise(list(macro_by_seed(datasets).values()), MACRO)
+
+
+def pooled_average(datasets: Sequence[BySeed]) -> Summary | None:
+    """Mean and sd over every dataset × seed value. Its sd is mostly between datasets, not between seeds."""
+    return summarise([value for values in datasets for value in values.values()], POOLED)
 
 
 def harmonic_mean(seen: float, unseen: float) -> float:
@@ -57,17 +66,16 @@ def harmonic_mean(seen: float, unseen: float) -> float:
     return 2 * seen * unseen / (seen + unseen) if seen + unseen > 0 else 0.0
 
 
-def harmonic_of_averages(seen: pd.DataFrame, unseen: pd.DataFrame) -> Summary | None:
-    """H of the mean S and the mean U over the whole grid: what much of the field prints. Never below the mean of H.
+def harmonic_of_averages(seen: Sequence[BySeed], unseen: Sequence[BySeed]) -> Summary | None:
+    """H of the mean S and the mean U over all runs that have both: what much of the field prints.
 
-    It is one number computed from averages, so it has no standard deviation of its own.
+    Never below the mean of H. One number computed from averages, so it has no standard deviation of its own.
     """
-    both = seen.notna() & unseen.notna()
-    n = int(both.to_numpy().sum())
-    if n == 0:
+    pairs = [(s[seed], u[seed]) for s, u in zip(seen, unseen, strict=True) for seed in s if seed in u]
+    if not pairs:
         return None
-    averages = [float(np.nanmean(grid.where(both).to_numpy(dtype=float))) for grid in (seen, unseen)]
-    return Summary(harmonic_mean(*averages), None, n, HARMONIC_OF_AVERAGES)
+    averages = (sum(values) / len(pairs) for values in zip(*pairs, strict=True))
+    return Summary(harmonic_mean(*averages), None, len(pairs), HARMONIC_OF_AVERAGES)
 
 
 @dataclass(frozen=True)

@@ -311,9 +311,8 @@ def rank_one_bases_coincide(e: Evidence) -> list[Outcome]:
                 if pair[0] and pair[1]:
                     gaps.append(abs(pair[0].mean - pair[1].mean))
         same = sum(gap == 0 for gap in gaps)
-        note = (
-            f"mean |difference| {sum(gaps) / len(gaps):.2f}, largest {max(gaps):.2f}: what two equal settings differ by"
-        )
+        size = f"mean |difference| {sum(gaps) / len(gaps):.2f}, largest {max(gaps):.2f}"
+        note = f"{size}: what two equal settings differ by" if same < len(gaps) else ""
         value = f"{same} of {len(gaps)} cells the same"
         outcomes.append(Measured(value, same == len(gaps), len(gaps), note=note).outcome("", backbone))
     return outcomes

@@ -555,7 +555,9 @@ def with_published(table: Table) -> Table:
             found = printed.get(cell.key) if cell.key else None
             cells.append(replace(cell, published=found.mean, published_sd=found.sd) if found else cell)
         rows.append(replace(row, cells=tuple(cells)))
-    note = "In brackets: the published number and the difference; * where it exceeds √(sd² + published sd²)."
+    note = "There are no published numbers for these cells."
+    if any(cell.published is not None for row in rows for cell in row.cells):
+        note = "In brackets: the published number and the difference; * where it exceeds √(sd² + published sd²)."
     return replace(table, rows=tuple(rows), compare=True, notes=(*table.notes, note))
 
 
