@@ -1,0 +1,78 @@
+"""What the checks on the true loss ask of an objective F(P), and its second derivatives by differences.
+
+Hessian products are central differences of exact gradients: in double precision a step of 1e-5 leaves a relative error
+near 1e-9, and the pass that gives the gradients needs no derivative of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+#: Length of a central difference, relative to max(1, ‖P‖).
+STEP = 1e-5
+
+
+class Objective(Protocol):
+    """F: (m, d) → ℝ, a mean over examples, in float64."""
+
+    shape: tuple[int, int]
+    n_examples: int
+    lower_bound: float
+    """Some number that F is never below."""
+
+    def gradients(self, prompt: np.ndarray, groups: Sequence[np.ndarray | None]) -> tuple[float, list[np.ndarray]]:
+        """F(P) over all examples, and for each group of example indices (None: all) the gradient (m, d) of its mean."""
+        ...
+
+    def curvature(self, prompt: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        """V (m, d) → H V (m, d), H ⪰ 0 the Gauss–Newton matrix of F at P."""
+        ...
+
+
+def value(objective: Objective, prompt: np.ndarray) -> float:
+    """F(P)."""
+    return objective.gradients(prompt, [])[0]
+
+
+def gradient(objective: Objective, prompt: np.ndarray) -> np.ndarray:
+    """∇F(P), (m, d)."""
+    return objective.gradients(prompt, [None])[1][0]
+
+
+def difference_step(prompt: np.ndarray) -> float:
+    """h of a central difference at P along a unit direction."""
+    return STEP * max(1.0, float(np.linalg.norm(prompt)))
+
+
+def hessian_product(objective: Objective, prompt: np.ndarray, direction: np.ndarray) -> np.ndarray:
+    """∇²F(P) V ≈ (∇F(P + hV̂) − ∇F(P − hV̂)) ‖V‖ / 2h, V̂ = V/‖V‖."""
+    size = float(np.linalg.norm(direction))
+    if size == 0:
+        return np.zeros_like(direction)
+    h = difference_step(prompt)
+    ahead = gradient(objective, prompt + (h / size) * direction)
+    behind = gradient(objective, prompt - (h / size) * direction)
+    return (ahead - behind) * (size / (2 * h))
+
+
+def largest_curvature(
+    product: Callable[[np.ndarray], np.ndarray], shape: tuple[int, int], *, tolerance: float = 1e-3, seed: int = 0
+) -> float:
+    """max |λ| of a symmetric operator on (shape) matrices.
+
+    Lanczos: the power iteration that keeps all its iterates, so that a small gap between eigenvalues does not slow it.
+    `tolerance` is relative; the result is a Rayleigh quotient and so never above the true value.
+    """
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    size = shape[0] * shape[1]
+    if size <= 2:  # too small for Lanczos
+        columns = [product(unit.reshape(shape)).ravel() for unit in np.eye(size)]
+        return float(np.abs(np.linalg.eigvalsh(np.array(columns))).max())
+    operator = LinearOperator((size, size), matvec=lambda v: product(v.reshape(shape)).ravel(), dtype=float)
+    start = np.random.default_rng(seed).standard_normal(size)
+    (found,) = eigsh(operator, k=1, which="LM", ncv=min(size, 10), tol=tolerance, v0=start, return_eigenvectors=False)
+    return float(abs(found))
