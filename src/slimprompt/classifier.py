@@ -84,16 +84,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         if len(classes) < 2:
             raise InputError(f"only one class was given ({classes[0]!r}): a classifier needs at least two")
         recipe = self._recipe()
-        dense = self.variant == "dense"
         backbone = self._load_backbone()
-        prompt = start_prompt(
-            self.variant,
-            width=backbone.text_width,
-            seed=self.seed,
-            n_ctx=self.n_ctx,
-            rank=None if dense else self.rank,
-            basis=self.basis if self.variant.startswith("fixed") else None,
-        )
+        prompt = self.start(backbone)
         bank = FeatureBank(backbone, "default" if self.cache else None)
         index = {name: label for label, name in enumerate(classes)}
         curve = fit_prompt(
@@ -108,6 +100,17 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         )
         self.curve_ = curve
         return self._set_fitted(backbone, prompt, classes)
+
+    def start(self, backbone: Backbone) -> Prompt:
+        """The prompt that training starts from."""
+        return start_prompt(
+            self.variant,
+            width=backbone.text_width,
+            seed=self.seed,
+            n_ctx=self.n_ctx,
+            rank=None if self.variant == "dense" else self.rank,
+            basis=self.basis if self.variant.startswith("fixed") else None,
+        )
 
     def with_classes(self, class_names: Sequence[str]) -> PromptClassifier:
         """The same prompt reading other class names; nothing is trained."""

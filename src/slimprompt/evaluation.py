@@ -41,13 +41,18 @@ def harmonic_mean(seen: float, unseen: float) -> float:
     return 2 * seen * unseen / (seen + unseen) if seen + unseen else 0.0
 
 
-def zero_shot_features(backbone: Backbone, class_names: Sequence[str], templates: Sequence[str]) -> Tensor:
-    """Class features (n_classes, embed_dim) of hand-written templates with one `{}`; several are averaged, as unit vectors."""
+def check_templates(templates: Sequence[str]) -> None:
+    """Each must have one place for the class name."""
     for template in templates:
         if template.count("{}") != 1:
             raise InputError(
                 f"the template {template!r} must hold exactly one {{}} for the class name, as in 'a photo of a {{}}.'"
             )
+
+
+def zero_shot_features(backbone: Backbone, class_names: Sequence[str], templates: Sequence[str]) -> Tensor:
+    """Class features (n_classes, embed_dim) of hand-written templates with one `{}`; several are averaged, as unit vectors."""
+    check_templates(templates)
     names = [name.replace("_", " ") for name in class_names]
     features = torch.stack(
         [backbone.encode_texts([template.replace("{}", name) for name in names]) for template in templates]

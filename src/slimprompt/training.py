@@ -68,10 +68,7 @@ def train(
                 loss = F.cross_entropy(logits, target)
                 value = loss.item()
                 if not math.isfinite(value):
-                    raise InputError(
-                        f"the loss became {value} at step {step + 1} (epoch {epoch}, learning rate {recipe.lr_at(epoch):g}). "
-                        "Most likely the learning rate is too high; if precision is fp16, try bf16 or fp32"
-                    )
+                    raise _diverged(str(value), step + 1, epoch, recipe)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -80,8 +77,17 @@ def train(
                 right += int((logits.argmax(1) == target).sum())
                 seen += len(batch)
                 advance(note=f"loss {total_loss / seen:.3f}  accuracy {100 * right / seen:.0f} %")
+            if epoch == recipe.epochs - 1 and not torch.isfinite(encode_text(prompt().detach())).all():
+                raise _diverged("not finite", step, epoch, recipe)
             curve.append(EpochResult(epoch, recipe.lr_at(epoch), total_loss / seen, 100 * right / seen))
     return curve
+
+
+def _diverged(value: str, step: int, epoch: int, recipe: Recipe) -> InputError:
+    return InputError(
+        f"the loss became {value} at step {step} (epoch {epoch}, learning rate {recipe.lr_at(epoch):g}). "
+        "Most likely the learning rate is too high; if precision is fp16, try bf16 or fp32"
+    )
 
 
 def batches(n_images: int, batch_size: int, generator: torch.Generator) -> list[Tensor]:

@@ -56,9 +56,10 @@ def main() -> None:
             raise
         _say(str(error))
         sys.exit(2)
-    except KeyboardInterrupt:
-        _say("stopped. Nothing half-written is left, and what was computed for the cache is kept.", "")
-        sys.exit(130)
+    except SystemExit as stop:
+        if stop.code == 130:  # Ctrl-C
+            _say("stopped. Nothing half-written is left, and what was computed for the cache is kept.", "")
+        raise
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -81,4 +82,4 @@ def _say(message: str, prefix: str = "error: ") -> None:
 
     console = Console(stderr=True, highlight=False)
     console.print(f"[bold red]{prefix}[/]" if prefix else "", end="")
-    console.print(message, markup=False)
+    console.print(message, markup=False, soft_wrap=True)  # a path is never broken in two

@@ -124,14 +124,14 @@ def fit(
     draw = few_shot(images, shots, seed)
     test: Sequence[Item] = held_out(images, draw)
 
-    from slimprompt.classifier import PromptClassifier, check_free  # torch starts here: everything above fails fast
+    # torch starts here: everything above fails fast
+    from slimprompt.classifier import PromptClassifier, check_free
+    from slimprompt.evaluation import check_templates
+    from slimprompt.text import prompt_tokens
 
     check_free(out, overwrite=overwrite)
+    check_templates(template or [])
     model = _load(backbone, pretrained, device, precision)
-    bank = _bank(model, no_cache)
-    train, left_out = _readable(bank, images, draw.train, skip_bad_images)
-    test, more_left_out = _readable(bank, images, test, skip_bad_images)
-
     classifier = PromptClassifier(
         model,
         variant=variant,
@@ -143,6 +143,11 @@ def fit(
         seed=seed,
         cache=not no_cache,
     )
+    classifier.start(model)  # whatever cannot work is said before any image is opened
+    prompt_tokens(model, images.class_names, n_ctx, position)  # type: ignore[arg-type]
+    bank = _bank(model, no_cache)
+    train, left_out = _readable(bank, images, draw.train, skip_bad_images)
+    test, more_left_out = _readable(bank, images, test, skip_bad_images)
     started = time.perf_counter()
     classifier.fit([images.path(item) for item in train], [item.class_name for item in train])
     seconds = time.perf_counter() - started

@@ -1,0 +1,276 @@
+"""The commands as a user types them."""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from contextlib import redirect_stderr, redirect_stdout
+from typing import NamedTuple
+
+import pytest
+from PIL import Image
+
+from slimprompt.cli import main
+from tests.conftest import TINY, TINY_CONFIG, draw
+
+QUICK = [
+    "--backbone",
+    TINY,
+    "--pretrained",
+    "random:0",
+    "--epochs",
+    "2",
+    "--views",
+    "1",
+    "--n-ctx",
+    "4",
+    "--rank",
+    "2",
+    "--device",
+    "cpu",
+]
+
+
+class Result(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture(scope="module")
+def run(tiny):
+    """`slimprompt …` in this process: exit code and both streams."""
+
+    def call(*arguments):
+        stdout, stderr, argv = io.StringIO(), io.StringIO(), sys.argv
+        sys.argv = ["slimprompt", *map(str, arguments)]
+        code: object = 0
+        try:
+            with redirect_stdout(stdout), redirect_stderr(stderr):
+                main()
+        except SystemExit as stop:
+            code = stop.code
+        except Exception:  # only with --debug
+            stderr.write(traceback.format_exc())
+            code = 1
+        finally:
+            sys.argv = argv
+        return Result(int(code or 0), stdout.getvalue(), stderr.getvalue())
+
+    return call
+
+
+def ok(result):
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def failed(result, *parts):
+    assert result.returncode == 2, result.stdout + result.stderr
+    message = " ".join(result.stderr.split())
+    for part in parts:
+        assert part in message, message
+    assert "Traceback" not in result.stderr
+    return message
+
+
+@pytest.fixture(scope="module")
+def prompt(run, photos, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "my-prompt"
+    out = ok(run("fit", photos, "--out", folder, "--shots", 4, *QUICK, "--verbose"))
+    return folder, out
+
+
+def test_fit_says_what_it_did(prompt):
+    folder, out = prompt
+    assert "3 classes, 12 training images (4 per class), 6 held out" in out
+    assert "64 parameters trained (fixed-B, rank 2, orthogonal basis)" in out
+    for part in ("zero-shot, “a photo of a {}.”", "learned prompt", "chance (3 classes)", "33.3 %", "green disc"):
+        assert part in out
+    description = json.loads((folder / "prompt.json").read_text())
+    assert description["class_names"] == ["blue disc", "green disc", "red disc"]
+    assert description["held_out"]["images"] == 6
+
+
+def test_evaluate_and_predict(run, prompt, photos):
+    folder, _ = prompt
+    scores = json.loads(ok(run("evaluate", folder, photos, "--format", "json")))
+    assert scores["images"] == 18
+    pictures = sorted(photos.glob("*/*.png"))[:2]
+    table = ok(run("predict", folder, *pictures, "--top", 3))
+    assert table.count(" disc") >= 6
+    rows = json.loads(ok(run("predict", folder, *pictures, "--top", 2, "--format", "json")))
+    assert [row["image"] for row in rows] == [str(path) for path in pictures]
+    assert all(
+        len(row["classes"]) == 2 and row["classes"][0]["probability"] >= row["classes"][1]["probability"]
+        for row in rows
+    )
+    text = ok(run("predict", folder, photos, "--format", "csv", "--classes", "red panda, otter"))
+    parsed = list(csv.DictReader(io.StringIO(text)))
+    assert len(parsed) == 18
+    assert {row["class"] for row in parsed} <= {"red panda", "otter"}
+
+
+def test_evaluate_on_classes_new_to_the_prompt(run, prompt, tmp_path):
+    for name in ("black disc", "white disc"):
+        draw(tmp_path / name / "0.png", name.split()[0], 1)
+    out = ok(run("evaluate", prompt[0], tmp_path))
+    assert "2 images of 2 classes, 2 of them new to the prompt" in out
+
+
+def test_train_and_test_folders_and_csv(run, photos, tmp_path):
+    for part, numbers in (("train", range(4)), ("test", range(4, 6))):
+        for colour in ("red", "blue"):
+            for number in numbers:
+                draw(tmp_path / "split" / part / colour / f"{number}.png", colour, number)
+    out = ok(run("fit", tmp_path / "split", "--out", tmp_path / "a", "--shots", 2, *QUICK, "--variant", "dense"))
+    assert "2 classes, 4 training images (2 per class), 4 held out" in out
+    assert "128 parameters trained (dense)" in out
+    lines = ["path,label", *(f"{path},{path.parent.name}" for path in sorted(photos.glob("*/*.png")))]
+    (tmp_path / "images.csv").write_text("\n".join(lines))
+    assert "3 classes" in ok(run("fit", tmp_path / "images.csv", "--out", tmp_path / "b", "--shots", 2, *QUICK))
+
+
+def test_odd_pictures_are_handled(run, tmp_path):
+    for colour in ("red", "blue"):
+        folder = tmp_path / "odd" / colour
+        image = Image.open(draw(folder / "plain.png", colour, 1))
+        image.convert("P").save(folder / "palette.png")
+        image.convert("RGBA").save(folder / "alpha.png")
+        image.convert("CMYK").save(folder / "cmyk.jpg")
+        image.convert("L").convert("I;16").save(folder / "sixteen.png")
+        exif = image.getexif()
+        exif[0x0112] = 6
+        image.save(folder / "rotated.jpg", exif=exif)
+    assert "2 classes, 8 training images" in ok(
+        run("fit", tmp_path / "odd", "--out", tmp_path / "p", "--shots", 4, *QUICK)
+    )
+
+
+def test_fewer_images_than_shots(run, photos, tmp_path):
+    out = ok(run("fit", photos, "--out", tmp_path / "p", "--shots", 10, *QUICK))
+    assert "fewer than 10 images, all used: blue disc (6), green disc (6), red disc (6)" in " ".join(out.split())
+    assert "no images are left to measure on" in out
+
+
+def test_unreadable_images_stop_or_are_counted(run, photos, tmp_path):
+    for path in photos.glob("*/*.png"):
+        (tmp_path / "bad" / path.parent.name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "bad" / path.parent.name / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "bad" / "red disc" / "0.png").write_bytes(b"broken")
+    failed(
+        run("fit", tmp_path / "bad", "--out", tmp_path / "p", "--shots", 5, *QUICK), "cannot read the image", "0.png"
+    )
+    assert not (tmp_path / "p").exists()
+    out = ok(run("fit", tmp_path / "bad", "--out", tmp_path / "p", "--shots", 5, *QUICK, "--skip-bad-images"))
+    assert "1 unreadable images left out" in out
+
+
+@pytest.mark.parametrize(
+    ("make", "parts"),
+    [
+        (lambda p: p.mkdir(), ["it is empty", "/<class>/<image>"]),
+        (lambda p: draw(p / "x.png", "red", 1), ["found 1 file and no folders"]),
+        (lambda p: draw(p / "cats" / "x.png", "red", 1), ["one class only"]),
+        (lambda p: [draw(p / name / "x.png", "red", 1) for name in ("red_fox", "Red fox")], ["same words in a prompt"]),
+        (lambda p: [draw(p / name / "x.png", "red", 1) for name in ("cat", "_")], ["empty name"]),
+        (
+            lambda p: [draw(p / name / "x.png", "red", 1) for name in ("cat", "word " * 45)],
+            ["does not fit", "Shorten the name"],
+        ),
+        (lambda p: None, ["no such folder"]),
+    ],
+)
+def test_bad_folders(run, tmp_path, make, parts):
+    make(tmp_path / "photos")
+    failed(run("fit", tmp_path / "photos", "--out", tmp_path / "p", *QUICK), *parts)
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--rank", "0"], ["rank 0 does not fit", "between 1 and"]),
+        (["--rank", "9"], ["rank 9 does not fit"]),
+        (["--backbone", "ViT-B-61"], ["unknown backbone", "did you mean"]),
+        (["--variant", "fixed-C"], ["unknown variant 'fixed-C'", "fixed-B"]),
+        (["--basis", "orthogonl"], ["did you mean 'orthogonal'"]),
+        (["--recipe", "papr"], ["did you mean 'paper'"]),
+        (["--lr", "-1"], ["lr", "greater than 0"]),
+        (["--lr", "1e30"], ["the loss became", "learning rate is too high"]),
+        (["--template", "no place"], ["exactly one {}"]),
+    ],
+)
+def test_bad_options(run, photos, tmp_path, options, parts):
+    failed(run("fit", photos, "--out", tmp_path / "p", *QUICK, *options), *parts)
+    assert not (tmp_path / "p").exists()
+
+
+def test_usage_errors(run, prompt, tmp_path):
+    failed(run("fit"), "which images?")
+    failed(run("evaluate", prompt[0]), "what to measure on?")
+    failed(run("evaluate", tmp_path, tmp_path), "no saved prompt")
+    failed(run("predict", prompt[0], tmp_path / "none.jpg"), "no such image")
+    failed(run("predict", prompt[0], tmp_path), "no images under")
+    failed(run("predict", prompt[0], prompt[0] / "prompt.json"), "cannot read the image")
+    failed(run("predict", prompt[0], prompt[0], "--format", "xml"), "unknown format")
+    failed(run("predict", prompt[0], __file__, "--classes", "a,,b"), "empty name")
+    failed(run("fit", tmp_path, "--out", prompt[0], *QUICK), "it is empty")
+    assert run("fti").returncode == 2
+
+
+def test_an_existing_prompt_is_kept_until_asked(run, prompt, photos):
+    before = (prompt[0] / "prompt.json").read_bytes()
+    failed(run("fit", photos, "--out", prompt[0], *QUICK), "already holds a saved prompt", "--overwrite")
+    assert (prompt[0] / "prompt.json").read_bytes() == before
+
+
+def test_debug_shows_where(run, tmp_path):
+    result = run("fit", tmp_path / "none", "--debug")
+    assert "Traceback" in result.stderr
+    assert "no such folder" in result.stderr
+
+
+def test_ctrl_c_leaves_no_half_written_output(run, photos, tmp_path, tmp_path_factory):
+    config = tmp_path_factory.mktemp("config") / f"{TINY}.json"
+    config.write_text(json.dumps(TINY_CONFIG))
+    program = f"import open_clip; open_clip.add_model_config({str(config)!r}); from slimprompt.cli import main; main()"
+    arguments = ["fit", str(photos), "--out", str(tmp_path / "p"), *QUICK, "--epochs", "100000"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ,
+    )
+    cache = os.path.join(os.environ["SLIMPROMPT_CACHE"], "features")
+    for _ in range(600):  # until it trains: its features are written
+        if os.path.isdir(cache) and os.listdir(cache):
+            break
+        time.sleep(0.1)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "stopped" in stderr
+    assert "Traceback" not in stderr
+    assert list(tmp_path.iterdir()) == []
+    ok(run("fit", photos, "--out", tmp_path / "p", *QUICK))  # the cache is intact
+
+
+def test_cache_commands(run, prompt, photos):
+    ok(run("fit", photos, "--out", prompt[0], *QUICK, "--overwrite"))
+    assert "1 feature banks" in ok(run("cache", "show"))
+    assert "freed" in ok(run("cache", "clear", "--yes"))
+    assert "0 feature banks" in ok(run("cache", "show"))
+
+
+def test_backbones(run):
+    out = ok(run("backbones", "ViT-B-16"))
+    assert "openai" in out
+    failed(run("backbones", "nonsense"), "no backbone has 'nonsense'")
