@@ -1,5 +1,8 @@
 """Reading checkpoint files without ever running code from them.
 
+`read_state_dict` is for models. `read_tensors_only` is for files that carry more, such as CoOp's checkpoints with their
+optimizer and scheduler objects: it builds the tensors and containers and puts an inert stand-in for everything else.
+
 Three kinds of file are known: safetensors, PyTorch's own format (read with `weights_only`), and the TorchScript archives
 in which OpenAI published CLIP. The last are zip files whose pickle is read here by an unpickler that knows tensors and
 plain containers and nothing else.
@@ -58,6 +61,21 @@ def read_state_dict(path: Path) -> tuple[dict[str, Tensor], bool]:
     return tensors, openai
 
 
+def read_tensors_only(path: Path) -> dict[str, Any]:
+    """The dictionary in a PyTorch file, with every object that is not a tensor or a plain value replaced by a stand-in."""
+    if not path.is_file():
+        raise InputError(f"no checkpoint file at {path}")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            pickled = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+            content = _TensorUnpickler(archive, pickled[: -len("data.pkl")], strict=False).load()
+    except Exception as error:
+        raise InputError(f"{path} is not a readable PyTorch checkpoint ({type(error).__name__}: {error})") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds a {type(content).__name__} instead of a dictionary")
+    return content
+
+
 def _is_torchscript(path: Path) -> bool:
     if not zipfile.is_zipfile(path):
         return False
@@ -96,10 +114,11 @@ class _Module:
 
 
 class _TensorUnpickler(pickle.Unpickler):
-    """Builds tensors, ordered dictionaries and `_Module`s; any other global is refused."""
+    """Builds tensors, ordered dictionaries and `_Module`s; any other global is refused, or replaced if not `strict`."""
 
-    def __init__(self, archive: zipfile.ZipFile, root: str) -> None:
+    def __init__(self, archive: zipfile.ZipFile, root: str, *, strict: bool = True) -> None:
         super().__init__(io.BytesIO(archive.read(root + "data.pkl")))
+        self._strict = strict
         self._archive, self._root = archive, root
         self._storages: dict[str, torch.UntypedStorage] = {}
 
@@ -114,6 +133,10 @@ class _TensorUnpickler(pickle.Unpickler):
             return OrderedDict
         if module == "torch.jit._pickle":  # type tags and typed lists: the value comes first
             return lambda value, *_: value
+        if (module, name) == ("torch._utils", "_rebuild_parameter"):
+            return lambda data, *_: data
+        if not self._strict:
+            return _Module
         raise pickle.UnpicklingError(f"{module}.{name} does not belong in a file of weights")
 
     def persistent_load(self, pid: Any) -> Any:

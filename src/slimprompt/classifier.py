@@ -99,7 +99,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             position=self.position,  # type: ignore[arg-type]
         )
         self.curve_ = curve
-        return self._set_fitted(backbone, prompt, classes)
+        return self.set_prompt(backbone, prompt, classes)
 
     def start(self, backbone: Backbone) -> Prompt:
         """The prompt that training starts from."""
@@ -120,7 +120,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         if repeated:
             raise InputError(f"the class name {repeated[0]!r} was given twice")
         other = PromptClassifier(**self.get_params(deep=False))
-        return other._set_fitted(self.backbone_, self.prompt_, names)
+        return other.set_prompt(self.backbone_, self.prompt_, names)
 
     def predict_proba(self, images: Sequence[Picture]) -> np.ndarray:
         """Class probabilities (n_images, n_classes), columns as in `classes_`."""
@@ -235,9 +235,10 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             seed=description["seed"],
             cache=cache,
         )
-        return classifier._set_fitted(backbone, prompt, description["class_names"])
+        return classifier.set_prompt(backbone, prompt, description["class_names"])
 
-    def _set_fitted(self, backbone: Backbone, prompt: Prompt, class_names: Sequence[str]) -> PromptClassifier:
+    def set_prompt(self, backbone: Backbone, prompt: Prompt, class_names: Sequence[str]) -> PromptClassifier:
+        """Take over a finished prompt instead of fitting one."""
         self.backbone_ = backbone
         self.prompt_ = prompt.to(backbone.device)
         self.classes_ = np.array(class_names, dtype=object if not len(class_names) else None)

@@ -40,6 +40,7 @@ def _main(
 app.command(rich_help_panel="Use it")(fit.fit)
 app.command(rich_help_panel="Use it")(fit.evaluate)
 app.command(rich_help_panel="Use it")(fit.predict)
+app.command("import-coop", rich_help_panel="Use it")(fit.import_coop)
 app.command(rich_help_panel="Look around")(fit.backbones)
 app.add_typer(data.app, name="data", rich_help_panel="Look around")
 app.add_typer(cache.app, name="cache", rich_help_panel="Look around")

@@ -314,6 +314,40 @@ def predict(
         typer.echo(f"{len(left_out)} unreadable images left out: {left_out[0]}", err=True)
 
 
+def import_coop(
+    checkpoint: Annotated[Path, typer.Argument(help="A CoOp checkpoint, prompt_learner/model.pth.tar-N.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the prompt.")] = Path("prompt"),
+    backbone: BackboneName = "ViT-B-16",
+    pretrained: Pretrained = "openai",
+    classes: Annotated[
+        str | None,
+        typer.Option(help="Class names in the order of training, separated by commas; default: read from the file."),
+    ] = None,
+    position: Annotated[str, typer.Option(help="Place of the class name in training: end, middle or front.")] = "end",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a prompt that is already at --out.")] = False,
+) -> None:
+    """Turn a checkpoint of the original CoOp code into a saved prompt.
+
+    Only the context is taken; nothing in the file is executed.
+
+    Example: slimprompt import-coop output/prompt_learner/model.pth.tar-50 --out my-prompt
+    """
+    from slimprompt.backbone import EMBEDDED
+    from slimprompt.classifier import check_free
+    from slimprompt.coop import import_coop as take_over
+    from slimprompt.coop import read_coop_checkpoint
+
+    check_free(out, overwrite=overwrite)
+    found = read_coop_checkpoint(checkpoint)
+    names = [name.strip() for name in classes.split(",")] if classes is not None else None
+    model = _load(backbone, None if backbone in EMBEDDED and pretrained == "openai" else pretrained, "auto", "fp32")
+    classifier = take_over(checkpoint, model, names, position)  # type: ignore[arg-type]
+    saved = classifier.save(out, overwrite=overwrite, imported_from=checkpoint.name, imported_epoch=found.epoch)
+    typer.echo(
+        f"{len(found.context)} context vectors for {len(classifier.classes_)} classes on {model.name}; saved to {saved}"
+    )
+
+
 def backbones(
     search: Annotated[str, typer.Argument(help="Show only names that contain this.")] = "",
 ) -> None:
