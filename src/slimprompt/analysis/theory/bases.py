@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slimprompt.analysis.theory.asymmetry import Side, kept_share
-from slimprompt.analysis.theory.statement import Statement, expected
+from slimprompt.analysis.theory.statement import Statement, above, expected
 from slimprompt.seeds import stream_seed
 
 BASES = "Bases in use"
@@ -85,22 +85,17 @@ def kept_by_start_bases(m: int, d: int, rank: int, seeds: Sequence[int]) -> list
 
 
 def start_basis_statements(shares: Sequence[KeptShares]) -> list[Statement]:
-    """Does each basis in use keep what a uniformly random one keeps?"""
+    """Does each basis in use keep what a uniformly random one keeps? One that is made from P0 keeps more of P0."""
     rows = []
     for kept in shares:
         letter, size = ("B", "m") if kept.side == "token" else ("A", "d")
         known = "an independent P*" if kept.target == "independent" else "P* = P0"
-        detail = f"{kept.values.size} seeds"
-        if kept.target == "P0" and kept.basis == "svd":
-            detail += "; it is made from P0, so it is not independent of this P* and keeps P0's largest directions"
-        rows.append(
-            expected(
-                BASES,
-                f"{kept.basis} {letter}, {known}",
-                f"The {kept.basis} {letter} keeps the share r/{size} of {known}, as a uniformly random one does.",
-                kept.predicted,
-                kept.values,
-                detail=detail,
-            )
-        )
+        name, seeds = f"{kept.basis} {letter}, {known}", f"{kept.values.size} seeds"
+        if kept.basis == "svd" and kept.target == "P0":
+            claim = f"Made from P0, the svd {letter} keeps more than the share r/{size} of {known}."
+            detail = f"{seeds}; the theorem is on bases that have nothing to do with P*, and this one has"
+            rows.append(above(BASES, name, claim, kept.predicted, kept.values, detail=detail))
+        else:
+            claim = f"The {kept.basis} {letter} keeps the share r/{size} of {known}, as a uniformly random one does."
+            rows.append(expected(BASES, name, claim, kept.predicted, kept.values, detail=seeds))
     return rows

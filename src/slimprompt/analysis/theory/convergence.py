@@ -38,7 +38,7 @@ def smoothness(objective: Objective, prompt: np.ndarray) -> float:
 
 
 @dataclass(frozen=True)
-class Path:
+class Trajectory:
     """Gradient descent A_{t+1} = A_t − η ∇φ(A_t), t = 0 … T."""
 
     step_size: float
@@ -55,7 +55,7 @@ class Path:
         return len(self.points) - 1
 
 
-def descend(objective: Objective, basis: np.ndarray, start: np.ndarray, step_size: float, steps: int) -> Path:
+def descend(objective: Objective, basis: np.ndarray, start: np.ndarray, step_size: float, steps: int) -> Trajectory:
     """Full-gradient descent from `start` (r, d); stops early where the loss is no longer a number."""
     points, values, squares = [start], [], []
     for _ in range(steps + 1):
@@ -66,14 +66,14 @@ def descend(objective: Objective, basis: np.ndarray, start: np.ndarray, step_siz
         if len(values) > steps or not np.isfinite(level):
             break
         points.append(points[-1] - step_size * gradient)
-    return Path(step_size, np.array(points), np.array(values), np.array(squares))
+    return Trajectory(step_size, np.array(points), np.array(values), np.array(squares))
 
 
 @dataclass(frozen=True)
 class Descent:
     """A path whose step size is 1/L_A, and the constants measured on it."""
 
-    path: Path
+    path: Trajectory
     basis_norm: float
     """‖B‖₂."""
     constant: float
@@ -84,7 +84,7 @@ class Descent:
     """L_A at those t."""
     full: np.ndarray
     """L at those t."""
-    at_start: Path
+    at_start: Trajectory
     """The path whose step size is 1/L_A of the starting point alone."""
 
     @property
@@ -130,7 +130,7 @@ def check_descent(
     )
 
 
-def descent_inequality(path: Path, name: str = "Descent inequality", detail: str = "") -> Statement:
+def descent_inequality(path: Trajectory, name: str = "Descent inequality", detail: str = "") -> Statement:
     """φ(A_{t+1}) ≤ φ(A_t) − (η/2) ‖∇φ(A_t)‖² at every t."""
     bounds = path.values[:-1] - 0.5 * path.step_size * path.squared_gradients[:-1]
     return at_most_everywhere(
@@ -143,12 +143,12 @@ def descent_inequality(path: Path, name: str = "Descent inequality", detail: str
     )
 
 
-def gradient_bounds(path: Path, lowest: float) -> np.ndarray:
+def gradient_bounds(path: Trajectory, lowest: float) -> np.ndarray:
     """2 (φ(A_0) − φ_inf) / (η T) for T = 1 … steps."""
     return 2 * (path.values[0] - lowest) / (path.step_size * np.arange(1, path.steps + 1))
 
 
-def gradient_bound(path: Path, lowest: float) -> Statement:
+def gradient_bound(path: Trajectory, lowest: float) -> Statement:
     """min_{t<T} ‖∇φ(A_t)‖² ≤ 2 (φ(A_0) − φ_inf)/(η T) at every T."""
     bounds = gradient_bounds(path, lowest)
     smallest = np.minimum.accumulate(path.squared_gradients[:-1])

@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from slimprompt.analysis.theory.objective import difference_step
 from slimprompt.backbone import Backbone
 from slimprompt.bank import FeatureBank
-from slimprompt.data import few_shot, load_benchmark
+from slimprompt.data import few_shot
 from slimprompt.errors import InputError
+from slimprompt.experiments.run import open_benchmark
 from slimprompt.text import SharedPrefixTextEncoder
 
 
@@ -119,7 +120,7 @@ def _in_double(backbone: Backbone) -> Backbone:
 def few_shot_objective(
     backbone: Backbone, benchmark: str, *, shots: int, seed: int, n_ctx: int, data_root: Path | None = None
 ) -> PromptObjective:
-    """F(P) on a benchmark's few-shot draw, each image in its test view."""
-    draw = few_shot(load_benchmark(benchmark, data_root), shots, seed)
+    """F(P) on the few-shot draw of a benchmark (a name, or a folder of images), each image in its test view."""
+    draw = few_shot(open_benchmark(benchmark, data_root), shots, seed)
     features = FeatureBank(backbone).features([draw.path(item) for item in draw.train])
     return PromptObjective(backbone, draw.class_names, features, [item.label for item in draw.train], n_ctx)

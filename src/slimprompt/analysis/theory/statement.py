@@ -1,6 +1,7 @@
 """A statement of the theory as a value: what is claimed, both sides as numbers, and the verdict.
 
-Each rule that turns numbers into a verdict is one function here: `equal`, `expected`, `at_most`, `at_most_everywhere`.
+Each rule that turns numbers into a verdict is one function here: `equal`, `expected`, `at_most`, `above`,
+`at_most_everywhere`.
 """
 
 from __future__ import annotations
@@ -118,6 +119,28 @@ def at_most(
     return Statement(
         part, name, claim, "<" if strict else "≤", bound, measured, "holds" if kept else "violated", interval, detail
     )
+
+
+def above(
+    part: str,
+    name: str,
+    claim: str,
+    bound: float,
+    samples: Sequence[float] | np.ndarray,
+    *,
+    confidence: float = CONFIDENCE,
+    detail: str = "",
+) -> Statement:
+    """E[x] > bound: holds where the whole interval is above, violated where none of it is, else undecided."""
+    values = np.asarray(samples, dtype=float)
+    interval = mean_interval(values, confidence) if values.size > 1 else None
+    verdict: Verdict = "not testable"
+    if interval is None or interval.low <= bound < interval.high:
+        reason = "the interval covers the bound: more samples are needed" if interval else "one sample: no interval"
+        detail = f"{detail}; {reason}" if detail else reason
+    else:
+        verdict = "holds" if interval.low > bound else "violated"
+    return Statement(part, name, claim, ">", bound, float(values.mean()), verdict, interval, detail)
 
 
 def at_most_everywhere(
