@@ -195,7 +195,7 @@ class Estimate:
     runs: tuple[str, ...] = ()
     by_seed: dict[int, float] = field(default_factory=dict, repr=False)
     printed: bool = False
-    """Taken over as printed, because what it averages is not published."""
+    """Taken over from a published table, not computed."""
 
 
 class Results:
@@ -232,14 +232,11 @@ class Results:
             summary = summarise(list(by_seed.values()))
             assert summary is not None  # a group has at least one row
             cells[_plain(key)] = Estimate(summary.mean, summary.sd, summary.n, tuple(rows["run"]), by_seed)
-        counts = observations.dropna(subset=["parameters"]).drop_duplicates(
-            ["backbone", "method", "basis", "rank", "parameters"]
-        )
         parameters: dict[tuple[str, Arm], int] = {}
-        for row in counts.itertuples():
-            parameters[str(row.backbone), Arm(str(row.method), str(row.basis), int(str(row.rank)))] = int(
-                float(str(row.parameters))
-            )
+        counted = observations.dropna(subset=["parameters"])
+        names = ("backbone", "method", "basis", "rank", "parameters")
+        for backbone, method, basis, rank, count in zip(*(counted[name] for name in names), strict=True):
+            parameters[backbone, Arm(method, basis, int(rank))] = int(count)
         return cls(cells, parameters=parameters)
 
     def cell(

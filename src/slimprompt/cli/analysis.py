@@ -142,9 +142,10 @@ def claims(
     folder = _given(runs, published)
     audited: list[Finding] = []
     if folder is None:
-        names = [one for one in name or () if one not in {check.name for check in AUDIT}]
-        found = [] if name and not names else check_claims(published_evidence(), names)
-        audited = [finding for finding in audit() if not name or finding.name in name]
+        checks = {check.name for check in AUDIT}
+        of_text, of_tables = ([one for one in name or () if (one in checks) == listed] for listed in (False, True))
+        found = check_claims(published_evidence(), of_text) if of_text or not name else []
+        audited = audit(of_tables) if of_tables or not name else []
     else:
         found = check_claims(gather(_records(folder, where), main_pairs=published_pairs()), name or ())
     if as_json:

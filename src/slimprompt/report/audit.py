@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from slimprompt.analysis.claims import check_claims
 from slimprompt.analysis.claims.evidence import ROUNDING, Claim, Evidence, Finding, Measured, Outcome, ParameterCount
 from slimprompt.analysis.geometry import random_overlaps
 from slimprompt.analysis.observations import BEST_DENSE, KEY, Arm, dense, fixed_basis, joint, transfer
@@ -282,7 +283,7 @@ def product_subspace_rank(e: Evidence) -> list[Outcome]:
     rows = e.geometry[(e.geometry["axis"] == "seed") & (e.geometry["factor"] == "BA")]
     printed = float(rows["overlap"].iloc[0])
     generator = np.random.default_rng(0)
-    draws = 1000
+    draws = 300
     chance = {}
     for rank in (1, 2, 4, 8, N_CTX):
         overlap, angle = random_overlaps(WIDTH, rank, rank, draws=draws, generator=generator)
@@ -359,7 +360,6 @@ AUDIT: tuple[Claim, ...] = tuple(
 )
 
 
-def audit() -> list[Finding]:
-    """Every check of the published tables against each other."""
-    evidence = published_evidence()
-    return [Finding.of(claim, outcome) for claim in AUDIT for outcome in claim.check(evidence)]
+def audit(names: Sequence[str] = ()) -> list[Finding]:
+    """The checks of the published tables against each other, or those named."""
+    return check_claims(published_evidence(), names, AUDIT)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -561,6 +562,7 @@ def with_published(table: Table) -> Table:
     return replace(table, rows=tuple(rows), compare=True, notes=(*table.notes, note))
 
 
+@cache
 def published_tables() -> list[Table]:
     """The paper's own tables, every number as printed. A note says where the printed cells give another number."""
     return [_as_printed(table) for table in paper_tables(published_results(), published_geometry())]

@@ -1,0 +1,201 @@
+from pathlib import Path
+
+import pytest
+
+from slimprompt.analysis.observations import (
+    BEST_DENSE,
+    Arm,
+    Results,
+    aggregates,
+    arm_label,
+    arm_of,
+    compare_arms,
+    dense,
+    fixed_basis,
+    joint,
+    mixed_settings,
+    observe,
+    transfer,
+)
+from slimprompt.errors import InputError
+from slimprompt.experiments.records import load_records
+from slimprompt.experiments.spec import RunSpec
+from synthetic_runs import accuracy_of, study_fields, write_run, write_study
+
+BASE = {"backbone": "ViT-B-16", "dataset": "dtd", "shots": 1, "seed": 1, "n_ctx": 8}
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    return load_records(write_study(tmp_path_factory.mktemp("runs")))
+
+
+@pytest.fixture(scope="module")
+def results(records):
+    return Results.of(observe(records))
+
+
+def expected(variant, *, dataset="dtd", shots=4, seeds=(1, 2, 3), **fields):
+    specs = [
+        RunSpec(**BASE | {"dataset": dataset, "shots": shots, "seed": seed, "variant": variant} | fields)
+        for seed in seeds
+    ]
+    return [accuracy_of(spec) for spec in specs]
+
+
+@pytest.mark.parametrize(
+    ("fields", "arm", "label"),
+    [
+        ({"variant": "dense"}, Arm("dense", "identity", 8), "dense m8"),
+        ({"variant": "joint", "rank": 4}, Arm("factorized", "trainable", 4), "joint r4"),
+        ({"variant": "fixed-B", "basis": "svd", "rank": 2}, Arm("factorized", "svd", 2), "fixed-B svd r2"),
+        (
+            {"variant": "fixed-B", "basis": "source", "source": "food101", "rank": 4},
+            transfer("source-B", 4),
+            "fixed-B source r4",
+        ),
+        ({"variant": "fixed-A", "basis": "random", "rank": 4}, transfer("random-A", 4), "fixed-A random r4"),
+        ({"variant": "fixed-A", "basis": "svd", "rank": 4}, Arm("fixed-A", "svd", 4), "fixed-A svd r4"),
+    ],
+)
+def test_every_kind_of_run_has_its_arm(fields, arm, label):
+    assert arm_of(RunSpec(**BASE, **fields)) == arm
+    assert arm_label(arm) == label
+
+
+def test_observations_have_one_row_per_run_and_metric_in_the_published_vocabulary(records):
+    frame = observe(records)
+    assert len(frame) == sum(len(record.metrics) for record in records)
+    assert set(frame["backbone"]) == {"RN50", "ViT-B/16"}
+    assert set(frame["dataset"]) == {"DTD", "Food101", "pocket-toy"}
+    assert set(frame["method"]) == {"dense", "factorized", "fixed-B", "fixed-A"}
+    assert set(frame["metric"]) == {"accuracy", "zero_shot_accuracy", "seen", "unseen", "harmonic"}
+    row = frame[(frame["basis"] == "source-B")].iloc[0]
+    assert row["source"] in ("DTD", "Food101", "pocket-toy")
+    assert Path(row["run"]).is_dir()
+
+
+def test_a_cell_is_the_mean_and_sample_sd_over_seeds_and_knows_its_runs(results):
+    cell = results.cell("ViT-B/16", "DTD", joint(4), 4)
+    values = expected("joint", rank=4)
+    assert cell.mean == pytest.approx(sum(values) / 3)
+    assert cell.sd == pytest.approx((sum((v - sum(values) / 3) ** 2 for v in values) / 2) ** 0.5)
+    assert cell.n == len(cell.runs) == 3
+    assert cell.by_seed == pytest.approx({1: values[0], 2: values[1], 3: values[2]})
+
+
+def test_a_cell_without_runs_is_none(results):
+    assert results.cell("ViT-B/16", "DTD", joint(16), 4) is None
+    assert results.macro("ViT-B/16", ["DTD", "Food101", "nowhere"], joint(4), 4) is None
+
+
+def test_the_macro_average_is_within_seeds_and_needs_every_dataset(results):
+    found = results.macro("ViT-B/16", ["DTD", "Food101"], joint(4), 4)
+    by_seed = [
+        sum(pair) / 2
+        for pair in zip(expected("joint", rank=4), expected("joint", rank=4, dataset="food101"), strict=True)
+    ]
+    assert found.mean == pytest.approx(sum(by_seed) / 3)
+    assert list(found.by_seed.values()) == pytest.approx(by_seed)
+    assert len(found.runs) == 6
+
+
+def test_best_dense_is_the_better_length(results):
+    lengths = [results.cell("RN50", "DTD", dense(m), 1) for m in (4, 8)]
+    assert results.dense_lengths() == [4, 8]
+    assert results.cell("RN50", "DTD", BEST_DENSE, 1).mean == max(one.mean for one in lengths)
+
+
+def test_parameters_come_from_the_records(results):
+    assert results.parameters("RN50", dense(8)) == 8 * 32
+    assert results.parameters("RN50", joint(4)) == 4 * (8 + 32)
+    assert results.parameters("RN50", joint(7)) is None
+
+
+def test_axis_lists_what_there_is(results):
+    assert results.axis("rank", method="factorized", basis="trainable") == [2, 4]
+    assert results.axis("shots", backbone="RN50", metric="accuracy") == [1, 4]
+    assert results.axis("dataset", method={"fixed-A", "fixed-B"}) == ["DTD", "Food101", "pocket-toy"]
+
+
+def test_two_runs_of_one_cell_are_an_error_that_names_the_difference(tmp_path):
+    write_run(tmp_path, BASE | {"variant": "dense"})
+    write_run(tmp_path, BASE | {"variant": "dense", "recipe": {"epochs": 50}})
+    with pytest.raises(InputError, match=r"recipe\.epochs \((50|200) and (50|200)\).*--where"):
+        observe(load_records(tmp_path))
+
+
+def test_mixed_settings_are_said(tmp_path):
+    write_run(tmp_path, BASE | {"variant": "dense"})
+    write_run(tmp_path, BASE | {"variant": "joint", "rank": 4, "recipe": {"epochs": 50}})
+    (line,) = mixed_settings(load_records(tmp_path))
+    assert "recipe.epochs = 200 (1 runs), 50 (1 runs)" in line
+
+
+def test_the_length_of_dense_prompts_is_no_mixed_setting(records):
+    assert mixed_settings(records) == []
+
+
+@pytest.mark.parametrize(
+    ("backbone", "pretrained", "title"),
+    [
+        ("ViT-B-16", "openai", "ViT-B/16"),
+        ("ViT-B-16-quickgelu", "openai", "ViT-B/16"),
+        ("RN50", "/weights/RN50.pt", "RN50"),
+        ("ViT-B-16", "laion2b_s34b_b88k", "ViT-B/16 (laion2b_s34b_b88k)"),
+        ("pocket", None, "pocket"),
+    ],
+)
+def test_other_weights_are_another_backbone(tmp_path, backbone, pretrained, title):
+    write_run(tmp_path, BASE | {"variant": "dense", "backbone": backbone, "pretrained": pretrained})
+    assert set(observe(load_records(tmp_path))["backbone"]) == {title}
+
+
+def test_differences_by_unit(results):
+    arms = {"backbone": "RN50", "shots": 4, "first": joint(4), "second": dense(8)}
+    by_run = results.differences(**arms, unit="run")
+    by_dataset = results.differences(**arms, unit="dataset")
+    by_seed = results.differences(**arms, unit="seed")
+    assert (len(by_run), len(by_dataset), len(by_seed)) == (9, 3, 3)
+    assert by_dataset["DTD"] == pytest.approx(sum(v for k, v in by_run.items() if k.startswith("DTD")) / 3)
+    assert sum(by_seed.values()) == pytest.approx(sum(by_dataset.values()))
+    with pytest.raises(InputError, match="unit of comparison"):
+        results.differences(**arms, unit="datasets")
+
+
+def test_only_matched_cells_are_compared(tmp_path):
+    for fields in study_fields(backbones=("RN50",), datasets=("dtd", "food101"), shots=(1,)):
+        if not (fields["variant"] == "dense" and fields["dataset"] == "food101"):
+            write_run(tmp_path, fields)
+    results = Results.of(observe(load_records(tmp_path)))
+    assert set(results.differences(joint(4), dense(8), backbone="RN50", shots=1)) == {"DTD"}
+
+
+def test_transfers_are_compared_over_their_sources(results):
+    found = results.differences(transfer("source-B", 4), transfer("random-B", 4), backbone="ViT-B/16", shots=4)
+    assert set(found) == {"DTD", "Food101", "pocket-toy"}
+    cells = [
+        results.cell("ViT-B/16", "DTD", transfer("source-B", 4), 4, source=s).mean for s in ("Food101", "pocket-toy")
+    ]
+    random = results.cell("ViT-B/16", "DTD", transfer("random-B", 4), 4).mean
+    assert found["DTD"] == pytest.approx(sum(cells) / 2 - random)
+
+
+def test_comparisons_are_corrected_over_their_family(results):
+    found = compare_arms(results, [(fixed_basis("svd", 4), joint(4)), (joint(4), dense(8))])
+    assert len(found) == 2 * 2 * 2
+    for one in found:
+        assert one.holm_t is not None and one.holm_t >= one.result.p_t
+        assert one.result.n == 3
+    better = [one for one in found if one.second == dense(8)]
+    assert all(one.result.mean == pytest.approx(1.0, abs=0.1) for one in better)
+
+
+def test_aggregates_stand_side_by_side(results):
+    frame = aggregates(results)
+    row = frame[(frame["arm"] == "joint r4") & (frame["metric"] == "harmonic")].iloc[0]
+    assert (row["datasets"], row["seeds"], row["pooled_n"]) == (3, 3, 9)
+    assert row["macro_mean"] == pytest.approx(row["pooled_mean"])
+    assert row["pooled_sd"] > 5 * row["macro_sd"]
+    assert row["harmonic_of_averages"] > row["macro_mean"]
+    assert frame[frame["metric"] == "accuracy"]["harmonic_of_averages"].isna().all()

@@ -1,0 +1,121 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from slimprompt.cli.analysis import app
+from slimprompt.errors import InputError
+from synthetic_runs import write_run, write_study
+
+BASE = {"backbone": "pocket", "dataset": "dtd", "shots": 1, "seed": 1, "n_ctx": 8}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return write_study(tmp_path_factory.mktemp("runs"), backbones=("pocket",), datasets=("dtd", "food101"))
+
+
+def invoke(*arguments):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_geometry_prints_medians_chance_and_displacement(runs):
+    output = invoke("geometry", runs, "--draws", 50).output
+    assert "chance: 50 random pairs" in output
+    assert "Displacement from the start" in output
+    assert next(line.split()[:2] for line in output.splitlines() if line.startswith("seed")) == ["seed", "A"]
+
+
+def test_geometry_as_json_and_as_files(runs, tmp_path):
+    content = json.loads(invoke("geometry", runs, "--json", "--draws", 20, "--by", "rank", "--out", tmp_path).stdout)
+    assert {row["axis"] for row in content["medians"]} == {"seed", "dataset", "shots", "rank"}
+    assert {"rank", "factor", "overlap", "start_overlap", "n"} <= set(content["medians"][0])
+    assert {row["factor"] for row in content["displacement"]} == {"A", "B", "BA"}
+    assert {path.name for path in tmp_path.iterdir()} == {"pairs.csv", "displacement.csv", "chance.csv"}
+
+
+def test_geometry_of_a_single_run_says_that_there_is_nothing_to_compare(tmp_path):
+    write_run(tmp_path, BASE | {"variant": "joint", "rank": 2})
+    assert "no two joint runs" in invoke("geometry", tmp_path, "--draws", 10).output
+
+
+def test_claims_on_runs(runs):
+    output = invoke("claims", runs).output
+    assert "harmonic_wins" in output and "does not hold" in output
+    verbose = invoke("claims", runs, "--name", "harmonic_wins", "--verbose").output
+    assert "holds if:" in verbose and "DTD, 4-shot" in verbose
+    assert "rank_saturation" not in verbose
+
+
+def test_claims_of_the_paper_against_its_own_tables():
+    content = json.loads(invoke("claims", "--published", "--json").stdout)
+    found = {(one["name"], one["scope"]): one for one in content}
+    assert found["harmonic_wins", "RN50"]["value"] == found["harmonic_wins", "RN50"]["paper"] == "17 of 21"
+    assert found["transfer_pairs_shown", ""]["verdict"] == "does not hold"
+    assert "The paper's tables against each other" in invoke("claims", "--published").output
+    only = json.loads(invoke("claims", "--published", "--json", "--name", "bold_marks").stdout)
+    assert [one["name"] for one in only] == ["bold_marks"]
+
+
+def test_compare_two_arms(runs):
+    output = invoke("compare", runs, "joint r4", "dense m8", "--unit", "run").output
+    assert "one difference per matched pair of runs" in output
+    (first, second) = json.loads(invoke("compare", runs, "joint r4", "dense m8", "--json").stdout)
+    assert (first["backbone"], first["shots"], second["shots"]) == ("pocket", 1, 4)
+    assert first["result"]["n"] == 2 and set(first["cells"]) == {"DTD", "Food101"}
+
+
+def test_tables_are_printed_or_written(runs, tmp_path):
+    printed = invoke("tables", runs, "--only", "headline").output
+    assert "| pocket | 1 |" in printed and printed.count("###") == 1
+    output = invoke("tables", runs, "--out", tmp_path, "--format", "csv,markdown", "--compare-published").output
+    assert "files in" in output
+    assert (tmp_path / "headline.csv").exists() and (tmp_path / "tables.md").exists()
+    assert not (tmp_path / "tables.xlsx").exists()
+
+
+def test_published_tables_are_printed():
+    assert "| ViT-B/16 | 1 | 68.22 | 68.14 | **70.07** | +1.93 |" in invoke("tables", "--published").output
+
+
+def test_where_keeps_some_runs(runs):
+    output = invoke("tables", runs, "--only", "rank_sweep", "--where", "dataset=dtd", "--where", "shots=4").output
+    assert "| DTD | 4 |" in output and "Food101" not in output
+
+
+def test_mixed_settings_are_said_on_standard_error(tmp_path):
+    write_run(tmp_path, BASE | {"variant": "dense"})
+    write_run(tmp_path, BASE | {"variant": "joint", "rank": 2, "recipe": {"epochs": 5}})
+    result = invoke("tables", tmp_path, "--only", "headline")
+    assert "the runs mix recipe.epochs" in result.stderr
+    assert "mix" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["claims"], "give either a folder of runs or --published"),
+        (["claims", "RUNS", "--published"], "give either a folder of runs or --published"),
+        (["claims", "RUNS", "--name", "harmonic"], "unknown claim 'harmonic'"),
+        (["claims", "nowhere"], "no runs folder at nowhere"),
+        (["tables", "RUNS", "--where", "shots=99"], "no complete runs that meet shots=99"),
+        (["tables", "RUNS", "--where", "shot=1"], "did you mean 'shots'"),
+        (["tables", "RUNS", "--only", "headlines"], "did you mean 'headline'"),
+        (["tables", "RUNS", "--format", "latexx"], "did you mean 'latex'"),
+        (["tables", "RUNS", "--format", "latex"], "needs --out"),
+        (["geometry", "RUNS", "--by", "seeds"], "way to split"),
+        (["geometry", "RUNS", "--variant", "dense"], "unknown variant"),
+        (["compare", "RUNS", "joint r3", "dense m8"], "unknown arm of these runs 'joint r3'"),
+        (["compare", "RUNS", "joint r4", "dense m8", "--metric", "acc"], "unknown metric"),
+        (["compare", "RUNS", "joint r4", "dense m8", "--unit", "fold"], "unknown unit"),
+        (["compare", "RUNS", "joint r4", "dense m8", "--margin", "0"], "above 0"),
+        (["compare", "RUNS", "dense m4", "dense m8", "--metric", "seen"], "no cell of these runs has both"),
+    ],
+)
+def test_errors_teach(runs, arguments, message):
+    with pytest.raises(InputError, match=message):
+        invoke(*[str(runs) if argument == "RUNS" else argument for argument in arguments])
