@@ -1,0 +1,147 @@
+"""Step time and memory of the shared-prefix text pass against the full pass over the whole context length.
+
+    python benchmarks/text_encoder.py [--classes 47 100 1000] [--repeats 5] [--json FILE]
+
+One step is forward + backward of all class features at ViT-B/16 size (width 512, 12 layers, 77 tokens, random weights; time
+does not depend on them). Everything is measured in one run, the two passes in turn, best of the repeats; memory is the peak
+of a process of its own. The fraction of the machine's matrix-multiply rate counts only the multiplications that are needed:
+per token and layer 12·width² multiply-adds forward and as many backward.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+
+from slimprompt import SharedPrefixTextEncoder, load_backbone
+from slimprompt.text import full_pass_encoder
+
+ADJECTIVES = ["banded", "blotchy", "braided", "bubbly", "bumpy", "chequered", "cobwebbed", "cracked", "crosshatched", "crystalline"]
+NOUNS = ["cat", "aircraft", "daisy", "pizza", "mug", "trumpet", "sofa", "lynx", "tulip", "scooter"]
+
+
+def names(n: int) -> list[str]:
+    """Ragged class names: two to about six tokens."""
+    return [f"{ADJECTIVES[i % 10]} {NOUNS[i // 10 % 10]}{f' {i // 100}' if i >= 100 else ''}" for i in range(n)]
+
+
+def best(function: Callable[[], object], repeats: int) -> float:
+    function()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def step(
+    encoder: Callable[[torch.Tensor], torch.Tensor], context: torch.Tensor, gradient: torch.Tensor
+) -> Callable[[], object]:
+    return lambda: torch.autograd.grad(encoder(context), context, gradient)
+
+
+def build(kind: str, n_classes: int) -> tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor, torch.Tensor, int]:
+    backbone = load_backbone("ViT-B-16", seed=0, device="cpu", quick_gelu=True)
+    context = (0.02 * torch.randn(16, 512)).requires_grad_()
+    gradient = torch.randn(n_classes, 512)
+    if kind == "full":
+        return full_pass_encoder(backbone, names(n_classes), 16), context, gradient, 77 * n_classes
+    encoder = SharedPrefixTextEncoder(backbone, names(n_classes), 16)
+    return encoder, context, gradient, encoder.n_tokens
+
+
+def peak_memory(kind: str, n_classes: int) -> float:
+    """MB above the loaded model, of one step in a fresh process."""
+    out = subprocess.run(
+        [sys.executable, __file__, "--memory", kind, str(n_classes)], capture_output=True, text=True, check=False
+    )
+    return float(out.stdout) if out.returncode == 0 else float("nan")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--classes", type=int, nargs="+", default=[47, 100, 1000])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--full-limit",
+        type=int,
+        default=200,
+        help="above this many classes the full pass is timed on this many and scaled",
+    )
+    parser.add_argument("--json", help="write the results here too")
+    parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.memory:
+        encoder, context, gradient, _ = build(options.memory[0], int(options.memory[1]))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        step(encoder, context, gradient)()
+        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1000)
+        return
+
+    square = torch.randn(2048, 2048)
+    results = []
+    for n_classes in options.classes:
+        shared, context, gradient, tokens = build("shared", n_classes)
+        timed = min(n_classes, options.full_limit)
+        full, full_context, full_gradient, _ = build("full", timed)
+        peak = shared_time = full_time = float("inf")
+        for _ in range(options.repeats):  # in turn, so that a busy moment hits all of them
+            peak = min(peak, best(lambda: square @ square, 2))
+            shared_time = min(shared_time, best(step(shared, context, gradient), 1))
+            full_time = min(
+                full_time,
+                best(step(full, full_context, full_gradient), 1)
+                if timed == n_classes or full_time == float("inf")
+                else full_time,
+            )
+        full_time *= n_classes / timed
+        rate, needed = 2 * 2048**3 / peak, tokens * 12 * 12 * 512**2 * 2 * 2
+        shared_memory, full_memory = peak_memory("shared", n_classes), peak_memory("full", timed) * n_classes / timed
+        results.append(
+            {
+                "classes": n_classes,
+                "tokens": tokens,
+                "full_tokens": 77 * n_classes,
+                "step_seconds": shared_time,
+                "full_step_seconds": full_time,
+                "speedup": full_time / shared_time,
+                "fraction_of_matmul_rate": needed / shared_time / rate,
+                "matmul_gflops": rate / 1e9,
+                "memory_mb": shared_memory,
+                "full_memory_mb": full_memory,
+                "memory_ratio": full_memory / shared_memory,
+                "full_pass_scaled_from": timed,
+            }
+        )
+        row = results[-1]
+        print(
+            f"{n_classes:5d} classes  {tokens:6d} tokens instead of {77 * n_classes:6d}  step {shared_time:6.3f} s  full {full_time:7.3f} s"
+            f"{'' if timed == n_classes else '*'}  {row['speedup']:5.1f}x faster  {100 * row['fraction_of_matmul_rate']:3.0f} % of the matmul rate"
+            f"  memory {shared_memory:6.0f} MB instead of {full_memory:7.0f} ({row['memory_ratio']:.1f}x)",
+            flush=True,
+        )
+    if any(row["full_pass_scaled_from"] != row["classes"] for row in results):
+        print(f"* full pass measured on {options.full_limit} classes and scaled")
+    report = {
+        "machine": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "results": results,
+    }
+    print(json.dumps(report))
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(report, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
