@@ -119,11 +119,15 @@ def finished(name: str, title: str, caption: str, canvas: Canvas) -> Figure:
 
 def shared_legend(canvas: Canvas, axes: Sequence[Axes]) -> None:
     """One legend above all panels, each entry once: what was measured first, levels and references after it."""
+    from matplotlib.container import ErrorbarContainer
+    from matplotlib.lines import Line2D
+
     measured: dict[str, Any] = {}
     references: dict[str, Any] = {}
     for one in axes:
         for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
-            group = measured if hasattr(handle, "has_yerr") or handle.get_marker() not in ("None", "") else references
+            marked = isinstance(handle, Line2D) and handle.get_marker() not in ("None", "")
+            group = measured if marked or isinstance(handle, ErrorbarContainer) else references
             group.setdefault(label, handle)
     entries = {**measured, **references}
     room = canvas.get_figwidth() * 12  # characters of the legend's font, roughly

@@ -705,3 +705,21 @@ def confusion_matrix(class_names: Sequence[str], counts: np.ndarray) -> Figure:
         caption = "Rows are true classes, columns what the prompt said. A perfect prompt has only the diagonal."
         caption += " Numbers are images." if n <= 15 else ""
         return finished(name, title, caption, canvas)
+
+
+def training_curve(epochs: Sequence[tuple[float, float]]) -> Figure:
+    """Loss and accuracy on the training images, (loss, accuracy) by epoch."""
+    name, title = "training_curve", "Learning curve"
+    losses, accuracies = zip(*epochs, strict=True)
+    with drawing():
+        canvas, axes = panels(1, 2, height=2.2)
+        for panel, values, label in zip(
+            axes[0], (losses, accuracies), ("training loss", "training accuracy (%)"), strict=True
+        ):
+            panel.plot(range(1, len(values) + 1), values, color=BLUE, marker="o" if len(values) < 3 else "")
+            panel.set_xlabel("epoch")
+            panel.set_ylabel(label)
+            panel.set_ylim(bottom=0)
+        axes[0, 1].set_ylim(0, 102)
+        caption = "On the training images of each epoch, before each step. It says nothing about new images."
+        return finished(name, title, caption, canvas)

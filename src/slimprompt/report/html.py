@@ -1,0 +1,104 @@
+"""Self-contained HTML pages: one look, one script, no network.
+
+Everything that comes from outside (class names, paths, errors) is escaped by the templates. A content security policy in
+the page allows no connection, and no script but the page's own, by its hash.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slimprompt import __version__
+from slimprompt.errors import InputError
+from slimprompt.report.drawing import Figure
+from slimprompt.report.table import Column
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from PIL.Image import Image
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("slimprompt.report").joinpath(f"templates/{name}").read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from markupsafe import Markup
+
+    script = _asset("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment = Environment(
+        loader=FunctionLoader(lambda name: _asset(name)),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"inline": _inline, "groups": _groups, "numbers": _numbers}
+    environment.globals |= {
+        "style": Markup(_asset("page.css")),
+        "script": Markup(script),
+        "script_hash": Markup(f"sha256-{digest}"),
+        "version": __version__,
+    }
+    return environment
+
+
+def _inline(figure: Figure) -> Any:
+    from markupsafe import Markup
+
+    return Markup(figure.inline())  # matplotlib escapes every text it draws
+
+
+def _groups(columns: Sequence[Column]) -> list[dict[str, Any]]:
+    """Neighbouring columns of one group, with how many they are."""
+    return [{"title": title, "width": len(list(same))} for title, same in groupby(columns, key=lambda one: one.group)]
+
+
+def _numbers(runs: Sequence[str], places: Mapping[str, int]) -> str:
+    """The places of run folders in the page's list of runs."""
+    return " ".join(str(place) for place in sorted({places[run] for run in runs if run in places}))
+
+
+def render(template: str, values: Mapping[str, Any]) -> str:
+    """The page of a template; a value that the template needs and is not given is an error."""
+    return _environment().get_template(template).render(values)
+
+
+def write_page(path: Path, page: str) -> Path:
+    """Write a page; it is there whole or not at all."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(page, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise InputError(f"the page cannot be written to {path}: {error.strerror or error}") from None
+    finally:
+        draft.unlink(missing_ok=True)
+    return path
+
+
+def thumbnail(image: Image, size: int = 96) -> str:
+    """A small copy as a `data:` address. Pictures of flat areas stay sharp as PNG; photographs are smaller as JPEG."""
+    small = image.convert("RGB")
+    small.thumbnail((size, size))
+    kinds = []
+    for kind, options in (("png", {"optimize": True}), ("jpeg", {"quality": 82})):
+        stream = io.BytesIO()
+        small.save(stream, kind, **options)
+        kinds.append((len(stream.getvalue()), kind, stream.getvalue()))
+    _, kind, content = min(kinds)
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
