@@ -121,6 +121,32 @@ def test_no_images(tiny):
 
 
 def test_views_in_turn():
-    assert [Recipe().view_of(epoch) for epoch in range(3)] == [0, 1, 2]
-    assert [Recipe(views=2).view_of(epoch) for epoch in range(4)] == [0, 1, 0, 1]
-    assert Recipe(views=0).view_of(7) is None
+    assert [Recipe().views_of(epoch) for epoch in range(3)] == [[0], [1], [2]]
+    assert [Recipe(views=2).views_of(epoch) for epoch in range(4)] == [[0], [1], [0], [1]]
+    assert Recipe(views=0).views_of(7) == [None]
+    assert Recipe(views=3, batch_size=None).views_of(5) == [0, 1, 2]
+
+
+def test_full_batch_step_is_the_mean_over_images_and_views(tiny):
+    views = F.normalize(torch.randn(3 * 8, 24, generator=torch.Generator().manual_seed(1)), dim=-1)
+    labels = torch.arange(8) % 4
+    recipe = Recipe(epochs=1, batch_size=None, views=3, lr=0.5, warmup_epochs=0, momentum=0, weight_decay=0)
+    prompt = start_prompt("dense", width=32, seed=3, n_ctx=4)
+    context = prompt().detach().clone().requires_grad_()
+    encoder = SharedPrefixTextEncoder(tiny, NAMES, 4)
+    train(prompt, encoder, lambda _: views, labels, tiny.logit_scale, recipe, seed=1)
+    text = F.normalize(encoder(context), dim=-1)
+    loss = F.cross_entropy(tiny.logit_scale * views @ text.T, torch.cat([labels] * 3))
+    expected = context.detach() - 0.5 * torch.autograd.grad(loss, context)[0]
+    torch.testing.assert_close(prompt().detach(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_training_stops_when_it_has_converged(tiny, task):
+    labels, view = task
+    recipe = Recipe(epochs=300, batch_size=None, views=0, lr=0.01, tolerance=0.02)
+    prompt = start_prompt("dense", width=32, seed=3, n_ctx=4)
+    encoder = SharedPrefixTextEncoder(tiny, NAMES, 4)
+    curve = train(prompt, encoder, lambda _: view(0), labels, tiny.logit_scale, recipe, seed=1)
+    assert 11 <= len(curve) < 300
+    assert curve[-1].loss > 0.98 * curve[-11].loss
+    assert all(later.loss <= 0.98 * curve[i].loss for i, later in enumerate(curve[10:-1]))

@@ -17,8 +17,10 @@ class Recipe(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     epochs: int = Field(200, ge=1, description="passes over the training images")
-    batch_size: int = Field(
-        32, ge=1, description="images per step; the last partial batch is dropped if the set has at least this many"
+    batch_size: int | None = Field(
+        32,
+        ge=1,
+        description="images per step; the last partial batch is dropped if the set has at least this many; empty = all images in all views",
     )
     lr: float = Field(0.002, gt=0, description="learning rate after the warm-up")
     warmup_lr: float = Field(1e-5, ge=0, description="constant learning rate of the warm-up epochs")
@@ -31,6 +33,13 @@ class Recipe(BaseModel):
         description="random views per image: empty = a fresh one every epoch (the paper), N = N views taken in turn, 0 = the test view only",
     )
 
+    tolerance: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="stop when ten epochs lowered the training loss by less than this share; 0 = never",
+    )
+
     def lr_at(self, epoch: int) -> float:
         """Learning rate of a 0-based epoch."""
         if epoch < self.warmup_epochs:
@@ -39,15 +48,15 @@ class Recipe(BaseModel):
 
     def steps_per_epoch(self, n_images: int) -> int:
         """Optimiser steps in one epoch over `n_images` images."""
-        if n_images >= self.batch_size:
-            return n_images // self.batch_size
-        return 1
+        return max(1, n_images // self.batch_size) if self.batch_size else 1
 
-    def view_of(self, epoch: int) -> int | None:
-        """Number of the random view that `epoch` trains on; None is the plain test view."""
+    def views_of(self, epoch: int) -> list[int | None]:
+        """Numbers of the random views that `epoch` trains on; None is the plain test view."""
         if self.views is None:
-            return epoch
-        return epoch % self.views if self.views else None
+            return [epoch]
+        if self.views == 0:
+            return [None]
+        return [epoch % self.views] if self.batch_size else list(range(self.views))
 
 
 #: The recipes that have a name. "paper" is the protocol to the letter.

@@ -42,7 +42,7 @@ def train(
     """Minimise the cross-entropy of `logit_scale · cos(image, text(B A))` over the factors that train; changes `prompt`.
 
     encode_text: context (n_ctx, width) → class features (n_classes, embed_dim).
-    view: epoch → unit-length image features (n_images, embed_dim), row i always of image i.
+    view: epoch → unit-length image features (n_views · n_images, embed_dim): each view holds the images in their order.
     seed: of the order of the images, a stream of its own. The prompt of the last step is the result; nothing is selected.
     """
     if not len(labels):
@@ -58,13 +58,14 @@ def train(
     step = 0
     with progress("training", recipe.epochs * recipe.steps_per_epoch(len(labels))) as advance:
         for epoch in range(recipe.epochs):
-            features = view(epoch)  # (n_images, embed_dim)
+            features = view(epoch)  # (n_views · n_images, embed_dim)
+            targets = labels.repeat(len(features) // len(labels))
             optimizer.param_groups[0]["lr"] = recipe.lr_at(epoch)
             total_loss, right, seen = 0.0, 0, 0
-            for batch in batches(len(labels), recipe.batch_size, order):
+            for batch in batches(len(targets), recipe.batch_size or len(targets), order):
                 text = F.normalize(encode_text(prompt()), dim=-1)  # (n_classes, embed_dim)
                 logits = logit_scale * features[batch].to(text.device) @ text.T  # (batch, n_classes)
-                target = labels[batch].to(text.device)
+                target = targets[batch].to(text.device)
                 loss = F.cross_entropy(logits, target)
                 value = loss.item()
                 if not math.isfinite(value):
@@ -80,7 +81,16 @@ def train(
             if epoch == recipe.epochs - 1 and not torch.isfinite(encode_text(prompt().detach())).all():
                 raise _diverged("not finite", step, epoch, recipe)
             curve.append(EpochResult(epoch, recipe.lr_at(epoch), total_loss / seen, 100 * right / seen))
+            if _converged(curve, recipe.tolerance):
+                break
+    if not torch.isfinite(encode_text(prompt().detach())).all():
+        raise _diverged("not finite", step, curve[-1].epoch, recipe)
     return curve
+
+
+def _converged(curve: list[EpochResult], tolerance: float, window: int = 10) -> bool:
+    """Whether the last `window` epochs lowered the training loss by less than its share `tolerance`."""
+    return len(curve) > window and curve[-1].loss > (1 - tolerance) * curve[-1 - window].loss if tolerance else False
 
 
 def _diverged(value: str, step: int, epoch: int, recipe: Recipe) -> InputError:
@@ -96,10 +106,10 @@ def batches(n_images: int, batch_size: int, generator: torch.Generator) -> list[
     return [part for part in parts if len(part) == batch_size] if n_images >= batch_size else parts
 
 
-def view_names(recipe: Recipe, seed: int) -> list[str]:
-    """The view that each epoch trains on, as the feature bank names it."""
+def view_names(recipe: Recipe, seed: int) -> list[tuple[str, ...]]:
+    """The views that each epoch trains on, as the feature bank names them."""
     return [
-        TEST_VIEW if (view := recipe.view_of(epoch)) is None else random_view_name(seed, view)
+        tuple(TEST_VIEW if view is None else random_view_name(seed, view) for view in recipe.views_of(epoch))
         for epoch in range(recipe.epochs)
     ]
 
@@ -122,13 +132,16 @@ def fit_prompt(
     """
     encoder = SharedPrefixTextEncoder(bank.backbone, class_names, prompt.n_ctx, position, chunk_size=chunk_size)
     names = view_names(recipe, seed)
-    bank.build(pictures, list(dict.fromkeys(names)))
-    once = lru_cache(maxsize=recipe.views or 1)(lambda name: bank.features(pictures, name))
+    bank.build(pictures, list(dict.fromkeys(name for epoch in names for name in epoch)))
+    # Views that come back are kept in memory.
+    features = lru_cache(maxsize=recipe.views or 1)(
+        lambda views: torch.cat([bank.features(pictures, name) for name in views])
+    )
     prompt.to(bank.backbone.device)
     return train(
         prompt,
         encoder,
-        lambda epoch: once(names[epoch]),
+        lambda epoch: features(names[epoch]),
         torch.tensor(list(labels)),
         bank.backbone.logit_scale,
         recipe,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -79,6 +80,7 @@ class Workbench:
         self.benchmark = lru_cache(maxsize=None)(self._benchmark)
         self._manifest = lru_cache(maxsize=64)(self._make_manifest)
         self._test_sets: dict[Any, dict[str, TestSet]] = {}
+        self._notes: dict[str, list[str]] = {}
 
     def bank(self, spec: RunSpec) -> FeatureBank:
         """The feature bank of the run's backbone."""
@@ -109,6 +111,11 @@ class Workbench:
             self._test_sets[key] = {name: self._test_set(spec, part) for name, part in drawn.items()}
         return self._test_sets[key]
 
+    def notes(self, spec: RunSpec) -> list[str]:
+        """What the reader of the benchmark warned of, such as a split that is not the published one."""
+        self.benchmark(spec.dataset)
+        return self._notes[spec.dataset]
+
     def manifest(self, spec: RunSpec) -> Manifest:
         """The run's images with their hashes."""
         return self._manifest(spec.dataset, spec.split, spec.shots, spec.seed)
@@ -128,10 +135,13 @@ class Workbench:
 
     def _benchmark(self, dataset: str) -> Benchmark:
         try:
-            benchmark = open_benchmark(dataset, self.execution.data_root)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                benchmark = open_benchmark(dataset, self.execution.data_root)
             check_images(benchmark)
         except InputError as error:
             raise SetupError(str(error)) from None
+        self._notes[dataset] = [str(warning.message) for warning in caught]
         return benchmark
 
     def _make_manifest(self, dataset: str, split: str, shots: int, seed: int) -> Manifest:
@@ -229,7 +239,8 @@ def _make(spec: RunSpec, workbench: Workbench, clock: _Clock) -> _Made:
         )
         factors = {"B0": prompt.B.detach().numpy().copy(), "A0": prompt.A.detach().numpy().copy()}
     with clock("features"):
-        bank.build(pictures, list(dict.fromkeys(view_names(spec.recipe, spec.seed))))
+        views = (name for epoch in view_names(spec.recipe, spec.seed) for name in epoch)
+        bank.build(pictures, list(dict.fromkeys(views)))
         tests = workbench.test_sets(spec, drawn)
         manifest = workbench.manifest(spec)
     with clock("training"):
@@ -267,12 +278,13 @@ def _make(spec: RunSpec, workbench: Workbench, clock: _Clock) -> _Made:
         "n_classes": {"train": len(base.class_names), **{part(name): len(t.class_names) for name, t in tests.items()}},
         "n_images": {"train": len(pictures), **{part(name): len(t.labels) for name, t in tests.items()}},
         "chance": {name: 100 / len(test.class_names) for name, test in tests.items()},
-        "steps": spec.recipe.epochs * spec.recipe.steps_per_epoch(len(pictures)),
+        "steps": len(curve) * spec.recipe.steps_per_epoch(len(pictures)),
         "tokens_per_step": tokens,
         "source_run": source.fingerprint if source else None,
         "backbone_fingerprint": backbone.fingerprint,
         "logit_scale": backbone.logit_scale,
         "device": backbone.device.type,
+        "notes": workbench.notes(spec),
     }
     return _Made(metrics, facts, factors, manifest, curve)
 
