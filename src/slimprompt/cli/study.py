@@ -255,6 +255,8 @@ def _print_outcome(outcome: Outcome, execution: Execution) -> None:
     total = len(outcome.present) + len(outcome.complete) + len(outcome.failed)
     there = f" ({len(outcome.present):,} were there already)" if outcome.present else ""
     typer.echo(f"{total - len(outcome.failed):,} of {total:,} runs complete in {execution.runs}{there}")
+    for note in dict.fromkeys(note for record in outcome.complete for note in record.facts.get("notes", ())):
+        typer.echo(f"note: {note}")
     for record in outcome.failed[:5]:
         typer.echo(f"failed: {record.spec.fingerprint} {record.spec.title}: {record.error}")
     if outcome.failed:

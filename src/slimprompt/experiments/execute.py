@@ -187,7 +187,7 @@ def _image_sets(spec: RunSpec) -> tuple[Any, ...]:
     The first run that needs a set encodes it; others that need it too wait, rather than encode it at the same time.
     """
     test = (spec.backbone, spec.pretrained, spec.precision, spec.dataset)
-    return test, (*test, spec.split, spec.shots, spec.seed, spec.recipe.epochs, spec.recipe.views)
+    return test, (*test, spec.split, spec.shots, spec.seed, spec.recipe)
 
 
 # --- on this machine -------------------------------------------------------------------------------------------------

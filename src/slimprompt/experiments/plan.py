@@ -213,14 +213,13 @@ class _Draws:
             return 0, 0
         views: dict[tuple[int, str], int] = {}
         plain: set[str] = set()
-        for spec in {(s.split, s.shots, s.seed, s.recipe.epochs, s.recipe.views): s for s in specs}.values():
-            recipe = spec.recipe
-            count = recipe.epochs if recipe.views is None else min(recipe.views, recipe.epochs)
+        for spec in {(s.split, s.shots, s.seed, s.recipe): s for s in specs}.values():
+            numbers = {view for epoch in range(spec.recipe.epochs) for view in spec.recipe.views_of(epoch)}
             for item in self(spec).train:
-                if count:
-                    views[spec.seed, item.path] = max(count, views.get((spec.seed, item.path), 0))
-                else:
+                if None in numbers:
                     plain.add(item.path)
+                else:  # they are numbered from 0, so the longest recipe has all of them
+                    views[spec.seed, item.path] = max(len(numbers), views.get((spec.seed, item.path), 0))
         return self._tests[specs[0].dataset], sum(views.values()) + len(plain)
 
 

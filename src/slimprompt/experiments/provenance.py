@@ -81,6 +81,12 @@ def git_state() -> dict[str, Any] | None:
         return None
 
 
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
 class PeakMemory:
     """The most memory used since it was made, in MB: by this process on CPU, plus on the GPU where there is one.
 
@@ -88,7 +94,7 @@ class PeakMemory:
     """
 
     def __init__(self, device: str) -> None:
-        self._cuda = device.startswith("cuda")
+        self._cuda = device.startswith("cuda") or (device == "auto" and _has_cuda())
         try:
             Path("/proc/self/clear_refs").write_text("5")
             self.of = "run"

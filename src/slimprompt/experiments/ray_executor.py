@@ -6,8 +6,6 @@ made twice, so a second try loses nothing and doubles nothing.
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -49,7 +47,6 @@ class RayExecutor:
         task = ray.remote(num_cpus=execution.threads, num_gpus=gpus, max_retries=ATTEMPTS - 1)
         self._task = task(_make)
         self._running: dict[Any, RunSpec] = {}
-        self._ended: deque[Any] = deque()
 
     @property
     def slots(self) -> int:
@@ -91,16 +88,19 @@ class RayExecutor:
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         if address is None:
             ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="error")
         else:
             ray.init(address=address, log_to_driver=False, logging_level="error")
     except (ConnectionError, ValueError, RuntimeError) as error:
-        where = f"a Ray cluster at {address!r}" if address else "Ray on this machine"
-        hint = "Start one with `ray start --head`, or leave out --address to use this machine alone" if address else ""
-        raise InputError(f"cannot reach {where}: {str(error).strip().splitlines()[0]}. {hint}".strip()) from None
+        reason = str(error).strip().splitlines()[0]
+        if address is None:
+            raise InputError(f"cannot start Ray on this machine: {reason}") from None
+        raise InputError(
+            f"cannot reach a Ray cluster at {address!r}: {reason}. Start one with `ray start --head`, or leave out --address "
+            "to use this machine alone; for a cluster with token authentication set RAY_AUTH_MODE=token"
+        ) from None
 
 
 def _make(spec: RunSpec, execution: Execution, version: str) -> Record:
