@@ -105,6 +105,7 @@ FEW_SHOT = {
         ("one_shot_gain_over_matched_dense", "+1.50 at 1 shot", "holds"),
         ("one_shot_gain_over_full_dense", "+2.00 at 1 shot", "holds"),
         ("full_dense_within_half_point", "-0.40 at 16 shots", "holds"),
+        ("within_seed_variance", "1 of 2 differences within √(sd² + sd²); largest 0.40", "does not hold"),
         ("rank_saturation", "r=2→8: +0.30 / +1.40 at 1/16 shots", "does not hold"),
     ],
 )
@@ -277,6 +278,7 @@ def test_displacement_decides_whether_b_moves():
 
 def test_parameter_claims_by_hand():
     counts = (
+        ParameterCount("dense", 4, 512, 0, 2048),
         ParameterCount("dense", 16, 512, 0, 8192),
         ParameterCount("joint", 16, 512, 4, 2112),
         ParameterCount("fixed-B", 16, 512, 4, 2048),
@@ -286,7 +288,13 @@ def test_parameter_claims_by_hand():
     assert outcome("parameter_counts", right).verdict == "holds"
     assert outcome("parameter_share", right).value == "0.258 (3.88 times)"
     assert outcome("dimension_gap", right).value == "32"
-    wrong = Evidence(Results({}), parameters=(*counts[:3], ParameterCount("fixed-A", 16, 512, 4, 2048)))
+    assert outcome("matched_parameters", right).value == "2048 against 2112"
+    assert outcome("matched_parameters", right).verdict == "holds"
+    wide = Evidence(
+        Results({}), parameters=(ParameterCount("dense", 4, 32, 0, 128), ParameterCount("joint", 16, 32, 4, 192))
+    )
+    assert outcome("matched_parameters", wide).verdict == "does not hold"
+    wrong = Evidence(Results({}), parameters=(*counts[:4], ParameterCount("fixed-A", 16, 512, 4, 2048)))
     assert outcome("parameter_counts", wrong).verdict == "does not hold"
     assert outcome("dimension_gap", wrong).verdict == "does not hold"
 

@@ -66,7 +66,12 @@ def test_sentences_of_the_text_that_its_tables_do_not_bear_out(claims):
         ("transfer_near_dense", "all 16 pairs"),
     }
     undecided = {(finding.name, finding.scope) for finding in claims if finding.verdict == "not enough runs"}
-    assert undecided == {("matched_dense_indistinguishable", "RN50"), ("b_hardly_moves", "")}
+    assert undecided == {
+        ("matched_dense_indistinguishable", "RN50"),
+        ("within_seed_variance", "RN50"),
+        ("within_seed_variance", "ViT-B/16"),
+        ("b_hardly_moves", ""),
+    }
 
 
 def test_counts_of_the_text_recount(claims):

@@ -35,15 +35,16 @@ _SOURCES = ("source-B", "random-B", "source-A", "random-A")
 def published_evidence() -> Evidence:
     """The published tables as evidence for the claims."""
     counts = (
-        ("dense", 0, N_CTX * WIDTH),
-        ("joint", 4, 4 * (N_CTX + WIDTH)),
-        ("fixed-B", 4, 4 * WIDTH),
-        ("fixed-A", 4, N_CTX * 4),
+        ParameterCount("dense", 4, WIDTH, 0, 4 * WIDTH),
+        ParameterCount("dense", N_CTX, WIDTH, 0, N_CTX * WIDTH),
+        ParameterCount("joint", N_CTX, WIDTH, 4, 4 * (N_CTX + WIDTH)),
+        ParameterCount("fixed-B", N_CTX, WIDTH, 4, 4 * WIDTH),
+        ParameterCount("fixed-A", N_CTX, WIDTH, 4, N_CTX * 4),
     )
     return Evidence(
         published_results(),
         geometry=published_geometry(),
-        parameters=tuple(ParameterCount(variant, N_CTX, WIDTH, rank, count) for variant, rank, count in counts),
+        parameters=counts,
         main_pairs=tuple(published_pairs()),
     )
 

@@ -65,6 +65,19 @@ def parameter_share(e: Evidence) -> list[Outcome]:
     return [Outcome(value, verdict_of(holds), paper, "", len(shares), lines)]
 
 
+def matched_parameters(e: Evidence) -> list[Outcome]:
+    """A dense prompt of r tokens trains nearly as many numbers as the joint prompt of rank r: rd against r(m+d)."""
+    paper = "2048 against 2112"
+    short = {(m, d): count for (m, d, _), count in _counts(e, "dense").items()}
+    pairs = {(m, d, r): (short[r, d], count) for (m, d, r), count in _counts(e, "joint").items() if (r, d) in short}
+    if not pairs:
+        return missing(paper, "joint runs of rank r and dense runs of r tokens")
+    value = ", ".join(f"{one} against {other}" for one, other in pairs.values())
+    holds = all(one / other >= 0.95 for one, other in pairs.values())
+    lines = tuple(f"m={m}, d={d}, r={r}: {one / other:.3f}" for (m, d, r), (one, other) in pairs.items())
+    return [Outcome(value, verdict_of(holds), paper, "", len(pairs), lines)]
+
+
 def dimension_gap(e: Evidence) -> list[Outcome]:
     """Training A over fixed B has d/m times the directions of training B over fixed A."""
     paper = "d/m = 32"
@@ -92,6 +105,13 @@ CLAIMS: tuple[Claim, ...] = (
         "The joint rank-4 prompt trains about a quarter of the full dense prompt.",
         "between 0.2 and 0.3 of the full dense prompt",
         parameter_share,
+    ),
+    Claim(
+        "matched_parameters",
+        "§6 few-shot",
+        "A dense prompt of 4 tokens trains nearly as many numbers as the joint prompt of rank 4.",
+        "at least 0.95 of the joint prompt's",
+        matched_parameters,
     ),
     Claim(
         "dimension_gap",
