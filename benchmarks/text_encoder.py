@@ -24,7 +24,18 @@ import torch
 from slimprompt import SharedPrefixTextEncoder, load_backbone
 from slimprompt.text import full_pass_encoder
 
-ADJECTIVES = ["banded", "blotchy", "braided", "bubbly", "bumpy", "chequered", "cobwebbed", "cracked", "crosshatched", "crystalline"]
+ADJECTIVES = [
+    "banded",
+    "blotchy",
+    "braided",
+    "bubbly",
+    "bumpy",
+    "chequered",
+    "cobwebbed",
+    "cracked",
+    "crosshatched",
+    "crystalline",
+]
 NOUNS = ["cat", "aircraft", "daisy", "pizza", "mug", "trumpet", "sofa", "lynx", "tulip", "scooter"]
 
 

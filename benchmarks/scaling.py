@@ -1,0 +1,126 @@
+"""How the cost of a text step grows: with classes, context length, rank, images and seeds.
+
+    python benchmarks/scaling.py [--classes 10 100 1000 10000] [--figure docs/scaling.svg] [--json FILE]
+
+ViT-B/16-size text tower, random weights. Each point is a process of its own (its peak memory counts the loaded model too), best of
+two steps. Above `--chunk-above` classes the classes go in chunks, whose forward pass is run again in the backward pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def measure(n_classes: int, n_ctx: int, rank: int, n_images: int, chunk: int | None) -> dict[str, Any]:
+    import torch
+    from torch.nn import functional as F
+
+    sys.path.insert(0, str(Path(__file__).parent))
+    from text_encoder import names
+
+    from slimprompt import SharedPrefixTextEncoder, load_backbone, start_prompt
+
+    backbone = load_backbone("ViT-B-16", seed=0, device="cpu", quick_gelu=True)
+    encoder = SharedPrefixTextEncoder(backbone, names(n_classes), n_ctx, chunk_size=chunk)
+    prompt = start_prompt("fixed-B", width=512, seed=0, n_ctx=n_ctx, rank=min(rank, n_ctx), basis="orthogonal")
+    features = F.normalize(torch.randn(n_images, 512), dim=-1)
+    labels = torch.arange(n_images) % n_classes
+    times = []
+    for _ in range(2):
+        start = time.perf_counter()
+        text = F.normalize(encoder(prompt()), dim=-1)
+        F.cross_entropy(100 * features @ text.T, labels).backward()
+        times.append(time.perf_counter() - start)
+    return {
+        "classes": n_classes,
+        "n_ctx": n_ctx,
+        "rank": rank,
+        "images": n_images,
+        "chunk": chunk,
+        "tokens": encoder.n_tokens,
+        "seconds": min(times),
+        "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--classes", type=int, nargs="+", default=[10, 100, 1000, 10000])
+    parser.add_argument("--chunk-above", type=int, default=2000)
+    parser.add_argument("--chunk", type=int, default=1000)
+    parser.add_argument("--figure", help="write a figure here (.svg or .png)")
+    parser.add_argument("--json", help="write the results here too")
+    parser.add_argument("--point", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.point:
+        print(json.dumps(measure(**json.loads(options.point))))
+        return
+    base = {"n_classes": 100, "n_ctx": 16, "rank": 4, "n_images": 32, "chunk": None}
+    sweeps = {
+        "classes": [
+            {**base, "n_classes": n, "chunk": options.chunk if n > options.chunk_above else None}
+            for n in options.classes
+        ],
+        "context tokens": [{**base, "n_ctx": n} for n in (4, 16, 32, 60)],
+        "rank": [{**base, "rank": n} for n in (1, 4, 16)],
+        "images per step": [{**base, "n_images": n} for n in (32, 1000, 20000)],
+    }
+    results: dict[str, list[dict[str, Any]]] = {}
+    for sweep, points in sweeps.items():
+        results[sweep] = []
+        for point in points:
+            out = subprocess.run(
+                [sys.executable, __file__, "--point", json.dumps(point)], capture_output=True, text=True, check=True
+            )
+            row = json.loads(out.stdout.splitlines()[-1])
+            results[sweep].append(row)
+            print(f"{sweep:16s} {row['classes']:6d} classes {row['n_ctx']:3d} context {row['rank']:3d} rank {row['images']:6d} images"
+                  f"  {row['tokens']:6d} tokens  {row['seconds']:7.3f} s/step  {1e3 * row['seconds'] / row['tokens']:.2f} ms/token"
+                  f"  {row['peak_gib']:.2f} GiB{'  (chunked)' if row['chunk'] else ''}", flush=True)  # fmt: skip
+    print(json.dumps(results))
+    if options.json:
+        Path(options.json).write_text(json.dumps(results, indent=1))
+    if options.figure:
+        draw(results, Path(options.figure))
+
+
+def draw(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "slimprompt"})
+    from matplotlib import pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    rows = results["classes"]
+    tokens = [row["tokens"] for row in rows]
+    left.loglog(tokens, [row["seconds"] for row in rows], "o-", color="#0072B2", label="measured")
+    slope = rows[1]["seconds"] / rows[1]["tokens"]
+    left.loglog(tokens, [slope * n for n in tokens], "--", color="0.5", label="proportional to tokens")
+    right.loglog(tokens, [row["peak_gib"] for row in rows], "s-", color="#D55E00")
+    for axis, title in ((left, "seconds per step"), (right, "peak memory of the process, GiB")):
+        axis.set(xlabel="tokens per step", title=title)
+        axis.grid(alpha=0.3)
+        for row in rows:
+            value = row["seconds"] if axis is left else row["peak_gib"]
+            axis.annotate(
+                f"{row['classes']:,} classes",
+                (row["tokens"], value),
+                textcoords="offset points",
+                xytext=(-4, 7),
+                ha="right",
+                fontsize=7,
+            )
+    left.legend(fontsize=8)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+if __name__ == "__main__":
+    main()
