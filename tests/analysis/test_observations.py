@@ -142,6 +142,7 @@ def test_the_length_of_dense_prompts_is_no_mixed_setting(records):
         ("ViT-B-16", "openai", "ViT-B/16"),
         ("ViT-B-16-quickgelu", "openai", "ViT-B/16"),
         ("RN50", "/weights/RN50.pt", "RN50"),
+        ("ViT-B-16-quickgelu", "/weights/ViT-B-16.pt", "ViT-B/16"),
         ("ViT-B-16", "laion2b_s34b_b88k", "ViT-B/16 (laion2b_s34b_b88k)"),
         ("pocket", None, "pocket"),
     ],

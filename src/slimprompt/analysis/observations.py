@@ -116,7 +116,7 @@ def backbone_title(spec: RunSpec) -> str:
     """The backbone as tables write it: "ViT-B/16" for OpenAI's weights, with the weights' name for any others."""
     title = BACKBONE_TITLES.get(spec.backbone, spec.backbone)
     weights = spec.pretrained
-    if weights is None or weights == "openai" or Path(weights).stem == spec.backbone:
+    if weights is None or weights == "openai" or Path(weights).stem == spec.backbone.removesuffix("-quickgelu"):
         return title  # OpenAI's own checkpoint files are called ViT-B-16.pt and RN50.pt
     return f"{title} ({Path(weights).name})"
 

@@ -27,7 +27,9 @@ MaybeRuns = Annotated[
 ]
 Where = Annotated[
     list[str] | None,
-    typer.Option("--where", help="Keep only runs with field=value[,value…], such as shots=16 or recipe.epochs=50."),
+    typer.Option(
+        "--where", "-w", help="Keep only runs with field=value[,value…], such as shots=16 or recipe.epochs=50."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print plain JSON.")]
 Published = Annotated[bool, typer.Option("--published", help="Use the paper's published tables instead of runs.")]
