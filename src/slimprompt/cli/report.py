@@ -23,7 +23,8 @@ def report(
         bool, typer.Option("--compare-published", help="The published number and the difference beside each number.")
     ] = False,
     theory: Annotated[
-        Path | None, typer.Option("--theory", help="A result of `slimprompt theory` (JSON) to put on the page.")
+        Path | None,
+        typer.Option("--theory", help="Folder of `slimprompt theory --out`, to put its statements on the page."),
     ] = None,
 ) -> None:
     """Make one self-contained HTML page of a folder of runs: summary, claims, figures, tables, provenance.

@@ -680,7 +680,7 @@ def confusion_matrix(class_names: Sequence[str], counts: np.ndarray) -> Figure:
         side = float(np.clip(1.8 + 0.24 * n, 3.6, 11.0))
         canvas, axes = panels(1, 1, width=side + 1.0, height=side)
         panel: Axes = axes[0, 0]
-        image = panel.imshow(shares, cmap="cividis", vmin=0, vmax=100)
+        image = panel.imshow(shares, cmap="Blues", vmin=0, vmax=100)
         labels = [one if len(one) <= 28 else one[:27] + "…" for one in class_names]
         size = float(np.clip(300 / n, 3.0, 8.0))
         panel.set_yticks(range(n), labels, fontsize=size)
@@ -697,7 +697,7 @@ def confusion_matrix(class_names: Sequence[str], counts: np.ndarray) -> Figure:
                         ha="center",
                         va="center",
                         fontsize=7,
-                        color=BLACK if shares[y, x] > 55 else "white",
+                        color="white" if shares[y, x] > 55 else BLACK,
                     )
         panel.set_ylabel("true class")
         panel.set_xlabel("predicted class")

@@ -20,7 +20,7 @@ from slimprompt.images import open_image
 from slimprompt.recipe import RECIPES
 from slimprompt.report.drawing import Figure
 from slimprompt.report.figures import confusion_matrix, training_curve
-from slimprompt.report.html import render, thumbnail, write_page
+from slimprompt.report.html import describe_recipe, render, thumbnail, write_page
 from slimprompt.report.table import Cell, Column, Row, Table
 
 #: How many mistakes are shown, and how many confused pairs.
@@ -166,7 +166,7 @@ def _confused_table(names: Sequence[str], counts: np.ndarray) -> Table:
 
 def _mistake(picture: Picture, names: Sequence[str], truth: int, said: int, before: int, row: np.ndarray) -> Mistake:
     return Mistake(
-        Path(picture).name if isinstance(picture, str | Path) else "picture",
+        "/".join(Path(picture).parts[-2:]) if isinstance(picture, str | Path) else "picture",
         thumbnail(open_image(picture)),
         names[truth],
         names[said],
@@ -223,13 +223,6 @@ def render_fit_page(
     variant = "dense" if prompt.is_dense else f"{classifier.variant}, rank {prompt.rank}"
     if classifier.variant.startswith("fixed"):
         variant += f", {classifier.basis} basis"
-    views = (
-        "a fresh view every epoch"
-        if recipe.views is None
-        else f"{recipe.views} views in turn"
-        if recipe.views
-        else "the plain view"
-    )
     about = [
         (
             "Prompt",
@@ -240,10 +233,7 @@ def render_fit_page(
             f"{backbone.name}{f' ({backbone.pretrained})' if backbone.pretrained else ''}, weights {backbone.fingerprint[:12]}",
         ),
         ("Hand-written prompt", "; ".join(templates)),
-        (
-            "Training",
-            f"{recipe.epochs} epochs, batch {recipe.batch_size}, learning rate {recipe.lr:g}, {views}, seed {classifier.seed}",
-        ),
+        ("Training", f"{describe_recipe(recipe)}, seed {classifier.seed}"),
         *facts,
     ]
     curve = getattr(classifier, "curve_", None)

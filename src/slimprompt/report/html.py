@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimprompt import __version__
 from slimprompt.errors import InputError
+from slimprompt.recipe import Recipe
 from slimprompt.report.drawing import Figure
 from slimprompt.report.table import Column
 
@@ -92,13 +93,36 @@ def write_page(path: Path, page: str) -> Path:
 
 
 def thumbnail(image: Image, size: int = 96) -> str:
-    """A small copy as a `data:` address. Pictures of flat areas stay sharp as PNG; photographs are smaller as JPEG."""
+    """A small copy as a `data:` address."""
     small = image.convert("RGB")
     small.thumbnail((size, size))
+    return image_address(small)
+
+
+def image_address(image: Image) -> str:
+    """The picture as a `data:` address, as PNG (better for flat drawings) or JPEG (for photographs), whichever is smaller."""
     kinds = []
-    for kind, options in (("png", {"optimize": True}), ("jpeg", {"quality": 82})):
+    for kind, options in (("png", {"optimize": True}), ("jpeg", {"quality": 85})):
         stream = io.BytesIO()
-        small.save(stream, kind, **options)
+        image.save(stream, kind, **options)
         kinds.append((len(stream.getvalue()), kind, stream.getvalue()))
     _, kind, content = min(kinds)
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def describe_recipe(recipe: Recipe) -> str:
+    """A recipe in one line: `40 epochs, batches of 32, learning rate 0.002, 4 views per image in turn`."""
+    whole = recipe.batch_size is None
+    steps = "all images in one step" if whole else f"batches of {recipe.batch_size}"
+    if recipe.views is None:
+        views = "a fresh random view of each image every epoch"
+    elif recipe.views == 0:
+        views = "the plain view of each image"
+    else:
+        views = f"{recipe.views} random views per image {'at once' if whole else 'in turn'}"
+    stop = (
+        f", stopping when ten epochs lower the loss by less than {100 * recipe.tolerance:g} %"
+        if recipe.tolerance
+        else ""
+    )
+    return f"{recipe.epochs} epochs, {steps}, learning rate {recipe.lr:g}, {views}{stop}"

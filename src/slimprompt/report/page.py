@@ -32,7 +32,7 @@ from slimprompt.experiments.records import Record, load_records, select_records
 from slimprompt.report.drawing import Figure, write_figures
 from slimprompt.report.extra_tables import comparisons, summaries
 from slimprompt.report.figures import all_figures, best_covered, chance_levels, main_arms, zero_shot
-from slimprompt.report.html import render, write_page
+from slimprompt.report.html import describe_recipe, render, write_page
 from slimprompt.report.published import published_pairs
 from slimprompt.report.table import Cell, Column, Row, Table
 from slimprompt.report.table_formats import write_tables
@@ -111,7 +111,7 @@ def render_report(report: Report, *, theory: Path | None = None) -> str:
     places = {str(record.folder): number for number, record in enumerate(report.records)}
     filled = [table for table in report.tables if not table.empty]
     verdicts = Counter(str(finding.verdict) for finding in report.findings)
-    statements = read_theory(theory) if theory else None
+    statements, theory_figures = read_theory(theory) if theory else ([], [])
     contents = [("summary", "Summary"), ("claims", "Claims"), ("figures", "Figures"), ("tables", "Tables")]
     contents += [("theory", "Theory")] if statements else []
     contents += [("provenance", "Environment and provenance"), ("runs", "Runs")]
@@ -129,6 +129,7 @@ def render_report(report: Report, *, theory: Path | None = None) -> str:
             "more_tables": [table for table in filled if table.name not in _MAIN],
             "empty_tables": [table for table in report.tables if table.empty],
             "statements": statements,
+            "theory_figures": theory_figures,
             "provenance": provenance(report.records),
             "runs": runs_table(report.records),
             "run_titles": [f"{record.spec.title} · {record.folder.name}" for record in report.records],
@@ -330,7 +331,7 @@ def provenance(records: Sequence[Record]) -> list[tuple[str, str]]:
     entries = [
         ("Finished", [f"{days[0]} to {days[-1]}" if days[0] != days[-1] else days[0]] if days else []),
         ("Command", _distinct(" ".join(fact.get("invocation") or ()) for fact in facts)),
-        ("Recipe", _distinct(_recipe(record) for record in records)),
+        ("Recipe", _distinct(describe_recipe(record.spec.recipe) for record in records)),
         ("Source code", _distinct(commits)),
         *((name.replace("_gb", " (GB)").capitalize(), _distinct(of("machine", name))) for name in machine),
         ("Device", _distinct(fact.get("device") for fact in facts)),
@@ -350,18 +351,6 @@ def _distinct(values: Iterable[Any]) -> list[str]:
     return [*shown, f"and {len(counts) - 6} more"] if len(counts) > 6 else shown
 
 
-def _recipe(record: Record) -> str:
-    recipe = record.spec.recipe
-    views = (
-        "a fresh view every epoch"
-        if recipe.views is None
-        else f"{recipe.views} views in turn"
-        if recipe.views
-        else "the test view"
-    )
-    return f"{recipe.epochs} epochs, batch {recipe.batch_size}, lr {recipe.lr:g}, {views}"
-
-
 def _weights(record: Record) -> str | None:
     fingerprint = record.facts.get("backbone_fingerprint")
     return f"{backbone_title(record.spec)} {fingerprint[:12]}" if fingerprint else None
@@ -370,13 +359,24 @@ def _weights(record: Record) -> str | None:
 # ---------------------------------------------------------------- theory
 
 
-def read_theory(path: Path) -> list[dict[str, Any]]:
-    """The statements in the JSON that `slimprompt theory` writes."""
+def read_theory(folder: Path) -> tuple[list[dict[str, str]], list[Figure]]:
+    """The statements and figures that `slimprompt theory --out` has written to `folder`."""
+    import csv
+
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        statements = data["statements"] if isinstance(data, dict) else data
-        return [
-            {"interval": None, "detail": "", **{str(key): value for key, value in one.items()}} for one in statements
-        ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is not a theory result ({error}); make one with `slimprompt theory --json`") from None
+        with (folder / "statements.csv").open(newline="", encoding="utf-8") as file:
+            statements = list(csv.DictReader(file))
+        known = all({"part", "statement", "claim", "verdict"} <= set(one) for one in statements)
+    except (OSError, UnicodeDecodeError, csv.Error):
+        statements, known = [], False
+    if not statements or not known:
+        raise InputError(
+            f"{folder} holds no theory result (statements.csv); make one with `slimprompt theory --out {folder}`"
+        )
+    figures = []
+    for path in sorted(folder.glob("theory-*.svg")):
+        title = path.stem.removeprefix("theory-").replace("-", " ").capitalize()
+        figures.append(
+            Figure(path.stem, title, "Explained in theory.html of the same result.", path.read_text(encoding="utf-8"))
+        )
+    return statements, figures
