@@ -9,7 +9,7 @@ import torch
 
 from slimprompt import InputError, SharedPrefixTextEncoder, load_backbone
 from slimprompt.backbone import Backbone
-from slimprompt.text import prompt_tokens
+from slimprompt.text import _group_sizes, prompt_tokens
 
 RAGGED = ["cat", "red panda", "a_rather_long_name of many different words", "737-300", "forget-me-not"]
 
@@ -192,3 +192,23 @@ def test_bad_input(tiny, names, options, message):
 def test_a_context_of_another_shape_is_refused(tiny):
     with pytest.raises(InputError, match=r"takes \(4, 32\)"):
         SharedPrefixTextEncoder(tiny, ["cat"], 4)(torch.zeros(5, 32))
+
+
+@pytest.mark.parametrize("position", ["end", "middle"])
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_a_stack_of_contexts_is_each_of_them(tiny, position, chunk_size):
+    encoder = SharedPrefixTextEncoder(tiny, RAGGED, 6, position, chunk_size=chunk_size)
+    contexts = (0.02 * torch.randn(3, 6, 32, generator=torch.Generator().manual_seed(1))).requires_grad_()
+    together = encoder(contexts)
+    apart = torch.stack([encoder(context) for context in contexts])
+    torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-6)
+    grad = torch.randn(together.shape, generator=torch.Generator().manual_seed(2))
+    grads = [torch.autograd.grad(features, contexts, grad, retain_graph=True)[0] for features in (together, apart)]
+    torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-5)
+
+
+def test_groups_of_similar_length_are_cut_by_cost():
+    lengths = [3] * 40 + [4] * 30 + [9]
+    assert _group_sizes(lengths, width=2048) == [40, 30, 1]  # a wide tower: no token is filled up
+    assert _group_sizes(lengths, width=32) == [71]  # a narrow one: one group
+    assert sum(_group_sizes(lengths, width=300)) == 71

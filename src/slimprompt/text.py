@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Literal, get_args
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from slimprompt.attention import Group, prefix_attention
+from slimprompt.attention import Group, Layout, causal_mask, prefix_attention
 from slimprompt.backbone import Backbone, _end_of_text
 from slimprompt.errors import InputError, unknown
 
@@ -95,34 +94,37 @@ class SharedPrefixTextEncoder:
         # What all classes begin with: the start token and the context before the name.
         prefix = _prefix_length(sequences[0])
         self._prefix_ids = sequences[0][:prefix]
-        # Classes of equal length stand together, so that their tokens are a dense block.
+        self._in_prefix = self._prefix_ids.count(_CONTEXT)
+        # Classes of similar length stand together, filled up to one length, so that their tokens are a dense block.
         order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
-        inverse = sorted(range(len(order)), key=order.__getitem__)
-        self._unsort = torch.tensor(inverse, device=self._device)
+        self._unsort = torch.tensor(sorted(range(len(order)), key=order.__getitem__), device=self._device)
         own = [sequences[index][prefix:] for index in order]
         size = chunk_size or len(own)
         with torch.no_grad():
-            self._prefix = self._embed(
-                self._prefix_ids, 0
-            )  # (prefix, width), zero where context goes, but for its position
-            self._chunks = [self._chunk(own[start : start + size], prefix) for start in range(0, len(own), size)]
-        self._in_prefix = self._prefix_ids.count(_CONTEXT)
+            self._prefix = self._embed(self._prefix_ids, 0)  # (prefix, width), context places hold their position only
+            self._chunks = [
+                self._chunk(own[start : start + size], prefix, with_prefix=start == 0)
+                for start in range(0, len(own), size)
+            ]
         self.n_tokens = prefix + sum(len(chunk.own) for chunk in self._chunks)
 
     def __call__(self, context: Tensor) -> Tensor:
-        """Features (n_classes, embed_dim) of all classes for this context."""
-        if context.shape != (self.n_ctx, self.backbone.text_width):
+        """Features of all classes for this context; a stack of contexts (…, n_ctx, width) gives a stack of features."""
+        if context.shape[-2:] != (self.n_ctx, self.backbone.text_width) or context.ndim not in (2, 3):
             raise InputError(
-                f"the context has shape {tuple(context.shape)}; this encoder takes ({self.n_ctx}, {self.backbone.text_width})"
+                f"the context has shape {tuple(context.shape)}; "
+                f"this encoder takes ({self.n_ctx}, {self.backbone.text_width}) or a stack of such"
             )
-        context = context.to(self._device, self._dtype)
+        if context.ndim == 2:
+            return self(context[None])[0]
+        context = context.to(self._device, self._dtype)  # (stack, n_ctx, width)
         if not self.shared_prefix:
-            passes = [_checkpointed(batch, context) if len(self._full) > 1 else batch(context) for batch in self._full]
-            return torch.cat(passes).to(self._output_dtype)
+            return torch.stack([_run_full(self._full, one) for one in context])
 
-        rows = self._prefix  # (prefix, width)
+        rows = self._prefix.expand(len(context), -1, -1)  # (stack, prefix, width)
         if self._in_prefix:
-            rows = torch.cat([rows[: -self._in_prefix], rows[-self._in_prefix :] + context[: self._in_prefix]])
+            start = len(self._prefix_ids) - self._in_prefix
+            rows = torch.cat([rows[:, :start], rows[:, start:] + context[:, : self._in_prefix]], 1)
         first, *others = self._chunks
         features, prefix_kv = self._pass(first, context, rows)
         passes = [features]
@@ -130,7 +132,7 @@ class SharedPrefixTextEncoder:
             passes.append(
                 _checkpointed(lambda ctx, *kv, chunk=chunk: self._pass(chunk, ctx, None, kv)[0], context, *prefix_kv)
             )
-        return torch.cat(passes)[self._unsort].to(self._output_dtype)
+        return torch.cat(passes, 1)[:, self._unsort].to(self._output_dtype)
 
     # -- layout ---------------------------------------------------------------------------------------------------------
 
@@ -140,58 +142,74 @@ class SharedPrefixTextEncoder:
         rows = self._tower.token_embedding(tokens.clamp(min=0)).to(self._dtype) * (tokens >= 0).to(self._dtype)[:, None]
         return rows + self._tower.positional_embedding[first_position : first_position + len(ids)].to(self._dtype)
 
-    def _chunk(self, own: list[list[int]], prefix: int) -> _Chunk:
-        rows = torch.cat([self._embed(ids, prefix) for ids in own])
-        places = [place for place, token in enumerate(token for ids in own for token in ids) if token == _CONTEXT]
-        in_own = self.n_ctx - self._prefix_ids.count(_CONTEXT)
-        context_rows = list(range(self.n_ctx - in_own, self.n_ctx)) * len(own)
-        ends = torch.tensor([len(ids) for ids in own], device=self._device).cumsum(0) - 1
-        groups = [(len(list(same)), length) for length, same in groupby(len(ids) for ids in own)]
+    def _chunk(self, own: list[list[int]], prefix: int, *, with_prefix: bool) -> _Chunk:
+        lengths = [len(ids) for ids in own]
+        group_sizes = _group_sizes(lengths, self.backbone.text_width)
+        rows, ends, inner, last = [], [], [], []
+        first = n_rows = 0
+        for n in group_sizes:
+            group = own[first : first + n]
+            longest = len(group[-1])
+            for ids in group:
+                ends.append(n_rows + len(ids) - 1)
+                # What stands after the end-of-text token is never looked at, so anything may fill the place.
+                rows.append(self._embed(ids + ids[-1:] * (longest - len(ids)), prefix))
+                n_rows += longest
+            causal = causal_mask(longest, self._prefix)
+            inner.append(Group(n, longest, longest, causal))
+            last.append(Group(n, 1, longest, torch.stack([causal[len(ids) - 1 : len(ids)] for ids in group])))
+            first += n
+        heads = self._tower.transformer.resblocks[0].attn.num_heads
+        n_prefix = prefix if with_prefix else 0
+        filled = [token for n, ids in zip(_repeated(inner), own, strict=True) for token in ids + [0] * (n - len(ids))]
+        places = [place for place, token in enumerate(filled) if token == _CONTEXT]
         chunk = _Chunk(
-            rows,
-            groups,
-            ends,
+            torch.cat(rows),
+            torch.tensor(ends, device=self._device) + n_prefix,
             torch.tensor(places, device=self._device, dtype=torch.long),
-            torch.tensor(context_rows, device=self._device),
+            torch.tensor(list(range(self._in_prefix, self.n_ctx)) * len(own), device=self._device, dtype=torch.long),
+            Layout(heads, n_prefix, causal_mask(prefix, self._prefix) if with_prefix else None, tuple(inner)),
+            Layout(heads, n_prefix, None, tuple(last)),
         )
         if not places:  # the first layer's projections of constant rows are constant
             block = self._tower.transformer.resblocks[0]
-            y = block.ln_1(rows)
+            y = block.ln_1(chunk.own)
             chunk.first_q, chunk.first_kv = _queries(block, y), _keys_values(block, y)
         return chunk
 
-    # -- the pass -------------------------------------------------------------------------------------------------------
+    # -- the pass -----------------------------------------------------------------------------------------------------
 
     def _pass(
         self, chunk: _Chunk, context: Tensor, prefix_rows: Tensor | None, prefix_kv: Sequence[Tensor] | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """Features of one chunk's classes, and every layer's keys and values of the prefix (from its rows, or as given)."""
-        own = chunk.own
+        """Features of one chunk's classes, and every layer's keys and values of the prefix if other chunks need them.
+
+        The prefix's rows go through with the first chunk; the other chunks are given its keys and values.
+        """
+        stack = len(context)
+        own = chunk.own.expand(stack, -1, -1)
         if len(chunk.places):
-            own = own.index_add(0, chunk.places, context[chunk.context_rows])
-        n_prefix = 0 if prefix_rows is None else len(prefix_rows)
-        x = own if prefix_rows is None else torch.cat([prefix_rows, own])  # (prefix + own tokens, width)
-        ends = n_prefix + chunk.ends
+            own = own.index_add(1, chunk.places, context[:, chunk.context_rows])
+        x = own if prefix_rows is None else torch.cat([prefix_rows, own], 1)  # (stack, prefix + own tokens, width)
         blocks = self._tower.transformer.resblocks
         all_kv: list[Tensor] = []
         for depth, block in enumerate(blocks):
             is_last = depth == len(blocks) - 1
             if depth == 0 and chunk.first_q is not None and chunk.first_kv is not None:
-                q, kv = chunk.first_q, chunk.first_kv
+                q, kv = (part.expand(stack, -1, -1) for part in (chunk.first_q, chunk.first_kv))
                 if prefix_rows is not None:
                     y = block.ln_1(prefix_rows)
-                    q, kv = torch.cat([_queries(block, y), q]), torch.cat([_keys_values(block, y), kv])
-                q = q[ends] if is_last else q
+                    q, kv = torch.cat([_queries(block, y), q], 1), torch.cat([_keys_values(block, y), kv], 1)
+                q = q[:, chunk.ends] if is_last else q
             else:
                 y = block.ln_1(x)
-                q, kv = _queries(block, y[ends] if is_last else y), _keys_values(block, y)
-            groups = [Group(n, 1 if is_last else length, length) for n, length in chunk.groups]
+                q, kv = _queries(block, y[:, chunk.ends] if is_last else y), _keys_values(block, y)
+            if prefix_rows is not None and len(self._chunks) > 1:
+                all_kv.append(kv[:, : prefix_rows.shape[1]])
             shared = None if prefix_kv is None else prefix_kv[depth]
-            if len(self._chunks) > 1:
-                all_kv.append(kv[:n_prefix])
-            attended = prefix_attention(q, kv, shared, n_prefix, groups, block.attn.num_heads)
+            attended = prefix_attention(q, kv, shared, chunk.last if is_last else chunk.inner)
             if is_last:  # nothing but the feature is read any more
-                x = x[ends]
+                x = x[:, chunk.ends]
             x = x + block.ls_1(block.attn.out_proj(attended))
             x = x + block.ls_2(_mlp(block, block.ln_2(x)))
         return _project(self._tower, self._tower.ln_final(x)), all_kv
@@ -202,21 +220,50 @@ class _Chunk:
     """The tokens of some classes that are not in the prefix, class after class, shorter classes first."""
 
     own: Tensor  # (own tokens, width), embedded; context places hold their position embedding only
-    groups: list[tuple[int, int]]  # (number of classes, tokens of each), in order
-    ends: Tensor  # (n_classes,) row of each class's end-of-text token
+    ends: Tensor  # (n_classes,) row of each class's end-of-text token, counted with the prefix if that goes along
     places: Tensor  # rows of `own` to which a context vector is added …
     context_rows: Tensor  # … and which one
+    inner: Layout
+    last: Layout
     first_q: Tensor | None = None
     first_kv: Tensor | None = None
 
 
+def _group_sizes(lengths: list[int], width: int) -> list[int]:
+    """How many neighbours (sorted by length) to fill up to one length each, at the least total cost.
+
+    A group costs some fixed time per layer, a filled-up token its multiplications, 12·width²: on a wide tower groups are
+    cut finely, on a narrow one hardly at all.
+    """
+    group_cost = 8e5 / width**2  # in tokens; from half a millisecond per group and layer at 60 Gflop/s
+    distinct = sorted(set(lengths))
+    count = [lengths.count(length) for length in distinct]
+    best: list[tuple[float, list[int]]] = [(0.0, [])]
+    for end in range(1, len(distinct) + 1):
+        options = []
+        for start in range(end):
+            filled = sum(
+                n * (distinct[end - 1] - length)
+                for n, length in zip(count[start:end], distinct[start:end], strict=True)
+            )
+            cost, sizes = best[start]
+            options.append((cost + group_cost + filled, [*sizes, sum(count[start:end])]))
+        best.append(min(options, key=lambda option: option[0]))
+    return best[-1][1]
+
+
+def _repeated(groups: list[Group]) -> list[int]:
+    """The filled-up length of each class."""
+    return [group.length for group in groups for _ in range(group.n)]
+
+
 def _queries(block: Any, y: Tensor) -> Tensor:
-    width = y.shape[1]
+    width = y.shape[-1]
     return F.linear(y, block.attn.in_proj_weight[:width], block.attn.in_proj_bias[:width])
 
 
 def _keys_values(block: Any, y: Tensor) -> Tensor:
-    width = y.shape[1]
+    width = y.shape[-1]
     return F.linear(y, block.attn.in_proj_weight[width:], block.attn.in_proj_bias[width:])
 
 
@@ -227,8 +274,8 @@ def _mlp(block: Any, x: Tensor) -> Tensor:
     # QuickGELU(h) = h σ(s h) = silu(s h) / s: one fused pass over the widest matrix instead of three, and s goes into
     # the matrix products.
     s = 1.702
-    hidden = F.silu(torch.addmm(fc.bias, x, fc.weight.t(), beta=s, alpha=s))
-    return torch.add(projection.bias, hidden @ projection.weight.t(), alpha=1 / s)
+    hidden = F.silu(torch.addmm(fc.bias, x.flatten(0, -2), fc.weight.t(), beta=s, alpha=s))
+    return torch.add(projection.bias, hidden @ projection.weight.t(), alpha=1 / s).unflatten(0, x.shape[:-1])
 
 
 def _project(tower: Any, x: Tensor) -> Tensor:
@@ -257,9 +304,8 @@ def _full_batches(backbone: Backbone, sequences: list[list[int]], chunk_size: in
 
 
 def _run_full(batches: list[_FullBatch], context: Tensor) -> Tensor:
-    return torch.cat(
-        [_checkpointed(batch, context) if len(batches) > 1 else batch(context) for batch in batches]
-    ).float()
+    passes = [_checkpointed(batch, context) if len(batches) > 1 else batch(context) for batch in batches]
+    return torch.cat(passes).to(torch.promote_types(context.dtype, torch.float32))
 
 
 class _FullBatch:
