@@ -174,20 +174,21 @@ def decrease_kept(check: LossCheck) -> Figure:
     local = check.local
     m, d = local.model.reference.shape
     with drawing():
-        canvas, axes = panels(1, 2, width=4.4, height=2.5)
+        canvas, axes = panels(1, 2, width=4.4, height=2.7)
         for ax, side, size, symbol in ((axes[0, 0], "token", m, "r/m"), (axes[0, 1], "embedding", d, "r/d")):
             used = [kept for kept in local.in_use if kept.side == side]
             random = local.random[side]  # type: ignore[index]
             ax.axvline(check.rank / size, color=BLACK, linewidth=1.4, label="surrogate: r/m or r/d")
             looks = (
-                ("curvature_share", "in the loss's own metric", {"color": BLUE, "marker": "o"}, 0.2),
-                ("euclidean_share", "in the Euclidean metric", {"color": ORANGE, "marker": "s"}, 0.0),
-                ("true_share", "on the loss itself", {"color": GREEN, "marker": "D"}, -0.2),
+                ("curvature_share", "decrease, best update (H-metric)", {"color": BLUE, "marker": "o"}, 0.24),
+                ("euclidean_share", "of ‖δ*‖² (Euclidean)", {"color": ORANGE, "marker": "s"}, 0.08),
+                ("projected_share", "decrease, Euclidean projection", {"color": PURPLE, "marker": "v"}, -0.08),
+                ("true_share", "decrease of the loss itself", {"color": GREEN, "marker": "D"}, -0.24),
             )
             for field, label, look, shift in looks:
                 for place, kept in enumerate(used):
                     ax.plot(getattr(kept, field), -place + shift, linestyle="none", label=label, **look)
-                if field == "true_share":
+                if field in ("true_share", "projected_share"):
                     continue
                 values = np.array([getattr(kept, field) for kept in random])
                 y = -len(used) + shift
@@ -241,8 +242,9 @@ def descent_with_bounds(check: LossCheck) -> Figure:
         ax.set_title("Smoothness along the path")
         ax.set_xlabel("step t")
         ax.set_ylabel("largest curvature")
+        ax.margins(y=0.22)
         _logarithmic(ax, "y")
-        ax.legend(loc="best")
+        ax.legend(loc="upper center", ncols=3)
         ax = axes[1, 1]
         ax.plot(rate.horizons, rate.bounds, color=BLACK, linestyle="--", marker="s", label="bound with L_A η σ²")
         ax.plot(rate.horizons, rate.smallest, label="measured", **_FIXED_B)

@@ -16,6 +16,7 @@ from slimprompt.analysis.theory.asymmetry import (
     ResidualCurve,
     asymmetry_statements,
     corollary_wording,
+    haar_frames,
     ideal_prompts,
     projection_lemmas,
     residual_curve,
@@ -128,7 +129,7 @@ def check_surrogate(
     generator = np.random.default_rng(stream_seed(seed, "theory", "bases"))
     ideals = ideal_prompts(m, d, seed)
     statements = projection_lemmas(ideals["spread"], rank, generator)
-    statements.append(rotational_invariance(m, rank, trials, generator))
+    statements.append(rotational_invariance(haar_frames(m, rank, trials, generator)))
     curves: list[ResidualCurve] = []
     for name, ideal in ideals.items():
         token = residual_curve("token", name, ideal, trials, generator)

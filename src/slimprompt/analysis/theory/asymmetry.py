@@ -243,10 +243,7 @@ def _all_ranks(token: ResidualCurve, embedding: ResidualCurve, of: str, confiden
 
     worst, where, tests = 0.0, "", 0
     for curve, letter in ((token, "B"), (embedding, "A")):
-        error = curve.samples.std(axis=0, ddof=1) / np.sqrt(len(curve.samples))
-        gap = np.abs(curve.mean - curve.predicted)
-        # At r = m the token basis is complete: residual 0 without any spread.
-        scores = np.where(error > 1e-12, gap / np.maximum(error, 1e-12), np.where(gap < 1e-9, 0.0, np.inf))
+        scores = _standard_errors(curve.samples, curve.predicted)  # at r = m the basis is complete: no spread
         tests += scores.size
         if scores.max() >= worst:
             worst, where = (
@@ -264,18 +261,14 @@ def _all_ranks(token: ResidualCurve, embedding: ResidualCurve, of: str, confiden
     )
 
 
-def rotational_invariance(m: int, rank: int, trials: int, generator: np.random.Generator) -> Statement:
-    """E[UUᵀ] = (r/m) I, the step of the proof that needs Haar-uniform U."""
+def rotational_invariance(frames: np.ndarray) -> Statement:
+    """E[UUᵀ] = (r/m) I over the frames (trials, m, r): the step of the proof that needs Haar-uniform U."""
     from scipy import stats
 
-    frames = haar_frames(m, rank, trials, generator)
-    projectors = frames @ np.swapaxes(frames, 1, 2)  # (trials, m, m)
+    trials, m, rank = frames.shape
     upper = np.triu_indices(m)
-    values = projectors[:, upper[0], upper[1]]
-    predicted = (rank / m) * np.eye(m)[upper]
-    error = values.std(axis=0, ddof=1) / np.sqrt(trials)
-    gap = np.abs(values.mean(axis=0) - predicted)
-    scores = np.where(error > 1e-12, gap / np.maximum(error, 1e-12), np.where(gap < 1e-9, 0.0, np.inf))
+    values = (frames @ np.swapaxes(frames, 1, 2))[:, upper[0], upper[1]]  # (trials, m (m + 1)/2)
+    scores = _standard_errors(values, (rank / m) * np.eye(m)[upper])
     limit = float(stats.t(df=trials - 1).ppf(1 - (1 - CONFIDENCE) / (2 * scores.size)))
     return at_most(
         ASYMMETRY,
@@ -285,6 +278,13 @@ def rotational_invariance(m: int, rank: int, trials: int, generator: np.random.G
         float(scores.max()),
         detail=f"largest deviation of the {scores.size} entries in standard errors; {trials} bases",
     )
+
+
+def _standard_errors(samples: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """|mean − predicted| in standard errors, for each column; 0 or ∞ where the samples have no spread at all."""
+    error = samples.std(axis=0, ddof=1) / np.sqrt(len(samples))
+    gap = np.abs(samples.mean(axis=0) - predicted)
+    return np.where(error > 1e-12, gap / np.maximum(error, 1e-12), np.where(gap < 1e-9, 0.0, np.inf))
 
 
 def corollary_wording(token: ResidualCurve, embedding: ResidualCurve, rank: int) -> list[Statement]:

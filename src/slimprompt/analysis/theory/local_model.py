@@ -14,7 +14,8 @@ import numpy as np
 
 from slimprompt.analysis.theory.asymmetry import Side, haar_frames, orthonormal
 from slimprompt.analysis.theory.objective import Objective, gradient, largest_curvature, value
-from slimprompt.analysis.theory.statement import Statement, above, equal, expected
+from slimprompt.analysis.theory.statement import Statement, above, at_most, equal, expected
+from slimprompt.errors import InputError
 
 LOCAL_MODEL = "Local quadratic model"
 
@@ -29,24 +30,25 @@ _EUCLIDEAN_DRAWS = 200
 
 def conjugate_gradients(
     product: Product, right: np.ndarray, *, tolerance: float = 1e-5, most: int = 1000
-) -> tuple[np.ndarray, float]:
-    """x with H x = `right` for symmetric positive definite H, and the relative residual that is left."""
+) -> np.ndarray:
+    """x with H x = `right` for symmetric positive definite H, to the relative residual `tolerance`."""
     x = np.zeros_like(right)
     residual = right.copy()
     direction = residual.copy()
     size = float(np.sum(residual**2))
     goal = tolerance**2 * size
-    start = size
     for _ in range(most):
         if size <= goal:
-            break
+            return x
         along = product(direction)
         step = size / float(np.sum(direction * along))
         x += step * direction
         residual -= step * along
         previous, size = size, float(np.sum(residual**2))
         direction = residual + (size / previous) * direction
-    return x, (size / start) ** 0.5 if start else 0.0
+    raise InputError(
+        f"the local model could not be solved in {most} steps: its curvature is too uneven. Give a larger --damping."
+    )
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ def local_model(objective: Objective, reference: np.ndarray, *, relative_damping
     still describes the loss: the true decrease at δ* is within ½ to 1½ times the model's.
     """
     g = gradient(objective, reference)
+    if not np.any(g):
+        raise InputError("the gradient at the reference prompt is zero: there is no update to speak of")
     undamped = objective.curvature(reference)
     largest = largest_curvature(undamped, objective.shape)
     found: LocalModel | None = None
@@ -94,7 +98,7 @@ def local_model(objective: Objective, reference: np.ndarray, *, relative_damping
         def product(v: np.ndarray, damping: float = damping) -> np.ndarray:
             return undamped(v) + damping * v
 
-        solution, _ = conjugate_gradients(product, g)
+        solution = conjugate_gradients(product, g)
         ideal = -solution
         decrease = 0.5 * float(np.sum(g * solution))
         model = LocalModel(objective, reference, g, damping, relative, product, ideal, decrease, float("nan"))
@@ -122,13 +126,16 @@ class Kept:
     projected_share: float
     """Decrease by the Euclidean projection Πδ* over the possible decrease; below zero it raises the model."""
     true_share: float
-    """True decrease of F by the best update in S over the true decrease by δ*."""
+    """True decrease of F by the best update in S over the true decrease by δ*. Both nan where they were left out."""
     update: np.ndarray
     """δ_S, (m, d)."""
 
 
-def kept_by(model: LocalModel, name: str, side: Side, basis: np.ndarray, *, on_loss: bool = True) -> Kept:
-    """S = {U X} for a token basis (m, r), S = {Y Q} for an embedding basis given as (d, r)."""
+def kept_by(model: LocalModel, name: str, side: Side, basis: np.ndarray, *, whole: bool = True) -> Kept:
+    """S = {U X} for a token basis (m, r), S = {Y Q} for an embedding basis given as (d, r).
+
+    whole: also the two shares that cost further passes.
+    """
     frame = orthonormal(basis)
 
     def into(x: np.ndarray) -> np.ndarray:
@@ -138,16 +145,17 @@ def kept_by(model: LocalModel, name: str, side: Side, basis: np.ndarray, *, on_l
         return frame.T @ v if side == "token" else v @ frame
 
     right = -onto(model.gradient)
-    coordinates, _ = conjugate_gradients(lambda x: onto(model.product(into(x))), right, tolerance=1e-4)
+    coordinates = conjugate_gradients(lambda x: onto(model.product(into(x))), right, tolerance=1e-4)
     update, projected = into(coordinates), into(onto(model.ideal))
-    true = model.true_decrease(update) / model.true_decrease(model.ideal) if on_loss else float("nan")
+    by_projection = model.lowered(projected) / model.decrease if whole else float("nan")
+    true = model.true_decrease(update) / model.true_decrease(model.ideal) if whole else float("nan")
     return Kept(
         name,
         side,
         right.size,
         0.5 * float(np.sum(right * coordinates)) / model.decrease,
         float(np.sum(projected**2) / np.sum(model.ideal**2)),
-        model.lowered(projected) / model.decrease,
+        by_projection,
         true,
         update,
     )
@@ -157,7 +165,7 @@ def kept_by_random(model: LocalModel, side: Side, rank: int, draws: int, generat
     """The same for `draws` Haar-uniform bases."""
     size = model.reference.shape[0] if side == "token" else model.reference.shape[1]
     frames = haar_frames(size, rank, draws, generator)
-    return [kept_by(model, "random", side, frame, on_loss=False) for frame in frames]
+    return [kept_by(model, "random", side, frame, whole=False) for frame in frames]
 
 
 def euclidean_shares(
@@ -235,6 +243,19 @@ def local_model_statements(check: LocalCheck, rank: int) -> list[Statement]:
                 LOCAL_MODEL, name, claim, ">", b, a, "holds" if a > b else "violated", None, f"SVD factors; {where}"
             )
         )
+    for kept, space in ((token, "S_A(B0)"), (embedding, "S_B(A0)")):
+        rows.append(
+            at_most(
+                LOCAL_MODEL,
+                f"Euclidean approximation in {space}",
+                f"The Euclidean projection of δ* onto {space} lowers the model at most as far as the best update there, "
+                "the H-projection.",
+                kept.curvature_share,
+                kept.projected_share,
+                tolerance=1e-6,
+                detail=f"shares of the possible decrease; of ‖δ*‖² the projection keeps {kept.euclidean_share:.3g}",
+            )
+        )
     pairs = zip(check.random["token"], check.random["embedding"], strict=True)
     differences = [a.curvature_share - b.curvature_share for a, b in pairs]
     rows.append(
@@ -284,8 +305,8 @@ def _square(model: LocalModel, kept: Kept) -> Statement:
         LOCAL_MODEL,
         f"Completing the square in {space}",
         "The decrease of the model is half of ‖δ*‖²_H minus the squared H-distance of the update from δ*.",
-        1.0,
-        distance / model.lowered(kept.update),
+        model.lowered(kept.update) / model.decrease,
+        distance / model.decrease,
         tolerance=1e-4,  # what conjugate gradients leave
-        detail="ratio of the two sides",
+        detail="both sides as shares of the possible decrease",
     )

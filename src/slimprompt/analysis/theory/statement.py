@@ -161,7 +161,8 @@ def at_most_everywhere(
     """
     right, left = np.asarray(bounds, dtype=float), np.asarray(measured, dtype=float)
     places = np.arange(right.size) if steps is None else np.asarray(steps)
-    slack = right - left + tolerance * np.maximum(1.0, np.abs(right))
+    with np.errstate(invalid="ignore"):  # ∞ − ∞
+        slack = right - left + tolerance * np.maximum(1.0, np.abs(right))
     bad = np.flatnonzero(~(slack >= 0))  # a value that is not a number fails too
     worst = int(bad[0]) if bad.size else int(np.argmin(slack))
     many, one = ("steps", "step") if what == "step" else (f"values of {what}", f"{what} =")

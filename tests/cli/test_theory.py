@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from slimprompt.cli.theory import theory
+from slimprompt.errors import InputError
+from synthetic_runs import write_run
+
+SMALL = ["--m", "4", "--d", "12", "--r", "1", "--trials", "100"]
+
+
+@pytest.fixture
+def run():
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(theory)
+
+    def invoke(*arguments):
+        result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return invoke
+
+
+def test_table_of_statements(run):
+    result = run(*SMALL, "--no-encoder")
+    assert result.exit_code == 0
+    assert "Residual, random B fixed (P* spread)" in result.output
+    line = next(line for line in result.output.splitlines() if line.startswith("Dimension gap"))
+    assert line.split() == ["Dimension", "gap", "=", "3", "3", "holds"]
+    assert "Corollary to the letter, random B fixed is violated." in result.output
+    assert "2 violated, 2 not testable" in result.output
+    assert "With --out FOLDER" in result.output
+
+
+def test_verbose_shows_claims_and_notes(run):
+    short, long = run(*SMALL, "--no-encoder").output, run(*SMALL, "--no-encoder", "--verbose").output
+    claim = "Training A over a fixed B0 of rank r moves P in r·d dimensions."
+    assert claim in long and claim not in short
+
+
+def test_true_loss_and_page(run, tiny, photos, tmp_path):
+    """All parts on a real text tower and a folder of one's own images."""
+    out = tmp_path / "page"
+    result = run(
+        *SMALL,
+        *("--backbone", tiny.name, "--pretrained", "random:0", "--device", "cpu"),
+        *("--benchmark", str(photos), "--shots", "2", "--steps", "3", "--out", str(out)),
+    )
+    assert "true loss: tiny-for-tests, 3 classes, 6 images" in result.output
+    assert "Curvature share of δ*, random B" in result.output and "Stochastic gradients" in result.output
+    assert (out / "theory.html").is_file() and (out / "theory-descent.svg").is_file()
+    assert "Descent inequality" in (out / "statements.csv").read_text(encoding="utf-8")
+
+
+def test_runs_are_read(run, tmp_path):
+    for seed in (1, 2):
+        start, end = np.random.default_rng(seed).standard_normal((2, 4, 12))
+        factors = {"B0": np.eye(4), "A0": start, "B": np.eye(4), "A": end}
+        cell = {"backbone": "pocket", "dataset": "dtd", "shots": 4, "n_ctx": 4, "seed": seed, "variant": "dense"}
+        write_run(tmp_path, cell, factors=factors)
+    result = run(*SMALL, "--no-encoder", "--runs", str(tmp_path))
+    assert "Trained prompts" in result.output and "svd B, displacement P* − P0 (pocket)" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--m", "4", "--d", "12", "--r", "5"], "1 ≤ r ≤ m < d; given: r = 5, m = 4, d = 12"),
+        (["--m", "12", "--d", "12", "--r", "2"], "1 ≤ r ≤ m < d"),
+        ([*SMALL, "--damping", "0"], "damping must be above 0"),
+        ([*SMALL, "--no-encoder", "--runs", "nowhere"], "no runs folder at nowhere"),
+        ([*SMALL, "--backbone", "pockett"], "did you mean 'pocket'"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_plain_words(run, arguments, message):
+    with pytest.raises(InputError, match=message):
+        run(*arguments)
+
+
+def test_an_empty_runs_folder_is_an_error(run, tmp_path):
+    with pytest.raises(InputError, match="no complete runs"):
+        run(*SMALL, "--no-encoder", "--runs", str(tmp_path))
+
+
+def test_a_page_over_a_file_is_refused_before_the_work(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        run(*SMALL, "--out", str(tmp_path / "file"))
