@@ -8,7 +8,7 @@ import sys
 import typer
 
 from slimprompt import __version__
-from slimprompt.cli import cache, data, fit
+from slimprompt.cli import analysis, cache, data, fit, quickstart, report, study, theory
 from slimprompt.errors import InputError
 
 app = typer.Typer(
@@ -37,13 +37,23 @@ def _main(
     pass
 
 
-app.command(rich_help_panel="Use it")(fit.fit)
-app.command(rich_help_panel="Use it")(fit.evaluate)
-app.command(rich_help_panel="Use it")(fit.predict)
-app.command("import-coop", rich_help_panel="Use it")(fit.import_coop)
-app.command(rich_help_panel="Look around")(fit.backbones)
-app.add_typer(data.app, name="data", rich_help_panel="Look around")
-app.add_typer(cache.app, name="cache", rich_help_panel="Look around")
+_USE, _STUDY, _LOOK = "Use it", "Study it", "Look around"
+app.command(rich_help_panel=_USE)(quickstart.quickstart)
+app.command(rich_help_panel=_USE)(fit.fit)
+app.command(rich_help_panel=_USE)(fit.evaluate)
+app.command(rich_help_panel=_USE)(fit.predict)
+app.command("import-coop", rich_help_panel=_USE)(fit.import_coop)
+app.command(rich_help_panel=_STUDY)(study.study)
+app.add_typer(study.runs_app, name="runs", rich_help_panel=_STUDY)
+app.command(rich_help_panel=_STUDY)(report.report)
+app.command(rich_help_panel=_STUDY)(analysis.tables)
+app.command(rich_help_panel=_STUDY)(analysis.claims)
+app.command(rich_help_panel=_STUDY)(analysis.compare)
+app.command(rich_help_panel=_STUDY)(analysis.geometry)
+app.command(rich_help_panel=_STUDY)(theory.theory)
+app.command(rich_help_panel=_LOOK)(fit.backbones)
+app.add_typer(data.app, name="data", rich_help_panel=_LOOK)
+app.add_typer(cache.app, name="cache", rich_help_panel=_LOOK)
 
 
 def main() -> None:
