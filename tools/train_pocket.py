@@ -15,7 +15,6 @@ import hashlib
 import json
 import math
 import multiprocessing
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -280,6 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             tell=tell,
         )
     minutes = (time.perf_counter() - started) / 60
+    model.half().float()  # what is reported is what is stored
     report = held_out_report(model, size)
     table = Table(
         "benchmark", "plain %", "style named %", "chance %", title=f"{options.model}: held-out zero-shot accuracy"
@@ -287,15 +287,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, row in report.items():
         table.add_row(name, *(f"{100 * row[key]:.1f}" for key in ("plain", "style", "chance")))
     Console().print(table)
+    settings = ("model", "steps", "batch_size", "lr", "pictures", "seed", "threads")
+    flags = " ".join(f"--{key.replace('_', '-')} {getattr(options, key)}" for key in settings)
     facts = {
-        "command": " ".join(
-            ["python", "tools/train_pocket.py", *(arguments if arguments is not None else sys.argv[1:])]
-        ),
-        "steps": options.steps,
-        "batch_size": options.batch_size,
-        "lr": options.lr,
-        "pictures": options.pictures,
-        "seed": options.seed,
+        "command": f"python tools/train_pocket.py {flags}",
         "minutes": round(minutes, 1),
         "final_loss": round(float(np.mean(losses[-50:])), 4),
         "held_out": report,
