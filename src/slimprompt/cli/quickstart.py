@@ -48,27 +48,29 @@ def _print(result: Quickstart) -> None:
 
     from slimprompt.report.quickstart_page import results_table
 
-    source = results_table(result)
-    table = Table(
-        title=f"{result.benchmark.name}: {result.title}, {len(result.benchmark.class_names)} classes",
-        box=None,
-        title_justify="left",
-        title_style="bold",
-    )
-    for header in source.headers:
-        table.add_column(header.lower())
-    for column in source.columns:
-        table.add_column(column.label if column.label == "H" else column.label.lower(), justify="right")
-    method = ""
-    for row in source.rows:
-        name, shots = row.labels
-        table.add_row("" if name == method else name, shots, *(cell.text() for cell in row.cells), end_section=False)
-        method = name
+    title = f"{result.benchmark.name}: {result.title}, {len(result.benchmark.class_names)} classes"
+    table = Table(title=title, box=None, padding=(0, 1, 0, 0), pad_edge=False, title_justify="left", title_style="bold")
+    for heading in ("method", "shots", "accuracy", "seen", "new", "H", "params", "time"):
+        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
+    before = ""
+    for row in results_table(result).rows:
+        method, shots = row.labels
+        *scores, parameters, seconds = (cell.text() for cell in row.cells)
+        if method != before and before:
+            table.add_row()
+        numbers = (score.replace(" ± ", "±") for score in scores)
+        table.add_row(
+            method if method != before else "",
+            shots,
+            *numbers,
+            parameters,
+            seconds if seconds == "—" else f"{seconds} s",
+        )
+        before = method
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        "accuracy on all classes, seen and new classes and their harmonic mean H, in %: mean ± sd over 3 seeds",
-        style="dim",
+        "Percent right: mean±sd over 3 seeds. seen, new: trained on half of the classes. H: harmonic mean.", style="dim"
     )
     if result.predictions:
         console.print(f"{len(result.predictions)} test pictures drawn at random, the saved prompt's answers:")

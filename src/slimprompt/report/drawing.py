@@ -85,8 +85,10 @@ class Figure:
                     element.set("href", f"#{self.name}-{value[1:]}")
                 elif "url(#" in value:
                     element.set(key, re.sub(r"url\(#", f"url(#{self.name}-", value))
-        root.attrib.pop("width", None)
         root.attrib.pop("height", None)
+        pixels = float(root.attrib.pop("width").removesuffix("pt")) * 96 / 72
+        # Text stays readable on a phone, where the plot scrolls, and does not become huge on a wide screen.
+        root.set("style", f"min-width: {0.8 * pixels:.0f}px; max-width: {1.35 * pixels:.0f}px")
         root.set("role", "img")
         root.set("aria-label", self.title)
         return ET.tostring(root, encoding="unicode")

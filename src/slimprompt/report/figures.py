@@ -177,15 +177,15 @@ def shots_curve(results: Results, chance: Chance | None = None) -> Figure:
         return _missing(name, title, "few-shot or base-to-new runs")
     used: dict[str, list[str]] = {}
     with drawing():
-        canvas, axes = panels(len(metrics), len(backbones))
-        for row, metric in enumerate(metrics):
+        canvas, axes = panels(len(backbones), len(metrics))
+        for column, metric in enumerate(metrics):
             arms = main_arms(results, metric)
-            for column, backbone in enumerate(backbones):
+            for row, backbone in enumerate(backbones):
                 panel: Axes = axes[row, column]
                 shots = results.axis("shots", backbone=backbone, metric=metric)
                 datasets = best_covered(results, backbone, [(arm, k) for arm in arms.values() for k in shots], metric)
                 panel.set_title(backbone)
-                panel.set_ylabel(_METRICS[metric] if column == 0 else "")
+                panel.set_ylabel(_METRICS[metric])
                 if not datasets:
                     _say(panel, "no runs yet")
                     continue
@@ -202,10 +202,20 @@ def shots_curve(results: Results, chance: Chance | None = None) -> Figure:
                             elinewidth=0.8,
                             **_LOOKS[look],
                         )
-                _reference(
-                    panel, [zero_shot(results, backbone, one, metric) for one in datasets], "zero-shot", (0, (4, 2))
-                )
-                _reference(panel, [(chance or {}).get((one, metric)) for one in datasets], "chance", (0, (1, 2)))
+                level = _known_mean([zero_shot(results, backbone, one, metric) for one in datasets])
+                if level is not None:
+                    panel.axhline(level, color=GREY, linewidth=1.1, linestyle=(0, (4, 2)), label="zero-shot", zorder=1)
+                level = _known_mean([(chance or {}).get((one, metric)) for one in datasets])
+                if level is not None:  # as words: a line would squeeze everything else
+                    panel.text(
+                        0.99,
+                        0.02,
+                        f"chance {level:.1f} %",
+                        transform=panel.transAxes,
+                        ha="right",
+                        color=GREY,
+                        fontsize=8,
+                    )
                 _shot_ticks(panel, shots)
         shared_legend(canvas, axes.ravel())
         caption = (
@@ -215,10 +225,10 @@ def shots_curve(results: Results, chance: Chance | None = None) -> Figure:
         return finished(name, title, caption, canvas)
 
 
-def _reference(panel: Axes, values: Sequence[float | None], label: str, dashes: Any) -> None:
+def _known_mean(values: Sequence[float | None]) -> float | None:
+    """The mean, if all are known."""
     known = [value for value in values if value is not None]
-    if known and len(known) == len(values):
-        panel.axhline(sum(known) / len(known), color=GREY, linewidth=1.1, linestyle=dashes, label=label, zorder=1)
+    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def _say(panel: Axes, text: str) -> None:
@@ -307,9 +317,9 @@ def gain_over_dense(results: Results) -> Figure:
     tallest = max(len(found) for found in grid.values())
     shots = sorted({k for found in grid.values() for gains in found.values() for k in gains})
     with drawing():
-        canvas, axes = panels(len(metrics), len(backbones), height=1.1 + 0.36 * tallest)
-        for row, metric in enumerate(metrics):
-            for column, backbone in enumerate(backbones):
+        canvas, axes = panels(len(backbones), len(metrics), height=1.1 + 0.36 * tallest)
+        for column, metric in enumerate(metrics):
+            for row, backbone in enumerate(backbones):
                 panel: Axes = axes[row, column]
                 panel.set_title(f"{backbone}, {'H' if metric == 'harmonic' else metric}")
                 found = grid.get((metric, backbone), {})

@@ -321,7 +321,13 @@ def provenance(records: Sequence[Record]) -> list[tuple[str, str]]:
     def of(section: str, name: str) -> Iterable[Any]:
         return ((fact.get(section) or {}).get(name) for fact in facts)
 
-    machine = ("host", "processor", "cores", "memory_gb", "system")
+    machine = {
+        "host": "Host",
+        "processor": "Processor",
+        "cores": "Cores",
+        "memory_gb": "Memory (GB)",
+        "system": "System",
+    }
     libraries = sorted({name for fact in facts for name in fact.get("versions") or {}})
     commits = (
         (git["commit"][:12] + (" with changes" if git["changed"] else "")) if (git := fact.get("git")) else None
@@ -333,7 +339,7 @@ def provenance(records: Sequence[Record]) -> list[tuple[str, str]]:
         ("Command", _distinct(" ".join(fact.get("invocation") or ()) for fact in facts)),
         ("Recipe", _distinct(describe_recipe(record.spec.recipe) for record in records)),
         ("Source code", _distinct(commits)),
-        *((name.replace("_gb", " (GB)").capitalize(), _distinct(of("machine", name))) for name in machine),
+        *((label, _distinct(of("machine", name))) for name, label in machine.items()),
         ("Device", _distinct(fact.get("device") for fact in facts)),
         ("Threads", _distinct(fact.get("threads") for fact in facts)),
         ("Executor", _distinct(fact.get("executor") for fact in facts)),
