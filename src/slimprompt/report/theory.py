@@ -105,7 +105,7 @@ def residual_against_rank(check: SurrogateCheck) -> Figure:
         low = 1 - check.m / check.d
         axes[0, 1].set_ylim(low - 0.08 * (1 - low), 1 + 0.08 * (1 - low))
         for ax in axes[0]:
-            ax.legend(loc="lower left")
+            ax.legend(loc="upper right")
         caption = (
             f"Mean residual over {trials} Haar-uniform bases for two very different P*, with 99.9 % intervals, and the "
             "theorem's lines. The vertical axes differ: on the right the whole range is a few per cent."
@@ -206,18 +206,18 @@ def decrease_kept(check: LossCheck) -> Figure:
         shared_legend(canvas, list(axes[0]))
         caption = (
             f"{check.title}, rank {check.rank}. How much of the ideal update δ* = −H⁻¹g each update space keeps; H is the "
-            f"Gauss–Newton matrix plus {local.model.relative_damping:g} of its largest eigenvalue. Short bars: single random "
-            "draws. If H were isotropic, blue and orange would agree."
+            f"Gauss–Newton matrix damped by {local.model.relative_damping:g} times its largest eigenvalue. Short bars: single "
+            "random draws. If H were isotropic, blue and orange would agree."
         )
         return finished("theory-local-model", "Share of the possible decrease", caption, canvas)
 
 
 def descent_with_bounds(check: LossCheck) -> Figure:
-    """Decrease per step, smallest gradient, smoothness on the path, and the stochastic rate, each with its bound."""
+    """Loss, smallest gradient, smoothness on the path, and the stochastic rate, each with its bound."""
     descent, rate = check.descent, check.rate
     with drawing():
         canvas, axes = panels(2, 2, width=4.2, height=2.9)
-        _decrease_panel(axes[0, 0], check)
+        _descent_panel(axes[0, 0], check)
         path = descent.path
         horizons = np.arange(1, path.steps + 1)
         ax = axes[0, 1]
@@ -279,29 +279,27 @@ def _logarithmic(ax: Axes, *axes: str) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
-def _decrease_panel(ax: Axes, check: LossCheck) -> None:
-    """φ(A_t) − φ(A_{t+1}) against the (η/2)‖∇φ(A_t)‖² that is promised; a step that fails is a cross."""
+def _descent_panel(ax: Axes, check: LossCheck) -> None:
+    """φ(A_t) under φ(A_0) − (η/2) Σ ‖∇φ‖², the sum of what each step promises; a step that breaks its promise is a cross."""
     paths: list[tuple[Trajectory, str, dict[str, Any]]] = [(check.descent.path, "η = 1/L_A", {"color": BLUE})]
     if check.descent.at_start.step_size > check.descent.path.step_size * 1.01:
         paths.append((check.descent.at_start, "η = 1/L_A of A_0", {"color": VERMILION}))
     for path, label, look in paths:
         promised = 0.5 * path.step_size * path.squared_gradients[:-1]
-        won = path.values[:-1] - path.values[1:]
-        steps = np.arange(won.size)
-        ax.plot(steps, won, label=f"decrease, {label}", **look)
-        ax.plot(steps, promised, linestyle="--", linewidth=1.1, label=f"promised, {label}", **look)
-        bad = won < promised - 1e-12
-        if bad.any():
-            ax.plot(steps[bad], won[bad], "x", color=BLACK, markersize=4.5, label="promise broken", zorder=4)
-    if any((path.values[1:] >= path.values[:-1]).any() for path, _, _ in paths):
-        smallest = min(float((path.step_size * path.squared_gradients[:-1]).min()) for path, _, _ in paths)
-        ax.set_yscale("symlog", linthresh=max(0.5 * smallest, 1e-12))  # a step that raises the loss is below zero
-        ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    else:
-        _logarithmic(ax, "y")
-    ax.set_title("Decrease of the loss at each step")
+        steps = np.arange(path.values.size)
+        ax.plot(steps, path.values, label=f"loss, {label}", **look)
+        bound = path.values[0] - np.concatenate([[0.0], np.cumsum(promised)])
+        ax.plot(steps, bound, linestyle="--", linewidth=1.1, label=f"bound, {label}", **look)
+        broken = 1 + np.flatnonzero(path.values[:-1] - path.values[1:] < promised - 1e-12)
+        if broken.size:
+            ax.plot(broken, path.values[broken], "x", color=BLACK, markersize=4.5, label="promise broken", zorder=4)
+    values = np.concatenate([path.values[np.isfinite(path.values)] for path, _, _ in paths])
+    room = 0.12 * float(np.ptp(values)) or 1.0
+    # A path that breaks its promises leaves its bound far below: the losses set the range.
+    ax.set_ylim(values.min() - room, min(values.max(), 2 * values[0]) + room)
+    ax.set_title("Loss and what the steps promise")
     ax.set_xlabel("step t")
-    ax.set_ylabel("φ(A_t) − φ(A_t+1)")
+    ax.set_ylabel("φ(A_t)")
     ax.legend(loc="best", fontsize=7.5)
 
 

@@ -21,7 +21,7 @@ LOCAL_MODEL = "Local quadratic model"
 
 Product = Callable[[np.ndarray], np.ndarray]
 #: The damping is the smallest of these, times the largest curvature, at which the model still describes the loss.
-_DAMPINGS = (1.0, 0.1, 0.01, 0.001, 1e-4)
+_DAMPINGS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001, 1e-4)
 #: True over predicted decrease, up to this far from 1, counts as a description.
 _TRUST = 0.5
 #: Haar draws for Euclidean shares, which cost nothing.
@@ -83,8 +83,8 @@ class LocalModel:
 def local_model(objective: Objective, reference: np.ndarray, *, relative_damping: float | None = None) -> LocalModel:
     """The model at `reference`.
 
-    relative_damping: λ over the largest Gauss–Newton eigenvalue. By default the smallest power of ten at which the model
-    still describes the loss: the true decrease at δ* is within ½ to 1½ times the model's.
+    relative_damping: λ over the largest Gauss–Newton eigenvalue. By default the smallest of a few at which the model still
+    describes the loss: the true decrease at δ* is within ½ to 1½ times the model's.
     """
     g = gradient(objective, reference)
     if not np.any(g):
@@ -220,8 +220,8 @@ def local_model_statements(check: LocalCheck, rank: int) -> list[Statement]:
     token = next(kept for kept in check.in_use if kept.basis == "svd" and kept.side == "token")
     embedding = next(kept for kept in check.in_use if kept.side == "embedding")
     where = (
-        f"damping {model.relative_damping:g} of the largest curvature; "
-        f"the loss falls by {model.agreement:.2f} of what the model says for δ*"
+        f"damping {model.relative_damping:g} times the largest curvature; "
+        f"at δ* the loss falls by {model.agreement:.2f} of what the model says"
     )
     rows = [_square(model, token), _square(model, embedding)]
     for name, claim, a, b in (

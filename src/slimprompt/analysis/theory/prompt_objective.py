@@ -83,7 +83,8 @@ class PromptObjective:
                 return np.zeros_like(direction)
             step = torch.tensor(direction * (h / size), device=self._device)
             with torch.no_grad():
-                tangent = (self._text(leaf + step) - self._text(leaf - step)) * (size / (2 * h))
+                ahead, behind = self._text(torch.stack([leaf + step, leaf - step]))
+                tangent = (ahead - behind) * (size / (2 * h))
                 u = self._logits(tangent)  # J V
                 u = p * (u - (p * u).sum(1, keepdim=True)) / self.n_examples  # S J V
                 cotangent = self._scale * u.T @ self._images
