@@ -50,6 +50,7 @@ _STYLE: dict[str, Any] = {
     "lines.markersize": 5.5,
     "figure.facecolor": "white",
     "figure.constrained_layout.use": True,
+    "figure.constrained_layout.w_pad": 0.08,
 }
 _PNG_DPI = 160
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
@@ -115,6 +116,7 @@ def finished(name: str, title: str, caption: str, canvas: Canvas) -> Figure:
     """The canvas as SVG and PNG. Neither holds a date, so the same data give the same bytes."""
     text, image = io.StringIO(), io.BytesIO()
     canvas.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    canvas.set_layout_engine("none")  # the panels stay where the first pass has put them
     canvas.savefig(image, format="png", dpi=_PNG_DPI, metadata={"Software": None})
     return Figure(name, title, caption, text.getvalue(), image.getvalue())
 

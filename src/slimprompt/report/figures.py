@@ -147,6 +147,11 @@ def _averaged_over(used: Mapping[str, Sequence[str]], results: Results) -> str:
     )
 
 
+def _short(name: str, length: int = 26) -> str:
+    """A name that fits beside a panel; of a long path the end says most."""
+    return name if len(name) <= length else "…" + name[1 - length :]
+
+
 def _missing(name: str, title: str, needs: str) -> Figure:
     return Figure(name, title, "", missing=f"There are no runs for this figure yet: it needs {needs}.")
 
@@ -184,7 +189,7 @@ def shots_curve(results: Results, chance: Chance | None = None) -> Figure:
                 panel: Axes = axes[row, column]
                 shots = results.axis("shots", backbone=backbone, metric=metric)
                 datasets = best_covered(results, backbone, [(arm, k) for arm in arms.values() for k in shots], metric)
-                panel.set_title(backbone)
+                panel.set_title(_short(backbone, 40))
                 panel.set_ylabel(_METRICS[metric])
                 if not datasets:
                     _say(panel, "no runs yet")
@@ -274,7 +279,7 @@ def rank_curve(results: Results) -> Figure:
             panel.set_xticks(ranks, [str(r) for r in ranks])
             panel.minorticks_off()
             panel.set_xlabel("rank r")
-            panel.set_title(backbone)
+            panel.set_title(_short(backbone, 40))
         axes[0, 0].set_ylabel(_METRICS["accuracy"])
         styles = (("B and A trained", "-"), ("orthogonal B fixed", "--"), (arm_label(full), (0, (1, 2))))
         for label, dashes in styles:
@@ -321,7 +326,7 @@ def gain_over_dense(results: Results) -> Figure:
         for column, metric in enumerate(metrics):
             for row, backbone in enumerate(backbones):
                 panel: Axes = axes[row, column]
-                panel.set_title(f"{backbone}, {'H' if metric == 'harmonic' else metric}")
+                panel.set_title(f"{_short(backbone, 40)}, {'H' if metric == 'harmonic' else metric}")
                 found = grid.get((metric, backbone), {})
                 if not found:
                     _say(panel, "no runs yet")
@@ -340,7 +345,7 @@ def gain_over_dense(results: Results) -> Figure:
                         **_SHOTS[place % len(_SHOTS)],
                     )
                 panel.axvline(0, color=BLACK, linewidth=1)
-                panel.set_yticks(range(len(found)), list(found))
+                panel.set_yticks(range(len(found)), [_short(dataset) for dataset in found])
                 panel.set_ylim(len(found) - 0.5, -0.5)
                 panel.grid(axis="y", visible=False)
                 panel.set_xlabel("points")
@@ -437,14 +442,18 @@ def transfer_matrix(results: Results) -> Figure:
                             gaps[y, x] = found.mean - reference.mean
                 drawn.append((panel, gaps, gaps))
                 panel.set_title(f"freeze {side}, train {trained}")
-                panel.set_yticks(range(len(targets)), targets if column == 0 else [""] * len(targets))
+                panel.set_yticks(range(len(targets)), [_short(name) if column == 0 else "" for name in targets])
                 panel.set_xticks(
-                    range(len(sources) + 1), [*sources, "random"], rotation=40, ha="right", rotation_mode="anchor"
+                    range(len(sources) + 1),
+                    [*(_short(name) for name in sources), "random"],
+                    rotation=40,
+                    ha="right",
+                    rotation_mode="anchor",
                 )
                 panel.set_xlabel("source of the frozen factor")
                 panel.grid(visible=False)
                 panel.set_facecolor("#f2f2f2")
-            axes[row, 0].set_ylabel(f"target ({backbone}, r = {rank}, {k}-shot)")
+            axes[row, 0].set_ylabel(f"target ({_short(backbone)}, r = {rank}, {k}-shot)")
         known = np.concatenate([gaps[~np.isnan(gaps)] for _, gaps, _ in drawn])
         low, high = (min(float(known.min()), 0.0), max(float(known.max()), 0.0)) if known.size else (-1.0, 0.0)
         for panel, gaps, _ in drawn:
@@ -644,7 +653,7 @@ def learning_curves(records: Sequence[Record]) -> Figure:
         for row, backbone in enumerate(backbones):
             for column, k in enumerate(shots):
                 panel: Axes = axes[row, column]
-                panel.set_title(f"{backbone}, {k}-shot")
+                panel.set_title(f"{_short(backbone)}, {k}-shot")
                 for look, arm in arms.items():
                     runs = curves.get((backbone, k, arm))
                     if not runs:
