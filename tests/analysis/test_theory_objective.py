@@ -11,8 +11,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from slimprompt.analysis.theory import check_loss
 from slimprompt.analysis.theory.objective import gradient, hessian_product, value
 from slimprompt.analysis.theory.prompt_objective import PromptObjective, few_shot_objective
+from slimprompt.backbone import load_backbone
 from slimprompt.errors import InputError
 from slimprompt.text import prompt_tokens
+from tests.conftest import TINY_CONFIG
 
 NAMES = ["red disc", "a very long blue square", "ring"]
 N_CTX = 3
@@ -132,3 +134,16 @@ def test_statements_on_the_true_loss(objective):
     found = {statement.name: statement.verdict for statement in check.statements}
     for name in ("Completing the square in S_A(B0)", "L_A by the norm of B", "Descent inequality", "Smallest gradient"):
         assert found[name] == "holds", name
+
+
+def test_a_tower_that_is_not_causal(model_config, labels):
+    """It takes open_clip's full pass, in double precision too: the gradient is the slope of the value."""
+    text = TINY_CONFIG["text_cfg"] | {"no_causal_mask": True, "pool_type": "last"}
+    backbone = load_backbone(model_config("tiny-not-causal", TINY_CONFIG | {"text_cfg": text}), seed=0, device="cpu")
+    images = F.normalize(torch.randn(7, 24, generator=torch.Generator().manual_seed(1)), dim=-1)
+    objective = PromptObjective(backbone, NAMES, images, labels, N_CTX)
+    point, direction = 0.02 * np.random.default_rng(2).standard_normal((2, N_CTX, 32))
+    slope = (value(objective, point + 1e-4 * direction) - value(objective, point - 1e-4 * direction)) / 2e-4
+    assert np.sum(gradient(objective, point) * direction) == pytest.approx(slope, rel=1e-7)
+    product = objective.curvature(point)
+    assert np.sum(direction * product(direction)) > 0

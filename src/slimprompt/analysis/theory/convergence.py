@@ -130,14 +130,19 @@ def check_descent(
     )
 
 
-def descent_inequality(path: Trajectory, name: str = "Descent inequality", detail: str = "") -> Statement:
+def descent_inequality(
+    path: Trajectory,
+    name: str = "Descent inequality",
+    claim: str = "Each step with η ≤ 1/L_A lowers the loss by at least (η/2) ‖∇φ‖².",
+    detail: str = "",
+) -> Statement:
     """φ(A_{t+1}) ≤ φ(A_t) − (η/2) ‖∇φ(A_t)‖² at every t."""
     with np.errstate(over="ignore"):  # a path that diverges
         bounds = path.values[:-1] - 0.5 * path.step_size * path.squared_gradients[:-1]
     return at_most_everywhere(
         CONVERGENCE,
         name,
-        "Each step with η ≤ 1/L_A lowers the loss by at least (η/2) ‖∇φ‖².",
+        claim,
         bounds,
         path.values[1:],
         detail=detail,
@@ -199,8 +204,14 @@ def descent_statements(descent: Descent, objective: Objective, *, step_size: flo
         gradient_bound(path, objective.lower_bound),
     ]
     if descent.at_start.step_size > path.step_size * (1 + ACCURACY):
-        first = f"η = {descent.at_start.step_size:.4g}, 1 over the curvature at A_0, which is exceeded further on"
-        rows.append(descent_inequality(descent.at_start, "Descent inequality, L_A taken at the start", first))
+        rows.append(
+            descent_inequality(
+                descent.at_start,
+                "Descent inequality, L_A taken at the start",
+                "The curvature at the starting point alone is enough for L_A: its step keeps the same promise.",
+                f"η = {descent.at_start.step_size:.4g}; further on, larger curvature than at the start was found",
+            )
+        )
     rows.append(
         at_most(
             CONVERGENCE,
