@@ -274,3 +274,10 @@ def test_backbones(run):
     out = ok(run("backbones", "ViT-B-16"))
     assert "openai" in out
     failed(run("backbones", "nonsense"), "no backbone has 'nonsense'")
+
+
+def test_report_page(run, photos, tmp_path):
+    ok(run("fit", photos, "--out", tmp_path / "p", "--shots", 4, *QUICK, "--report", tmp_path / "page.html"))
+    page = (tmp_path / "page.html").read_text()
+    assert "green disc" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from slimprompt.backbone import Backbone
     from slimprompt.bank import FeatureBank
+    from slimprompt.classifier import PromptClassifier
     from slimprompt.data import Benchmark, Item
     from slimprompt.recipe import Recipe
 
@@ -100,6 +101,10 @@ def fit(
     no_cache: NoCache = False,
     skip_bad_images: SkipBad = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a prompt that is already at --out.")] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Write an HTML page about the prompt here: per-class accuracy, confusions, worst mistakes."),
+    ] = None,
     verbose: Verbose = False,
 ) -> None:
     """Learn a prompt from a few images per class and save it.
@@ -174,10 +179,11 @@ def fit(
     )
     console.print(f"{prompt.trainable_parameters:,} parameters trained ({what}) on {model.name} in {seconds:.1f} s")
 
-    facts: dict[str, object] = {"shots": shots, "templates": list(template or images.templates)}
+    templates = template or images.templates
+    facts: dict[str, object] = {"shots": shots, "templates": list(templates)}
     if test:
-        scores = _compare(console, classifier, bank, images, test, template or images.templates, verbose)
-        facts["held_out"] = {"images": len(test), **scores}
+        held = _held_out(classifier, bank, images, test, templates)
+        facts["held_out"] = {"images": len(test), **_compare(console, list(classifier.classes_), held, verbose)}
     else:
         console.print(
             "[yellow]no images are left to measure on:[/] give fewer --shots, or a test/ folder beside train/"
@@ -185,6 +191,13 @@ def fit(
     saved = classifier.save(out, overwrite=overwrite, **facts)
     size = sum(file.stat().st_size for file in saved.iterdir())
     console.print(f"saved to [bold]{saved}[/] ({size / 1000:.1f} KB)")
+    if report is not None and test:
+        from slimprompt.report.fit_page import write_fit_page
+
+        page = write_fit_page(
+            report, classifier, held.pictures, held.labels, held.features, held.rows[0][1], templates=templates[:1]
+        )
+        console.print(f"page about it: [bold]{page}[/]")
 
 
 def evaluate(
@@ -247,7 +260,8 @@ def evaluate(
     if left_out:
         console.print(f"[yellow]{len(left_out)} unreadable images left out:[/] {left_out[0]}", soft_wrap=True)
     templates = template or description.get("templates") or images.templates
-    scores = _compare(console, classifier, bank, images, items, templates, verbose)
+    held = _held_out(classifier, bank, images, items, templates)
+    scores = _compare(console, list(classifier.classes_), held, verbose)
     if format == "json":
         typer.echo(
             json.dumps(
@@ -420,53 +434,59 @@ def _readable(
     return kept, [str(error) for error in bad.values()]
 
 
-def _compare(
-    console: Console,
-    classifier: object,
-    bank: FeatureBank,
-    images: Benchmark,
-    items: Sequence[Item],
-    templates: Sequence[str],
-    verbose: bool,
-) -> dict[str, float]:
-    """Print and return the accuracy of the zero-shot prompt and of the learned one on the same images."""
+class _HeldOut(NamedTuple):
+    """Labelled images to measure on, and the class features of each way to classify them (the learned prompt last)."""
+
+    pictures: list[Path]
+    labels: Tensor
+    features: Tensor
+    rows: list[tuple[str, Tensor]]
+
+
+def _held_out(
+    classifier: PromptClassifier, bank: FeatureBank, images: Benchmark, items: Sequence[Item], templates: Sequence[str]
+) -> _HeldOut:
     import torch
-    from rich.table import Table
 
-    from slimprompt.classifier import PromptClassifier
-    from slimprompt.evaluation import accuracy, per_class_accuracy, zero_shot_features
+    from slimprompt.evaluation import zero_shot_features
 
-    assert isinstance(classifier, PromptClassifier)
     if not items:
         raise InputError("there are no readable images to measure on")
-    index = {name: label for label, name in enumerate(classifier.classes_)}
-    labels = torch.tensor([index[item.class_name] for item in items])
-    features = bank.features([images.path(item) for item in items])
-    rows: list[tuple[str, Tensor]] = [
-        (
-            f"zero-shot, “{templates[0]}”" if len(templates) == 1 else f"zero-shot, {len(templates)} templates",
-            zero_shot_features(bank.backbone, list(classifier.classes_), templates),
-        ),
-        ("learned prompt", classifier.text_features_),
-    ]
+    names = list(classifier.classes_)
+    pictures = [images.path(item) for item in items]
+    labels = torch.tensor([names.index(item.class_name) for item in items])
+    rows = [(f"zero-shot, “{templates[0]}”", zero_shot_features(bank.backbone, names, templates[:1]))]
+    if len(templates) > 1:
+        rows.append(
+            (f"zero-shot, {len(templates)} templates averaged", zero_shot_features(bank.backbone, names, templates))
+        )
+    rows.append(("learned prompt", classifier.text_features_))
+    return _HeldOut(pictures, labels, bank.features(pictures), rows)
+
+
+def _compare(console: Console, names: Sequence[str], held_out: _HeldOut, verbose: bool) -> dict[str, float]:
+    """Print and return the accuracy of the zero-shot prompt and of the learned one on the same images."""
+    from rich.table import Table
+
+    from slimprompt.evaluation import accuracy, per_class_accuracy
+
+    _, labels, features, rows = held_out
     scores = [accuracy(features, text, labels) for _, text in rows]
     table = Table("", box=None, pad_edge=False)
     table.add_column("accuracy", justify="right")
     for (title, _), score in zip(rows, scores, strict=True):
         table.add_row(title, f"{score:.1f} %")
-    table.add_row(
-        f"[dim]chance ({len(classifier.classes_)} classes)[/]", f"[dim]{100 / len(classifier.classes_):.1f} %[/]"
-    )
+    table.add_row(f"[dim]chance ({len(names)} classes)[/]", f"[dim]{100 / len(names):.1f} %[/]")
     console.print(table)
     if verbose:
         detail = Table("class", box=None, pad_edge=False)
         for heading in ("images", "zero-shot", "prompt"):
             detail.add_column(heading, justify="right")
-        by_class = [per_class_accuracy(features, text, labels) for _, text in rows]
-        for name, (before, count), (after, _) in zip(classifier.classes_, *by_class, strict=True):
+        by_class = [per_class_accuracy(features, text, labels) for _, text in (rows[0], rows[-1])]
+        for name, (before, count), (after, _) in zip(names, *by_class, strict=True):
             detail.add_row(str(name), str(count), *(f"{value:.0f} %" if count else "–" for value in (before, after)))
         console.print(detail)
-    return {"zero_shot": scores[0], "prompt": scores[1], "chance": 100 / len(classifier.classes_)}
+    return {"zero_shot": scores[0], "prompt": scores[-1], "chance": 100 / len(names)}
 
 
 def _image_files(given: Sequence[Path]) -> list[Path]:

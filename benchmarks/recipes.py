@@ -1,0 +1,157 @@
+"""Is recipe `fast` as good as recipe `paper`, in how many text passes?
+
+    python benchmarks/recipes.py --results recipes.jsonl [--recipes paper fast] [--benchmarks pocket-sketch pocket-negative]
+
+Every recipe on the pocket benchmarks, all four variant families (dense, joint, fixed-B, fixed-A), 1/4/16 shots, three seeds: accuracy
+on all classes, and seen, new and H with the base half trained. Runs are kept in the results file, so that the command goes on where it
+stopped and other recipes can be added: a recipe is a name or a JSON object of its fields. Prints the paired difference to the first
+recipe with a 90 % interval over matched cells (equivalent within a margin if the interval lies inside it).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+VARIANTS = {"dense": (None, None), "joint": (4, None), "fixed-B": (4, "orthogonal"), "fixed-A": (4, "svd")}
+
+
+def recipe_of(text: str) -> Any:
+    from slimprompt.recipe import RECIPES, Recipe
+
+    return RECIPES[text] if text in RECIPES else Recipe(**json.loads(text))
+
+
+@lru_cache
+def bank(backbone: str) -> Any:
+    import torch
+
+    from slimprompt import FeatureBank, load_backbone
+
+    torch.set_num_threads(1)
+    return FeatureBank(load_backbone(backbone, device="cpu"))
+
+
+def task(text: str, backbone: str, benchmark: str, split: str, shots: int, seed: int) -> list[dict[str, Any]]:
+    """One draw, all variants."""
+    import torch
+
+    from slimprompt import SharedPrefixTextEncoder, start_prompt
+    from slimprompt.data import base_new, few_shot, load_benchmark
+    from slimprompt.evaluation import accuracy, harmonic_mean
+    from slimprompt.training import fit_prompt
+
+    images, recipe = bank(backbone), recipe_of(text)
+    draw = few_shot(load_benchmark(benchmark), shots, seed)
+    parts = {"accuracy": draw} if split == "all" else dict(zip(("seen", "unseen"), base_new(draw), strict=True))
+    train = next(iter(parts.values()))
+    pictures, labels = [train.path(item) for item in train.train], [item.label for item in train.train]
+    rows = []
+    for variant, (rank, basis) in VARIANTS.items():
+        prompt = start_prompt(variant, width=images.backbone.text_width, seed=seed, rank=rank, basis=basis)
+        started = time.process_time()
+        curve = fit_prompt(prompt, images, pictures, labels, train.class_names, recipe, seed=seed)
+        row: dict[str, Any] = {
+            "cpu_seconds": time.process_time() - started,
+            "passes": len(curve) * recipe.steps_per_epoch(len(labels)),
+            "loss": curve[-1].loss,
+        }
+        for metric, part in parts.items():
+            text_features = SharedPrefixTextEncoder(images.backbone, part.class_names, 16)(prompt().detach())
+            features = images.features([part.path(item) for item in part.test])
+            row[metric] = accuracy(features, text_features, torch.tensor([item.label for item in part.test]))
+        if split == "base":
+            row["harmonic"] = harmonic_mean(row["seen"], row["unseen"])
+        rows.append(
+            {
+                "recipe": text,
+                "backbone": backbone,
+                "benchmark": benchmark,
+                "split": split,
+                "shots": shots,
+                "seed": seed,
+                "variant": variant,
+                **row,
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=Path("recipes.jsonl"))
+    parser.add_argument(
+        "--recipes", nargs="+", default=["paper", "fast"], help="names or JSON objects; the first is the reference"
+    )
+    parser.add_argument("--backbones", nargs="+", default=["pocket"])
+    parser.add_argument("--benchmarks", nargs="+", default=["pocket-sketch", "pocket-negative"])
+    parser.add_argument("--shots", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    options = parser.parse_args()
+    rows = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
+    done = {tuple(row[key] for key in ("recipe", "backbone", "benchmark", "split", "shots", "seed")) for row in rows}
+    tasks = [
+        key
+        for key in product(
+            options.recipes, options.backbones, options.benchmarks, ("all", "base"), options.shots, options.seeds
+        )
+        if key not in done
+    ]
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with ProcessPoolExecutor(options.workers) as pool, options.results.open("a") as file:
+        for number, future in enumerate(as_completed([pool.submit(task, *key) for key in tasks]), 1):
+            for row in future.result():
+                file.write(json.dumps(row) + "\n")
+                rows.append(row)
+            file.flush()
+            print(f"\r{number}/{len(tasks)}", end="", flush=True)
+    print()
+    report(rows, options.recipes)
+
+
+def report(rows: list[dict[str, Any]], recipes: list[str]) -> None:
+    import numpy as np
+    from scipy.stats import t as student
+
+    cells: dict[tuple, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for row in rows:
+        cells[tuple(row[key] for key in ("backbone", "benchmark", "split", "shots", "seed", "variant"))][
+            row["recipe"]
+        ] = row
+    for recipe in recipes:
+        chosen = {key: cell for key, cell in cells.items() if recipe in cell and recipes[0] in cell}
+        passes = [sum(cell[name]["passes"] for cell in chosen.values()) for name in (recipes[0], recipe)]
+        fewest = min(
+            (cell[recipes[0]]["passes"] / cell[recipe]["passes"] for cell in chosen.values()), default=float("nan")
+        )
+        print(
+            f"\n{recipe}\n  text passes {passes[1]:,} against {passes[0]:,}: {passes[0] / max(passes[1], 1):.1f}x fewer (at least {fewest:.1f}x)"
+        )
+        for metric in ("accuracy", "seen", "unseen", "harmonic"):
+            groups: dict[str, list[float]] = defaultdict(list)
+            values: dict[str, list[float]] = defaultdict(list)
+            for key, cell in chosen.items():
+                if metric in cell[recipe]:
+                    difference = cell[recipe][metric] - cell[recipes[0]][metric]
+                    for name in ("all", key[5], f"{key[3]} shots"):
+                        groups[name].append(difference)
+                        values[name].append(cell[recipe][metric])
+            parts = []
+            for name, differences in groups.items():
+                n = len(differences)
+                half = student.ppf(0.95, n - 1) * np.std(differences, ddof=1) / np.sqrt(n) if n > 1 else float("nan")
+                parts.append(f"{name} {np.mean(values[name]):.1f} ({np.mean(differences):+.2f} ± {half:.2f}, n {n})")
+            print(f"  {metric:9s} " + "; ".join(parts))
+
+
+if __name__ == "__main__":
+    main()
