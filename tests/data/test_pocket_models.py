@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from functools import lru_cache
 from pathlib import Path
 
@@ -60,6 +61,17 @@ def test_every_word_of_the_benchmarks_was_trained() -> None:
         for benchmark in POCKET_BENCHMARKS.values():
             for template in (*benchmark.templates, benchmark.style_template):
                 assert all(set(backbone.tokenize(template.format(n))) <= rows for n in benchmark.class_names)
+
+
+def test_the_documents_print_the_published_values() -> None:
+    facts = [json.loads((MODELS / f"{name}.facts.json").read_text())["held_out"] for name in NAMES]
+    documents = [MODELS / "README.md", Path(__file__).parents[2] / "docs" / "pocket.md"]
+    for document in documents:
+        text = document.read_text(encoding="utf-8")
+        for name in POCKET_BENCHMARKS:
+            values = [facts[0][name]["chance"]] + [row[name][key] for row in facts for key in ("plain", "style")]
+            numbers = " | ".join(f"{100 * value:.1f}" for value in values)
+            assert re.search(rf"^\| `{name}` \|.* {re.escape(numbers)} \|$", text, re.MULTILINE), (document, name)
 
 
 @pytest.mark.parametrize("name", POCKET_BENCHMARKS)
