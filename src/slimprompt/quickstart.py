@@ -92,11 +92,18 @@ class Quickstart:
     seconds: float
 
 
-def quickstart_specs(benchmark: str, recipe: Recipe = RECIPE) -> list[RunSpec]:
+def quickstart_specs(benchmark: str, recipe: Recipe | None = None) -> list[RunSpec]:
     """3 arms × 3 shot counts × 3 seeds, on all classes and on half of them: 54 runs."""
     return [
         RunSpec(
-            backbone=BACKBONE, dataset=benchmark, split=split, shots=shots, seed=seed, n_ctx=N_CTX, recipe=recipe, **arm
+            backbone=BACKBONE,
+            dataset=benchmark,
+            split=split,
+            shots=shots,
+            seed=seed,
+            n_ctx=N_CTX,
+            recipe=recipe or RECIPE,
+            **arm,
         )
         for seed in SEEDS
         for shots in SHOTS
@@ -109,7 +116,7 @@ def run_quickstart(
     out: Path,
     benchmark: str = "pocket-sketch",
     *,
-    recipe: Recipe = RECIPE,
+    recipe: Recipe | None = None,
     workers: int | None = None,
     n_pictures: int = 12,
 ) -> Quickstart:
@@ -137,7 +144,7 @@ def run_quickstart(
     return Quickstart(
         benchmark=images,
         title=POCKET_BENCHMARKS[benchmark].title,
-        recipe=recipe,
+        recipe=recipe or RECIPE,
         records=records,
         lines=tuple(table_lines(records)),
         chance=_chance(records),

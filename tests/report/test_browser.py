@@ -1,0 +1,195 @@
+"""The pages in a real browser (Chromium), where there is one: sorting, filtering, the way to the runs, no overflow."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+import torch
+from PIL import Image
+from torch.nn import functional as F
+
+from slimprompt.backbone import Backbone
+from slimprompt.classifier import PromptClassifier
+from slimprompt.recipe import Recipe
+from slimprompt.report.fit_page import write_fit_page
+from slimprompt.report.page import build_report, write_report
+from synthetic_runs import write_study
+
+webdriver = pytest.importorskip(
+    "selenium.webdriver", reason="selenium is not installed (pip install 'slimprompt[dev]')"
+)
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="there is no Chromium with its chromedriver here")
+
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    root = tmp_path_factory.mktemp("browser")
+    write_study(root / "runs", backbones=("pocket",), datasets=("dtd", "food101"), seeds=(1, 2))
+    return write_report(build_report(root / "runs"), root / "report").as_uri()
+
+
+@pytest.fixture(scope="module")
+def fit_page(tiny: Backbone, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A page about a bad prompt for classes with awkward names."""
+    names = ["x" * 120, "<b>bold</b> & 'quoted'", "plain"]
+    images = [Image.new("RGB", (32, 32), colour) for colour in ("red", "green", "blue")]
+    recipe = Recipe(epochs=1, views=0)
+    classifier = PromptClassifier(tiny, recipe=recipe, n_ctx=4, rank=2, cache=False).fit(images, names)
+    labels = torch.tensor([0, 1, 2])
+    features = F.normalize(classifier.text_features_, dim=-1)[[1, 2, 0]]
+    path = tmp_path_factory.mktemp("fit") / "fit.html"
+    zero_shot = classifier.text_features_
+    return write_fit_page(path, classifier, images, labels, features, zero_shot, templates=["{}"]).as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(BROWSER)
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    yield driver
+    driver.quit()
+
+
+def opened(browser: webdriver.Chrome, page: str, width: int = 1280) -> webdriver.Chrome:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get("about:blank")  # so that the page is loaded anew, whatever its anchor
+    browser.get(page)
+    return browser
+
+
+def column(browser: webdriver.Chrome, table: str, place: int) -> list[str]:
+    script = "return [...document.getElementById(arguments[0]).tBodies[0].rows].map(r => r.cells[arguments[1]].textContent.trim())"
+    return browser.execute_script(script, table, place)
+
+
+@pytest.mark.parametrize("name", ["page", "fit_page"])
+def test_no_errors_and_nothing_is_fetched(browser: webdriver.Chrome, name: str, request: pytest.FixtureRequest):
+    browser.get("data:text/html,<script>throw Error('seen')</script>")
+    assert "seen" in str(browser.get_log("browser"))  # errors are noticed at all
+    opened(browser, request.getfixturevalue(name))
+    assert browser.get_log("browser") == []
+    fetched = browser.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
+    assert [name for name in fetched if not name.startswith("data:")] == []
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("name", ["page", "fit_page"])
+def test_the_page_fits_its_width(browser: webdriver.Chrome, name: str, width: int, request: pytest.FixtureRequest):
+    opened(browser, request.getfixturevalue(name), width)
+    browser.execute_script("for (const one of document.querySelectorAll('details')) one.open = true")
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    script = """return [...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, .plot, .skip, dialog, .hidden-label')
+        && e.getBoundingClientRect().right > arguments[0] + 1).map(e => e.outerHTML.slice(0, 80))"""
+    assert browser.execute_script(script, width) == []
+
+
+def test_a_click_on_a_title_sorts_and_says_so(browser: webdriver.Chrome, page: str):
+    opened(browser, page)
+    header = browser.find_element("css selector", "#table-runs thead tr:last-child th:nth-child(8)")
+    before = column(browser, "table-runs", 7)
+    header.find_element("tag name", "button").click()
+    assert header.get_attribute("aria-sort") == "ascending"
+    rising = column(browser, "table-runs", 7)
+    numbers = [float(text) for text in rising if text != "—"]
+    assert numbers == sorted(numbers) and len(numbers) > 20
+    assert set(rising[len(numbers) :]) == {"—"}  # runs without it come last
+    header.find_element("tag name", "button").click()
+    assert header.get_attribute("aria-sort") == "descending"
+    falling = column(browser, "table-runs", 7)
+    assert [float(text) for text in falling[: len(numbers)]] == numbers[::-1] and set(falling[len(numbers) :]) == {"—"}
+    other = browser.find_element("css selector", "#table-runs thead tr:last-child th:nth-child(3)")
+    other.find_element("tag name", "button").click()
+    assert header.get_attribute("aria-sort") is None and other.get_attribute("aria-sort") == "ascending"
+    for _ in range(2):
+        other.find_element("tag name", "button").click()
+    assert other.get_attribute("aria-sort") is None
+    assert column(browser, "table-runs", 7) == before
+
+
+def test_sorting_works_from_the_keyboard(browser: webdriver.Chrome, page: str):
+    opened(browser, page)
+    button = browser.find_element("css selector", "#table-glance thead tr:last-child th:last-child button")
+    button.send_keys("\ue007")  # enter
+    script = "return [...document.getElementById('table-glance').tBodies[0].rows].map(r => Number(r.cells[r.cells.length - 1].dataset.v))"
+    values = browser.execute_script(script)
+    assert values == sorted(values) and len(set(values)) > 2
+
+
+def test_typing_filters_rows_and_counts_them(browser: webdriver.Chrome, page: str):
+    opened(browser, page)
+    tools = browser.find_element("css selector", ".tools[data-for=table-runs]")
+    tools.find_element("tag name", "input").send_keys("food101 BASE dense")
+    script = "return [...document.getElementById('table-runs').tBodies[0].rows].filter(r => !r.hidden).map(r => r.textContent)"
+    shown = browser.execute_script(script)
+    assert shown and all("Food101" in row and "base" in row and "dense" in row for row in shown)
+    total = browser.execute_script("return document.getElementById('table-runs').tBodies[0].rows.length")
+    assert tools.find_element("tag name", "output").text == f"{len(shown)} of {total} shown"
+    tools.find_element("tag name", "input").clear()
+    tools.find_element("tag name", "input").send_keys(" ")
+    assert len(browser.execute_script(script)) == total and tools.find_element("tag name", "output").text == ""
+
+
+def test_claims_are_filtered_by_verdict(browser: webdriver.Chrome, page: str):
+    opened(browser, page)
+    script = """const select = document.querySelector('.tools[data-for=claim-list] select');
+        select.value = 'holds'; select.dispatchEvent(new Event('input'));
+        return [...document.getElementById('claim-list').children].map(c => [c.hidden, c.dataset.kind])"""
+    claims = browser.execute_script(script)
+    assert all(hidden == ("holds" not in kind.split("|")) for hidden, kind in claims)
+    assert len({hidden for hidden, _ in claims}) == 2
+
+
+def test_a_number_leads_to_its_runs(browser: webdriver.Chrome, page: str):
+    opened(browser, page)
+    link = browser.find_element("css selector", "#table-glance a.n")
+    numbers = str(link.get_attribute("data-runs")).split()
+    link.click()
+    dialog = browser.find_element("id", "origin")
+    assert dialog.is_displayed()
+    titles = [entry.text for entry in dialog.find_elements("css selector", "li a")]
+    assert len(titles) == len(numbers) > 1
+    wanted = browser.execute_script("return document.getElementById('run-' + arguments[0]).dataset.title", numbers[0])
+    assert titles[0] == wanted
+    dialog.find_element("css selector", "li a").click()
+    assert not dialog.is_displayed()
+    assert browser.current_url.endswith(f"#run-{numbers[0]}")
+    top = browser.execute_script(
+        "return document.getElementById('run-' + arguments[0]).getBoundingClientRect().top", numbers[0]
+    )
+    assert 0 <= top < 900
+
+
+def test_print_opens_what_is_folded(browser: webdriver.Chrome, page: str):
+    opened(browser, page)
+    count = "return document.querySelectorAll('details[open]').length"
+    before = browser.execute_script(count)
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")
+    assert browser.execute_script(count) == browser.execute_script("return document.querySelectorAll('details').length")
+    browser.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert browser.execute_script(count) == before
+
+
+def test_a_link_into_a_folded_part_opens_it(browser: webdriver.Chrome, page: str):
+    opened(browser, f"{page}#table-rank_sweep")
+    assert browser.find_element("id", "table-rank_sweep").is_displayed()

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch.nn import functional as F
+
+from report.test_page import Page
+from slimprompt.backbone import Backbone
+from slimprompt.classifier import PromptClassifier
+from slimprompt.errors import InputError
+from slimprompt.evaluation import zero_shot_features
+from slimprompt.recipe import Recipe
+from slimprompt.report.fit_page import FitFindings, nearest_words, study_fit, write_fit_page
+
+NAMES = ['<b>cat</b> & "dog"', "a $5 fish", "plain"]
+
+
+@pytest.fixture(scope="module")
+def classifier(tiny: Backbone) -> PromptClassifier:
+    colours = dict(zip(NAMES, ("red", "green", "blue"), strict=True))
+    images = [Image.new("RGB", (32, 32), colours[name]) for name in NAMES for _ in range(2)]
+    labels = [name for name in NAMES for _ in range(2)]
+    recipe = Recipe(epochs=2, views=0)
+    return PromptClassifier(tiny, recipe=recipe, n_ctx=4, rank=2, cache=False).fit(images, labels)
+
+
+def planted(classifier: PromptClassifier, said: list[int]) -> torch.Tensor:
+    """Image features that the classifier takes for the classes `said`: the classes' own text features."""
+    return F.normalize(classifier.text_features_, dim=-1)[said]
+
+
+@pytest.fixture(scope="module")
+def findings(classifier: PromptClassifier) -> FitFindings:
+    # Truth 0 0 0 1 1 2; the prompt says 0 0 1 1 1 0. Zero-shot features are the prompt's with classes 0 and 1 swapped.
+    labels, said = torch.tensor([0, 0, 0, 1, 1, 2]), [0, 0, 1, 1, 1, 0]
+    swapped = classifier.text_features_[[1, 0, 2]]
+    pictures = [Image.new("RGB", (8, 200), "red")] * 6
+    return study_fit(classifier, pictures, labels, planted(classifier, said), swapped)
+
+
+def test_accuracies_and_who_was_right_by_hand(findings: FitFindings):
+    assert findings.prompt.value == pytest.approx(100 * 4 / 6)
+    assert findings.zero_shot.value == pytest.approx(100 * 1 / 6)
+    assert 0 <= findings.prompt.low < findings.prompt.value < findings.prompt.high <= 100
+    assert findings.agreement == {"both right": 0, "only the learned prompt": 4, "only zero-shot": 1, "both wrong": 1}
+    assert findings.p_value == pytest.approx(2 * 6 / 32)  # binomial(5, ½): P(≥ 4) = 6/32
+
+
+def test_per_class_and_confused_pairs_by_hand(findings: FitFindings, classifier: PromptClassifier):
+    names = [str(name) for name in classifier.classes_]
+    assert [row.labels for row in findings.classes.rows] == list(zip(names, "321", strict=True))
+    learned = [row.cells[1].value for row in findings.classes.rows]
+    assert learned == pytest.approx([100 * 2 / 3, 100.0, 0.0])
+    pairs = [(row.labels, row.cells[0].value, row.cells[1].value) for row in findings.confused.rows]
+    assert pairs[0][0] == (names[0], names[1]) and pairs[0][1:] == pytest.approx((1.0, 100 / 3))
+    assert pairs[1] == ((names[2], names[0]), 1.0, 100.0)
+
+
+def test_mistakes_come_with_their_picture_most_confident_first(findings: FitFindings, classifier: PromptClassifier):
+    assert findings.n_mistakes == len(findings.mistakes) == 2
+    sure = [one.confidence for one in findings.mistakes]
+    assert sure == sorted(sure, reverse=True)
+    names = [str(name) for name in classifier.classes_]
+    assert {(one.true, one.predicted) for one in findings.mistakes} == {(names[0], names[1]), (names[2], names[0])}
+    assert all(one.thumbnail.startswith("data:image/") and one.of_true < one.confidence for one in findings.mistakes)
+
+
+def test_a_context_vector_that_is_a_word_finds_it(tiny: Backbone):
+    tokens = tiny.tokenize("elephant")
+    table = tiny.text_tower.token_embedding.weight.detach()
+    context = torch.stack([table[tokens[1]], table[tokens[1]] + 1e-3])
+    words, distance, norm = nearest_words(tiny, context, n_words=3)
+    assert [one.place for one in words] == [1, 2]
+    assert words[0].words[0] == ("elephant", pytest.approx(0.0, abs=1e-4))
+    assert words[1].words[0][0] == "elephant" and words[1].words[0][1] == pytest.approx(
+        1e-3 * table.shape[1] ** 0.5, rel=0.05
+    )
+    assert len(words[0].words) == 3 and words[0].words[1][1] > 0
+    assert distance > 0 and norm == pytest.approx(float(table.norm(dim=1).median()))
+
+
+def test_the_page_shows_it_all_and_escapes_names(classifier: PromptClassifier, tmp_path: Path):
+    names = [str(name) for name in classifier.classes_]
+    picture = tmp_path / "x & 'y'.png"
+    Image.new("RGB", (30, 20), "blue").save(picture)
+    labels = torch.tensor([0, 1, 2, 2])
+    zero_shot = zero_shot_features(classifier.backbone_, names, ["a photo of a {}."])
+    path = write_fit_page(
+        tmp_path / "sub" / "fit.html",
+        classifier,
+        [picture] * 4,
+        labels,
+        planted(classifier, [0, 1, 2, 1]),
+        zero_shot,
+        templates=["a photo of a {}."],
+        facts=[("Training images", "2 <per> class")],
+    )
+    text = path.read_text(encoding="utf-8")
+    page = Page(text)
+    assert text.count("<script") == 1 and "<b>cat" not in text
+    shown = "".join(page.words)
+    for part in (*names, "2 <per> class", "a photo of a {}.", "usually not meaningful", "x & 'y'.png", "2 epochs"):
+        assert part in shown, part
+    assert "pocket world" not in shown
+    (image,) = page.all("img")
+    assert str(image["src"]).startswith("data:image/")
+    assert len(page.all("svg", role="img")) == 2  # learning curve, confusion matrix
+    assert "75.0 %" in shown
+
+
+def test_a_perfect_prompt_has_no_mistakes_to_show(classifier: PromptClassifier, tmp_path: Path):
+    path = write_fit_page(
+        tmp_path / "fit.html",
+        classifier,
+        [Image.new("RGB", (8, 8))] * 3,
+        torch.tensor([0, 1, 2]),
+        planted(classifier, [0, 1, 2]),
+        classifier.text_features_,
+        templates=["{}"],
+    )
+    text = Page(path.read_text(encoding="utf-8")).text
+    assert "There are none on these images." in text and "No class was taken for another." in text
+
+
+def test_no_images_is_an_error(classifier: PromptClassifier):
+    nothing = torch.empty(0, dtype=torch.long)
+    with pytest.raises(InputError, match="no images to report on"):
+        study_fit(classifier, [], nothing, torch.empty(0, 24), classifier.text_features_)
