@@ -160,7 +160,7 @@ def _plan_backbone(
     groups: dict[tuple[str, str], list[RunSpec]] = defaultdict(list)
     for spec in specs:
         groups[spec.dataset, spec.split].append(spec)
-    for (dataset, split), mine in groups.items():
+    for (dataset, split), mine in sorted(groups.items()):
         steps = sum(draws.steps(spec) for spec in mine)
         span = (min(map(tokens, mine)), max(map(tokens, mine))) if tokens else None
         total = sum(draws.steps(spec) * tokens(spec) for spec in mine) if tokens else None
@@ -168,7 +168,7 @@ def _plan_backbone(
         plan.steps += steps
         plan.tokens += total or 0
     features = 0
-    for dataset in dict.fromkeys(spec.dataset for spec in specs):
+    for dataset in sorted({spec.dataset for spec in specs}):
         test, train = draws.features([spec for spec in specs if spec.dataset == dataset])
         plan.banks.append(Bank(name, dataset, test, train))
         test, train = draws.features([spec for spec in todo if spec.dataset == dataset])

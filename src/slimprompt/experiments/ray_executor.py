@@ -6,6 +6,7 @@ made twice, so a second try loses nothing and doubles nothing.
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -91,9 +92,12 @@ def _connect(ray: Any, address: str | None) -> None:
     try:
         if address is None:
             ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="error")
-        else:
-            ray.init(address=address, log_to_driver=False, logging_level="error")
-    except (ConnectionError, ValueError, RuntimeError) as error:
+            return
+        host, colon, port = address.rpartition(":")
+        if colon and port.isdigit() and "://" not in address:  # Ray itself would try for minutes
+            socket.create_connection((host, int(port)), timeout=10).close()
+        ray.init(address=address, log_to_driver=False, logging_level="error")
+    except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         if address is None:
             raise InputError(f"cannot start Ray on this machine: {reason}") from None

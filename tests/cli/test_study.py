@@ -1,0 +1,212 @@
+"""`slimprompt study` and `slimprompt runs` as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from slimprompt.cli import app
+from slimprompt.errors import InputError
+from slimprompt.experiments.execute import InlineExecutor, run_study
+from slimprompt.experiments.run import Execution
+from slimprompt.experiments.studies import read_grid, study_specs
+from tests.experiments.conftest import collections, fingerprints, tiny_folder  # noqa: F401 (fixtures)
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`slimprompt …` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> Result:
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    return call
+
+
+@pytest.fixture
+def grid_file(tmp_path: Path, tiny_folder: str, collections: dict[str, str]) -> Path:  # noqa: F811
+    """A headline study of 6 runs."""
+    path = tmp_path / "my-grid.yaml"
+    path.write_text(
+        "study: headline\n"
+        f"backbones: {tiny_folder}\n"
+        f"datasets: [{', '.join(collections.values())}]\n"
+        "shots: 1\nseeds: [1]\nranks: [2]\nn_ctx: 4\nshort_ctx: 2\n"
+        "recipe: {epochs: 12, views: 2, batch_size: 4}\n"
+    )
+    return path
+
+
+def test_without_a_name_it_lists_the_studies(run: Run) -> None:
+    lines = run("study").stdout.splitlines()
+    assert any(line.split()[:2] == ["all", "3,540"] for line in lines)
+    assert any(line.split()[:2] == ["base-to-new", "630"] for line in lines)
+
+
+def test_the_papers_plan_counts_its_runs_without_data_or_weights(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLIMPROMPT_DATA", raising=False)
+    result = run("study", "all", "--plan")
+    assert result.exit_code == 0
+    assert "3,540 runs, 0 of them complete in runs" in result.stdout
+    assert "not estimated: caltech101: no data root for caltech101" in result.stdout
+    assert "about" not in result.stdout  # no time is given that leaves something out
+    assert not Path("runs").exists()
+
+
+def test_plan_for_people_and_machines(run: Run, grid_file: Path) -> None:
+    text = run("study", grid_file, "--plan", "--workers", 2).stdout
+    assert "6 runs, 0 of them complete in runs" in text
+    assert "with 2 workers" in text and "on disk" in text
+    data = json.loads(run("study", grid_file, "--plan", "--json", "--shots", "1,2").stdout)
+    assert data["runs"] == 12
+    assert data["seconds"] > 0
+    assert not Path("runs").exists()
+
+
+def test_a_study_from_start_to_end(run: Run, grid_file: Path) -> None:
+    first = run("study", grid_file, "--workers", 1)
+    assert first.exit_code == 0, first.output
+    assert "6 of 6 runs complete in runs" in first.stdout
+    assert "[6/6]" in first.stderr and "zero-shot" in first.stderr  # not a terminal: one line per run
+    again = run("study", grid_file, "--workers", 1, "--shots", "1,2", "--json")
+    outcome = json.loads(again.stdout)
+    assert (len(outcome["present"]), len(outcome["complete"]), outcome["failed"]) == (6, 6, [])
+
+    table = run("runs", "list", "--where", "variant=dense", "--where", "shots=2").stdout
+    assert "4 runs in runs" in table and "dense m4" in table and "joint" not in table
+
+    name = outcome["complete"][0]
+    shown = run("runs", "show", name[:10]).stdout
+    assert name in shown and "recipe.epochs" in shown and "learning rate" in shown and "█" in shown
+    assert json.loads(run("runs", "show", name, "--json").stdout)["status"] == "complete"
+
+    kept = run("runs", "rm", name, "--where", "shots=1")
+    assert "no run meets that" in kept.stdout
+    assert run("runs", "rm", name).exit_code == 1  # nobody answered the question
+    assert Path("runs", name).exists()
+    assert "4 runs deleted" in run("runs", "rm", "--where", "variant=dense", "--where", "shots=2", "--yes").stdout
+    assert len(list(Path("runs").iterdir())) == 8
+
+
+def test_the_command_is_in_the_record(run: Run, grid_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/slimprompt", "study", "my-grid.yaml", "--epochs", "1"])
+    run("study", grid_file, "--workers", 1, "--epochs", 1, "--views", 0)
+    record = json.loads(next(Path("runs").glob("*/record.json")).read_text())
+    assert record["invocation"] == ["slimprompt", "study", "my-grid.yaml", "--epochs", "1"]
+    assert (record["spec"]["recipe"]["epochs"], record["spec"]["recipe"]["views"]) == (1, 0)
+    assert record["spec"]["recipe"]["batch_size"] == 4  # the rest of the file's recipe stays
+
+
+def test_failures_are_listed_and_the_exit_code_tells(run: Run, grid_file: Path) -> None:
+    grid_file.write_text(grid_file.read_text().replace("epochs: 12", "epochs: 2, lr: 1.0e+30"))
+    result = run("study", grid_file, "--workers", 1)
+    assert result.exit_code == 1
+    assert "0 of 6 runs complete" in result.stdout
+    assert "the loss became" in result.stdout and "tries failed runs again" in result.stdout
+    assert "6 failed" in run("runs", "list").stdout
+    name = next(Path("runs").iterdir()).name
+    assert "Traceback" in run("runs", "show", name).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("study", "hedline"), "unknown study 'hedline'; did you mean 'headline'"),
+        (("study", "headline", "--datasets", "dtdd"), "unknown benchmark 'dtdd'; did you mean 'dtd'"),
+        (("study", "headline", "--shots", "one"), "--shots takes whole numbers"),
+        (("study", "headline", "--executor", "rey"), "unknown executor 'rey'; did you mean 'ray'"),
+        (("study", "headline", "--address", "auto"), "are for the Ray executor"),
+        (("study", "nothing.yaml"), "cannot read the grid file nothing.yaml"),
+        (("runs", "list"), "no runs folder at runs"),
+        (("runs", "show", "abc"), "no run in runs begins with 'abc'"),
+        (("runs", "rm"), "which runs?"),
+    ],
+)
+def test_mistakes_are_explained(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    result = run(*arguments)
+    assert isinstance(result.exception, InputError)
+    assert message in str(result.exception)
+
+
+# --- stopped and killed ----------------------------------------------------------------------------------------------
+
+
+def start(grid_file: Path, runs: Path, **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from slimprompt.cli import main; main()", "study", grid_file.name]
+    return subprocess.Popen(
+        [*command, "--workers", "2", "--runs", str(runs), "--device", "cpu"],
+        cwd=grid_file.parent,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+
+
+def wait_for_runs(runs: Path, count: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while len(list(runs.glob("[0-9a-f]*/record.json"))) < count:
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
+        time.sleep(0.02)
+
+
+def members(group: int) -> list[int]:
+    """Processes of a process group that are still there."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_interrupted_then_killed_then_finished(grid_file: Path, tmp_path: Path) -> None:
+    grid_file.write_text(grid_file.read_text().replace("seeds: [1]", "seeds: [1, 2]"))
+    runs = tmp_path / "disturbed"
+    process = start(grid_file, runs)
+    wait_for_runs(runs, 1, process)
+    os.killpg(process.pid, signal.SIGINT)  # Ctrl-C goes to the whole group
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 130
+    assert "stopped" in output and "the same command goes on where this one stopped" in output
+    assert "Traceback" not in output
+    assert members(process.pid) == []
+    assert not list(runs.glob(".*"))  # nothing half written
+
+    there = len(list(runs.iterdir()))
+    assert there < 12
+    process = start(grid_file, runs)
+    wait_for_runs(runs, there + 1, process)
+    process.kill()  # only the main process: its workers notice by themselves
+    process.communicate()
+    deadline = time.monotonic() + 60
+    while members(process.pid):
+        assert time.monotonic() < deadline, "workers outlive the study"
+        time.sleep(0.1)
+
+    process = start(grid_file, runs)
+    output = process.communicate(timeout=240)[0]
+    assert process.returncode == 0, output
+    assert "12 of 12 runs complete" in output
+
+    execution = Execution(runs=tmp_path / "undisturbed", cache=tmp_path / "other cache", device="cpu")
+    run_study(study_specs(read_grid(grid_file)), execution.runs, InlineExecutor(execution))
+    assert fingerprints(runs) == fingerprints(execution.runs)
