@@ -37,7 +37,7 @@ def theory(
         Path | None, typer.Option("--data-root", help="Folder of the benchmarks; default: $SLIMPROMPT_DATA.")
     ] = None,
     shots: Annotated[int, typer.Option(min=1, help="Images per class.")] = 16,
-    steps: Annotated[int, typer.Option(min=2, help="Steps of gradient descent.")] = 40,
+    steps: Annotated[int, typer.Option(min=2, help="Steps of gradient descent.")] = 30,
     damping: Annotated[
         float | None,
         typer.Option(min=0, help="Of the local model, over the largest curvature; default: as the loss allows."),

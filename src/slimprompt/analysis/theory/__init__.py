@@ -94,7 +94,7 @@ def check_theory(
     records: Iterable[Record] = (),
     objective: Objective | None = None,
     title: str = "",
-    steps: int = 40,
+    steps: int = 30,
     relative_damping: float | None = None,
 ) -> Theory:
     """Every statement: the surrogate at (m, d, rank), the loss at the objective's own width.
@@ -156,7 +156,7 @@ def check_loss(
     rank: int,
     seed: int,
     title: str = "",
-    steps: int = 40,
+    steps: int = 30,
     relative_damping: float | None = None,
     draws: int = 16,
     replicates: int = 3,
