@@ -180,14 +180,15 @@ def test_a_number_leads_to_its_runs(browser: webdriver.Chrome, page: str):
     assert 0 <= top < 900
 
 
-def test_print_opens_what_is_folded(browser: webdriver.Chrome, page: str):
+def test_print_opens_the_folded_tables(browser: webdriver.Chrome, page: str):
     opened(browser, page)
-    count = "return document.querySelectorAll('details[open]').length"
-    before = browser.execute_script(count)
+    count = "return document.querySelectorAll('section > details[open]').length"
+    assert browser.execute_script(count) == 0
     browser.execute_script("dispatchEvent(new Event('beforeprint'))")
-    assert browser.execute_script(count) == browser.execute_script("return document.querySelectorAll('details').length")
+    every = browser.execute_script("return document.querySelectorAll('section > details').length")
+    assert browser.execute_script(count) == every > 3
     browser.execute_script("dispatchEvent(new Event('afterprint'))")
-    assert browser.execute_script(count) == before
+    assert browser.execute_script(count) == 0
 
 
 def test_a_link_into_a_folded_part_opens_it(browser: webdriver.Chrome, page: str):

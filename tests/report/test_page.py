@@ -150,6 +150,7 @@ def test_what_it_says(report: Report, page: Page):
     joint = next(row for row in glance.rows if row.labels[:3] == ("pocket", "accuracy", "4"))
     values = [cell.value for cell in joint.cells if cell.show_sd]
     assert all(isinstance(value, float) and 60 < value < 80 for value in values)
+    assert "In every row: backbone pocket, datasets 2." in text  # instead of a column each
     assert [row.labels[0] for row in report.questions.rows].count("Must B be trained?") == 2
 
 

@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,8 @@ def render_report(report: Report, *, theory: Path | None = None) -> str:
             "contents": contents,
             "report": report,
             "places": places,
+            "glance": _without_constants(report.glance),
+            "questions": _without_constants(report.questions),
             "cards": _cards(report, verdicts),
             "claims": [(name, list(same)) for name, same in groupby(report.findings, key=lambda one: one.name)],
             "verdicts": verdicts,
@@ -176,8 +178,8 @@ def glance(results: Results, records: Sequence[Record]) -> Table:
     looks: dict[str, str] = {
         "dense": "Dense",
         "dense short": "Short dense",
-        "trainable": "B and A trained",
-        "orthogonal": "Orthogonal B fixed",
+        "trainable": "Joint",
+        "orthogonal": "Fixed B",
     }
     metrics = {"accuracy": "accuracy", "seen": "seen classes", "unseen": "new classes", "harmonic": "H"}
     rows: list[Row] = []
@@ -225,6 +227,19 @@ def glance(results: Results, records: Sequence[Record]) -> Table:
         tuple(rows),
         notes,
     )
+
+
+def _without_constants(table: Table) -> Table:
+    """Label columns that say the same in every row become one sentence: the table fits a small screen better."""
+    constant = [index for index, _ in enumerate(table.headers) if len({row.labels[index] for row in table.rows}) == 1]
+    constant = constant if len(table.rows) > 1 else []
+    if not constant:
+        return table
+    kept = [index for index, _ in enumerate(table.headers) if index not in constant]
+    said = ", ".join(f"{table.headers[index].lower()} {table.rows[0].labels[index]}" for index in constant)
+    rows = tuple(replace(row, labels=tuple(row.labels[index] for index in kept)) for row in table.rows)
+    headers = tuple(table.headers[index] for index in kept)
+    return replace(table, headers=headers, rows=rows, notes=(f"In every row: {said}.", *table.notes))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

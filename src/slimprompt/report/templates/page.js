@@ -84,7 +84,7 @@ addEventListener("hashchange", reveal);
 reveal();
 let closed = [];
 addEventListener("beforeprint", () => {
-  closed = [...document.querySelectorAll("details:not([open])")];
+  closed = [...document.querySelectorAll("section > details:not([open])")];
   for (const one of closed) one.open = true;
 });
 addEventListener("afterprint", () => { for (const one of closed) one.open = false; });
