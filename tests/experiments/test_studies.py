@@ -212,3 +212,18 @@ def test_backbone_names() -> None:
     assert parse_backbone("hf-hub:org/model") == ("hf-hub:org/model", None)
     assert parse_backbone("pocket-rn") == ("pocket-rn", None)
     assert parse_backbone("ViT-B/16=/w/ViT-B-16.pt") == ("ViT-B-16", "/w/ViT-B-16.pt")
+
+
+def test_the_documentation_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
+    for name, study in STUDIES.items():
+        assert f"| `{name}` | {len(study(PAPER)):,} |" in text
+    assert f"{len(STUDIES['all'](POCKET)):,} runs" in text
+    recipe = POCKET.recipe
+    assert f"({recipe.epochs} epochs, batches" in text and f"learning rate {recipe.lr}, {recipe.views} views" in text
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-photos").mkdir()
+    (tmp_path / "grid.yaml").write_text(text.split("```yaml\n")[1].split("```")[0])
+    grid = read_grid(tmp_path / "grid.yaml")
+    assert grid.datasets == ("dtd", "oxford_pets", "my-photos/")
+    assert len(study_specs(grid)) == (2 * 3 * 2 * 3) * 3 + 4 * 3

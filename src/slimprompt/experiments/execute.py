@@ -101,6 +101,7 @@ def run_study(specs: Iterable[RunSpec], runs: Path, executor: Executor, watch: W
         remove_drafts(runs)
     schedule = _Schedule(todo, runs)
     outcome = Outcome(present=list(schedule.complete.values()))
+    weights = {(record.spec.backbone, record.spec.pretrained): record for record in outcome.present}
     watch.begin(todo, outcome.present)
     try:
         while schedule.waiting or schedule.running:
@@ -110,7 +111,7 @@ def run_study(specs: Iterable[RunSpec], runs: Path, executor: Executor, watch: W
             record = executor.collect()
             (outcome.complete if record.complete else outcome.failed).append(record)
             watch.ended(record)
-            _check_weights(record, outcome.present)
+            _check_weights(record, weights)
             for spec in schedule.end(record):
                 reason = f"its source run failed: {record.spec.title} ({record.spec.fingerprint}): {record.error}"
                 failed = store_run(runs, spec, {"status": FAILED, "error": reason})
@@ -123,17 +124,16 @@ def run_study(specs: Iterable[RunSpec], runs: Path, executor: Executor, watch: W
     return outcome
 
 
-def _check_weights(record: Record, present: list[Record]) -> None:
+def _check_weights(record: Record, present: dict[tuple[str, str | None], Record]) -> None:
     """Runs of one study are compared with each other, so they must be of the same weights."""
-    made_with = record.facts.get("backbone_fingerprint")
-    for other in present if made_with else ():
-        same_name = (other.spec.backbone, other.spec.pretrained) == (record.spec.backbone, record.spec.pretrained)
-        if same_name and other.facts.get("backbone_fingerprint") not in (made_with, None):
-            raise InputError(
-                f"{other.folder.parent} holds runs that were made with other weights of {record.spec.backbone} than the "
-                f"present ones, such as {other.spec.fingerprint}. Remove them "
-                f"(`slimprompt runs rm --where backbone={record.spec.backbone}`) or choose another --runs folder"
-            )
+    spec, made_with = record.spec, record.facts.get("backbone_fingerprint")
+    other = present.get((spec.backbone, spec.pretrained))
+    if made_with and other and other.facts.get("backbone_fingerprint") not in (made_with, None):
+        raise InputError(
+            f"{other.folder.parent} holds runs that were made with other weights of {spec.backbone} than the present ones, "
+            f"such as {other.spec.fingerprint}. Remove them (`slimprompt runs rm --where backbone={spec.backbone}`) or "
+            "choose another --runs folder"
+        )
 
 
 class _Schedule:

@@ -91,7 +91,9 @@ class RayExecutor:
 def _connect(ray: Any, address: str | None) -> None:
     try:
         if address is None:
-            ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="error")
+            # Results go to disk, so the store for objects in memory is as small as Ray allows.
+            quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
+            ray.init(address="local", object_store_memory=80_000_000, **quiet)
             return
         host, colon, port = address.rpartition(":")
         if colon and port.isdigit() and "://" not in address:  # Ray itself would try for minutes

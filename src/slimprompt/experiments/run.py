@@ -106,7 +106,7 @@ class Workbench:
         if not self.benchmark(spec.dataset).test:  # then the draw decides what is left to test on
             key += (spec.shots, spec.seed)
         if key not in self._test_sets:
-            while len(self._test_sets) >= 32:
+            while len(self._test_sets) >= 8:  # runs come sorted by dataset: older ones are hardly needed again
                 self._test_sets.pop(next(iter(self._test_sets)))
             self._test_sets[key] = {name: self._test_set(spec, part) for name, part in drawn.items()}
         return self._test_sets[key]
