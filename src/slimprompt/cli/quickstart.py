@@ -69,14 +69,14 @@ def _print(result: Quickstart) -> None:
         before = method
     console = Console(highlight=False)
     console.print(table)
-    console.print(
-        "Percent right: mean±sd over 3 seeds. seen, new: trained on half of the classes. H: harmonic mean.", style="dim"
-    )
+    console.print("Percent right, mean±sd over 3 seeds. H: harmonic mean of seen and new classes.", style="dim")
     if result.predictions:
         console.print(f"{len(result.predictions)} test pictures drawn at random, the saved prompt's answers:")
         for one in result.predictions[:6]:
             name, share = one.best[0]
             mark = "right" if one.right else f"wrong, it is a {one.true}"
             console.print(
-                f"  {one.picture.parent.name}/{one.picture.name}: {name} ({share:.0f} %), {mark}", markup=False
+                f"  {one.picture.parent.name}/{one.picture.name}: {name} ({share:.0f} %), {mark}",
+                markup=False,
+                soft_wrap=True,
             )
