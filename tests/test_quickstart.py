@@ -9,7 +9,7 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
-from report.test_page import Page
+from html_page import Page
 from slimprompt import quickstart as module
 from slimprompt.classifier import PromptClassifier
 from slimprompt.cli.quickstart import quickstart as command

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from report.test_page import Page
+from html_page import Page
 from slimprompt.backbone import Backbone
 from slimprompt.classifier import PromptClassifier
 from slimprompt.errors import InputError

@@ -4,58 +4,17 @@ import base64
 import hashlib
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from html_page import Page
 from slimprompt.errors import InputError
 from slimprompt.recipe import Recipe
 from slimprompt.report.html import describe_recipe
 from slimprompt.report.page import Report, build_report, render_report, write_report
 from synthetic_runs import write_run, write_study
-
-VOID = {"meta", "img", "input", "br", "link"}
-
-
-class Page(HTMLParser):
-    """A page taken apart: elements with their attributes, and whether every tag is closed where it should be."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self.open == [], self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open and self.open[-1] == tag, (tag, self.open[-3:], self.getpos())
-        self.open.pop()
-
-    def handle_data(self, data: str) -> None:
-        if not self.open or self.open[-1] not in ("script", "style"):
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join("".join(self.words).split())
-
-    def all(self, tag: str, **attributes: str) -> list[dict[str, str | None]]:
-        wanted = {name.rstrip("_"): value for name, value in attributes.items()}
-        return [
-            found for one, found in self.elements if one == tag and all(found.get(k) == v for k, v in wanted.items())
-        ]
 
 
 @pytest.fixture(scope="module")
