@@ -178,6 +178,13 @@ def members(group: int) -> list[int]:
     return found
 
 
+def wait_until_gone(group: int) -> None:
+    deadline = time.monotonic() + 60
+    while left := members(group):
+        assert time.monotonic() < deadline, f"processes outlive the study: {left}"
+        time.sleep(0.1)
+
+
 def test_interrupted_then_killed_then_finished(grid_file: Path, tmp_path: Path) -> None:
     grid_file.write_text(grid_file.read_text().replace("seeds: [1]", "seeds: [1, 2]"))
     runs = tmp_path / "disturbed"
@@ -188,7 +195,7 @@ def test_interrupted_then_killed_then_finished(grid_file: Path, tmp_path: Path) 
     assert process.returncode == 130
     assert "stopped" in output and "the same command goes on where this one stopped" in output
     assert "Traceback" not in output
-    assert members(process.pid) == []
+    wait_until_gone(process.pid)
     assert not list(runs.glob(".*"))  # nothing half written
 
     there = len(list(runs.iterdir()))
@@ -197,10 +204,7 @@ def test_interrupted_then_killed_then_finished(grid_file: Path, tmp_path: Path) 
     wait_for_runs(runs, there + 1, process)
     process.kill()  # only the main process: its workers notice by themselves
     process.communicate()
-    deadline = time.monotonic() + 60
-    while members(process.pid):
-        assert time.monotonic() < deadline, "workers outlive the study"
-        time.sleep(0.1)
+    wait_until_gone(process.pid)
 
     process = start(grid_file, runs)
     output = process.communicate(timeout=240)[0]

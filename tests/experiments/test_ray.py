@@ -163,7 +163,11 @@ def test_without_a_cluster_it_runs_on_this_machine(
 ) -> None:
     with pytest.raises(InputError, match="cannot reach a Ray cluster at '127.0.0.1:1'"):
         RayExecutor(execution, address="127.0.0.1:1")
-    outcome = run_study([run_spec()], execution.runs, RayExecutor(execution))
-    assert len(outcome.complete) == 1
-    with pytest.raises(InputError, match="unknown benchmark 'dtdd'"):
+    executor = RayExecutor(execution)
+    with pytest.raises(InputError, match="unknown benchmark 'dtdd'"):  # on a second executor, which uses the same Ray
         run_study([run_spec(dataset="dtdd")], execution.runs, RayExecutor(execution))
+    outcome = run_study([run_spec()], execution.runs, executor)
+    assert len(outcome.complete) == 1
+    import ray
+
+    assert not ray.is_initialized()  # the executor that started it has ended it
