@@ -27,15 +27,15 @@ from slimprompt.experiments.records import Record
 from slimprompt.experiments.run import Execution
 from slimprompt.experiments.spec import RunSpec
 from slimprompt.progress import progress
-from slimprompt.recipe import Recipe
+from slimprompt.recipe import RECIPES, Recipe
 
 if TYPE_CHECKING:
     from slimprompt.classifier import PromptClassifier
 
 BACKBONE = "pocket"
 SHOTS, SEEDS, RANK, N_CTX = (1, 4, 16), (1, 2, 3), 4, 16
-#: How the quickstart trains: shorter than the paper's recipe, so that all of it takes a minute or two on two cores.
-RECIPE = Recipe(epochs=60, batch_size=None, views=4, lr=0.05)
+#: How the quickstart trains.
+RECIPE = RECIPES["fast"]
 #: What is compared, by its name in the table.
 ARMS: dict[str, dict[str, Any]] = {
     "dense CoOp": {"variant": "dense"},
