@@ -28,5 +28,5 @@ clean:
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing slimprompt and what it needs into $(VENV) (a few minutes the first time) ..."
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray,video,dev]'
 	touch $@
