@@ -39,7 +39,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
     backbone: a loaded `Backbone`, or a name for `load_backbone` (then with `pretrained`, `device` and `precision`).
     variant: "fixed-B" (train A over a fixed token basis), "dense" (CoOp), "joint" or "fixed-A".
     rank, basis: of the factorisation; a dense prompt has neither. n_ctx: context tokens. position: of the class name.
-    recipe: a name ("paper") or a `Recipe`. seed: of everything random. cache: keep image features on disk.
+    recipe: a name ("fast", "paper") or a `Recipe`. seed: of everything random. cache: keep image features on disk.
 
     Images are paths or PIL images; labels are class names, which is what the prompt is read with.
     """
@@ -54,7 +54,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         basis: str | None = "orthogonal",
         n_ctx: int = 16,
         position: str = "end",
-        recipe: str | Recipe = "paper",
+        recipe: str | Recipe = "fast",
         seed: int = 1,
         device: str = "auto",
         precision: str = "fp32",

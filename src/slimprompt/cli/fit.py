@@ -79,7 +79,7 @@ def fit(
         list[str] | None,
         typer.Option(help="Zero-shot prompt to compare with, e.g. 'a photo of a {}.'; several are averaged."),
     ] = None,
-    recipe: Annotated[str, typer.Option(help="How it is trained (a recipe's name).")] = "paper",
+    recipe: Annotated[str, typer.Option(help="How it is trained: fast, or paper for the published protocol.")] = "fast",
     epochs: Annotated[int | None, typer.Option(help="Override the recipe: passes over the images.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Override the recipe: images per step.")] = None,
     lr: Annotated[float | None, typer.Option(help="Override the recipe: learning rate.")] = None,
