@@ -200,6 +200,16 @@ def test_an_unexpected_error_is_a_failed_run_too(run_spec: MakeSpec, workbench: 
     assert record.error is not None and "the loss became" in record.error
 
 
+@pytest.mark.parametrize("fields", [{"precision": "bf16"}, {"position": "middle"}, {"position": "front"}])
+def test_precision_and_position_reach_the_model(
+    run_spec: MakeSpec, workbench: Workbench, fields: dict[str, str]
+) -> None:
+    plain, other = make_run(run_spec(), workbench), make_run(run_spec(**fields), workbench)
+    assert other.error is None
+    assert np.array_equal(plain.factors()["A0"], other.factors()["A0"])
+    assert not np.array_equal(plain.factors()["A"], other.factors()["A"])
+
+
 def test_a_complete_run_is_never_made_again(run_spec: MakeSpec, workbench: Workbench) -> None:
     record = make_run(run_spec(), workbench)
     changed = (record.folder / "record.json").stat().st_mtime_ns

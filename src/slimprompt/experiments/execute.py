@@ -279,6 +279,10 @@ class ProcessExecutor:
 
     def close(self) -> None:
         """End all processes, in the middle of a run if need be: a run folder is there whole or not at all."""
+        for worker in self._busy:
+            worker.process.terminate()
+        for worker in self._idle:
+            worker.pipe.close()  # it ends by itself
         for worker in (*self._idle, *self._busy):
             worker.stop()
         self._idle, self._busy = [], []

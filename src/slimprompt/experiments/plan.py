@@ -303,12 +303,13 @@ def measure(backbone: Backbone, name: str, *, picture_size: int, seconds: float 
     from slimprompt.text import SharedPrefixTextEncoder
     from slimprompt.views import random_view
 
+    embed_dim = int(backbone.encode_texts(["a"]).shape[1])
     prompt = start_prompt("joint", width=backbone.text_width, seed=0, n_ctx=16, rank=4).to(backbone.device)
     optimizer = torch.optim.SGD(prompt.parameters(), lr=1e-6, momentum=0.9)
 
     def step(n_classes: int) -> tuple[int, float]:
         encode = SharedPrefixTextEncoder(backbone, ["large red square"] * n_classes, prompt.n_ctx)
-        images, labels = torch.randn(32, _embed_dim(backbone)), torch.arange(32) % n_classes
+        images, labels = torch.randn(32, embed_dim), torch.arange(32) % n_classes
 
         def once() -> None:
             text = F.normalize(encode(prompt()), dim=-1)
@@ -328,16 +329,12 @@ def measure(backbone: Backbone, name: str, *, picture_size: int, seconds: float 
     file = io.BytesIO()
     Image.fromarray(noise).resize((picture_size, picture_size)).save(file, "JPEG")
     view = random_view(Image.open(file).convert("RGB"), backbone.preprocess, 0)
-    one = _fastest(lambda: backbone.encode_images(view[None]), 0.0)
-    n_images = max(1, min(32, int(seconds / max(one, 1e-6))))
-    batch = view[None].expand(n_images, -1, -1, -1)
-    encode = _fastest(lambda: backbone.encode_images(batch), seconds) / n_images
+    encode = _fastest(lambda: backbone.encode_images(view[None]), seconds)
+    if 16 * encode < seconds:  # small models are faster by the batch
+        batch = view[None].expand(32, -1, -1, -1)
+        encode = _fastest(lambda: backbone.encode_images(batch), seconds) / 32
     decode = _fastest(lambda: random_view(Image.open(file).convert("RGB"), backbone.preprocess, 0), 0.05)
-    return Speed(name, max(short - token * few, 0.0), token, encode + decode, _embed_dim(backbone), backbone.text_width)
-
-
-def _embed_dim(backbone: Backbone) -> int:
-    return int(backbone.encode_texts(["a"]).shape[1])
+    return Speed(name, max(short - token * few, 0.0), token, encode + decode, embed_dim, backbone.text_width)
 
 
 def _fastest(function: Callable[[], Any], seconds: float) -> float:
