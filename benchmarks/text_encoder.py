@@ -24,24 +24,19 @@ import torch
 from slimprompt import SharedPrefixTextEncoder, load_backbone
 from slimprompt.text import full_pass_encoder
 
-ADJECTIVES = [
-    "banded",
-    "blotchy",
-    "braided",
-    "bubbly",
-    "bumpy",
-    "chequered",
-    "cobwebbed",
-    "cracked",
-    "crosshatched",
-    "crystalline",
-]
-NOUNS = ["cat", "aircraft", "daisy", "pizza", "mug", "trumpet", "sofa", "lynx", "tulip", "scooter"]
+WORDS = (
+    "banded blotchy braided bubbly bumpy checked cracked dotted fibrous flecked frilly grooved knitted lacy lined marbled "
+    "matted meshed paisley pitted pleated porous ridged scaly smeared spiral stained striped studded swirly veined waffled "
+    "woven wrinkled zigzag glossy grainy hairy leafy mossy muddy rusty sandy silky snowy"
+).split()
+NOUNS = "cat aircraft daisy pizza mug trumpet sofa lynx tulip scooter".split()
 
 
 def names(n: int) -> list[str]:
-    """Ragged class names: two to about six tokens."""
-    return [f"{ADJECTIVES[i % 10]} {NOUNS[i // 10 % 10]}{f' {i // 100}' if i >= 100 else ''}" for i in range(n)]
+    """Ragged class names as benchmarks have them: single words up to 50 classes, then two or three."""
+    if n <= len(WORDS) + 5:
+        return [*WORDS, *NOUNS[:5]][:n]
+    return [f"{WORDS[i % 40]} {NOUNS[i // 40 % 10]}{f' {i // 400}' if i >= 400 else ''}" for i in range(n)]
 
 
 def best(function: Callable[[], object], repeats: int) -> float:

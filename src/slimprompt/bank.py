@@ -75,9 +75,12 @@ class FeatureBank:
 
     def features(self, pictures: Sequence[Picture], view: str = TEST_VIEW) -> Tensor:
         """(n, embed_dim), in the order of the pictures; what is missing is encoded first."""
-        self.build(pictures, [view])
+        if not pictures:
+            return torch.empty(0)
         keys = [self._hash(picture) for picture in pictures]
-        return torch.from_numpy(np.stack([self._read(key, view) for key in keys])) if keys else torch.empty(0)
+        if any(self._read(key, view) is None for key in keys):
+            self.build(pictures, [view])
+        return torch.from_numpy(np.stack([feature for key in keys if (feature := self._read(key, view)) is not None]))
 
     def build(
         self, pictures: Sequence[Picture], views: Sequence[str] = (TEST_VIEW,), *, skip_bad: bool = False
@@ -157,9 +160,9 @@ class FeatureBank:
         except sqlite3.DatabaseError as error:
             raise _damaged(self.path, error) from None
 
-    def _read(self, key: str, view: str) -> np.ndarray:
-        ((blob,),) = self._query("SELECT feature FROM features WHERE picture = ? AND view = ?", (key, view))
-        return np.frombuffer(blob, dtype=np.float32)
+    def _read(self, key: str, view: str) -> np.ndarray | None:
+        rows = self._query("SELECT feature FROM features WHERE picture = ? AND view = ?", (key, view))
+        return np.frombuffer(rows[0][0], dtype=np.float32) if rows else None
 
     def _hash(self, picture: Picture) -> str:
         if isinstance(picture, Image.Image):

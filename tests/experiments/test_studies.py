@@ -220,7 +220,10 @@ def test_the_documentation_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert f"| `{name}` | {len(study(PAPER)):,} |" in text
     assert f"{len(STUDIES['all'](POCKET)):,} runs" in text
     recipe = POCKET.recipe
-    assert f"({recipe.epochs} epochs, batches" in text and f"learning rate {recipe.lr}, {recipe.views} views" in text
+    words = " ".join(text.split())
+    assert f"({recipe.epochs} steps over all images in {recipe.views} views, learning rate {recipe.lr})" in words
+    assert recipe.batch_size is None
+    assert f"{len(STUDIES['all'](POCKET)) * recipe.epochs:,} steps" in words
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my-photos").mkdir()
     (tmp_path / "grid.yaml").write_text(text.split("```yaml\n")[1].split("```")[0])
