@@ -26,7 +26,7 @@ from torch import Tensor
 from slimprompt.backbone import Backbone
 from slimprompt.cache import cache_dir
 from slimprompt.errors import InputError
-from slimprompt.images import open_image
+from slimprompt.images import file_sha256, open_image
 from slimprompt.progress import progress
 from slimprompt.seeds import stream_seed
 from slimprompt.views import random_view
@@ -169,7 +169,7 @@ class FeatureBank:
             return hashlib.sha256(f"{picture.mode}{picture.size}".encode() + picture.tobytes()).hexdigest()
         name = str(picture)
         if name not in self._hashes:
-            self._hashes[name] = file_hash(Path(picture))
+            self._hashes[name] = file_sha256(Path(picture))
         return self._hashes[name]
 
     def __len__(self) -> int:
@@ -220,16 +220,6 @@ class _Task(NamedTuple):
     picture: Picture
     key: str
     views: tuple[str, ...]
-
-
-def file_hash(path: Path) -> str:
-    """sha256 of a picture file."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except FileNotFoundError:
-        raise InputError(f"no such image: {path}") from None
-    except OSError as error:
-        raise InputError(f"cannot read the image {path}: {error}") from None
 
 
 def _open(path: Path | None, key: dict[str, str]) -> sqlite3.Connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,16 @@ def open_image(source: str | Path | Image.Image) -> Image.Image:
         ) from None
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, EOFError) as error:
         raise InputError(f"cannot read the image {source}: {error}") from None
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 of a picture file's bytes, in hexadecimal."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        raise InputError(f"no such image: {path}") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

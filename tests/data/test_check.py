@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from slimprompt.data import Benchmark, check_benchmark, check_images, load_benchmark
-from slimprompt.data.manifest import file_sha256
 from slimprompt.errors import InputError
+from slimprompt.images import file_sha256
 
 
 def test_all_well(small: Benchmark) -> None:

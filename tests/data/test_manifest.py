@@ -47,7 +47,7 @@ def test_without_hashes_no_picture_is_needed(small: Benchmark, draw: Benchmark) 
     shutil.rmtree(small.images)
     manifest = make_manifest(draw, hashes=False)
     assert apply_manifest(manifest, small).train == draw.train
-    with pytest.raises(InputError, match="cannot read"):
+    with pytest.raises(InputError, match="no such image|cannot read"):
         make_manifest(draw)
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slimprompt.data.benchmark import Benchmark, Item
-from slimprompt.data.manifest import Manifest, ManifestItem, file_sha256
+from slimprompt.data.manifest import Manifest, ManifestItem
 from slimprompt.data.splits import PARTS
 from slimprompt.errors import InputError
-from slimprompt.images import open_image
+from slimprompt.images import file_sha256, open_image
 
 
 def missing_images(benchmark: Benchmark) -> list[str]:

@@ -6,7 +6,6 @@ draw, and the hashes show that the pictures are the same.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 from slimprompt.data.benchmark import Benchmark, Item
 from slimprompt.data.splits import PARTS, leaves_root
 from slimprompt.errors import InputError
+from slimprompt.images import file_sha256
 
 FORMAT = "slimprompt manifest 1"
 
@@ -40,14 +40,6 @@ class Manifest:
     test: tuple[ManifestItem, ...] = ()
     shots: int | None = None
     seed: int | None = None
-
-
-def file_sha256(path: Path) -> str:
-    """sha256 of the file's bytes, in hexadecimal."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
 
 
 def make_manifest(
