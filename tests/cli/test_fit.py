@@ -247,6 +247,9 @@ def test_ctrl_c_leaves_no_half_written_output(run, photos, tmp_path, tmp_path_fa
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # a background shell has its children ignore it
     )
     cache = os.path.join(os.environ["SLIMPROMPT_CACHE"], "features")
     for _ in range(600):  # until it trains: its features are written
@@ -254,8 +257,11 @@ def test_ctrl_c_leaves_no_half_written_output(run, photos, tmp_path, tmp_path_fa
             break
         time.sleep(0.1)
     time.sleep(1.0)
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    try:
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "stopped" in stderr
     assert "Traceback" not in stderr

@@ -154,6 +154,9 @@ def start(grid_file: Path, runs: Path, **options: Any) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # a background shell has its children ignore it
         **options,
     )
 
