@@ -287,3 +287,15 @@ def test_report_page(run, photos, tmp_path):
     page = (tmp_path / "page.html").read_text()
     assert "green disc" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_a_manifest_given_back_gives_the_same_prompt(run, photos, tmp_path):
+    from slimprompt.data import few_shot, load_folder, make_manifest, write_manifest
+
+    ok(run("fit", photos, "--out", tmp_path / "a", "--shots", 3, *QUICK))
+    write_manifest(make_manifest(few_shot(load_folder(photos), 3, 1), shots=3, seed=1), tmp_path / "draw.json")
+    out = ok(run("fit", photos, "--out", tmp_path / "b", "--manifest", tmp_path / "draw.json", *QUICK))
+    assert "9 training images" in out
+    factors = [(tmp_path / name / "prompt.safetensors").read_bytes() for name in "ab"]
+    assert factors[0] == factors[1]
+    failed(run("fit", photos, "--out", tmp_path / "c", "--manifest", tmp_path / "none.json", *QUICK), "none.json")

@@ -73,6 +73,12 @@ def fit(
         str | None, typer.Option(help="A benchmark by name instead of your own images (slimprompt data list).")
     ] = None,
     data_root: DataRoot = None,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(
+            help="Train on exactly the images of this manifest (slimprompt data draw, or a run's manifest.json)."
+        ),
+    ] = None,
     backbone: BackboneName = "pocket",
     pretrained: Pretrained = None,
     template: Annotated[
@@ -115,7 +121,7 @@ def fit(
     """
     from rich.console import Console
 
-    from slimprompt.data import few_shot, held_out, short_classes
+    from slimprompt.data import apply_manifest, few_shot, held_out, read_manifest, short_classes
 
     console = Console(highlight=False)
     given = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "warmup_epochs": warmup_epochs, "warmup_lr": warmup_lr,
@@ -126,7 +132,7 @@ def fit(
             f"rank {rank} does not fit: it must be between 1 and the number of context tokens, n_ctx={n_ctx}"
         )
     images = _images(source, benchmark, data_root)
-    draw = few_shot(images, shots, seed)
+    draw = few_shot(images, shots, seed) if manifest is None else apply_manifest(read_manifest(manifest), images)
     test: Sequence[Item] = held_out(images, draw)
 
     # torch starts here: everything above fails fast
@@ -158,9 +164,10 @@ def fit(
     seconds = time.perf_counter() - started
     prompt = classifier.prompt_
 
-    short = short_classes(images, shots)
+    short = {} if manifest is not None else short_classes(images, shots)
     console.print(
-        f"{len(images.class_names)} classes, {len(train)} training images ({shots} per class), {len(test)} held out"
+        f"{len(images.class_names)} classes, {len(train)} training images "
+        f"({f'{shots} per class' if manifest is None else f'of {manifest}'}), {len(test)} held out"
     )
     if short:
         few = ", ".join(f"{name} ({count})" for name, count in list(short.items())[:5])
@@ -180,7 +187,7 @@ def fit(
     console.print(f"{prompt.trainable_parameters:,} parameters trained ({what}) on {model.name} in {seconds:.1f} s")
 
     templates = template or images.templates
-    facts: dict[str, object] = {"shots": shots, "templates": list(templates)}
+    facts: dict[str, object] = {"shots": shots if manifest is None else None, "templates": list(templates)}
     if test:
         held = _held_out(classifier, bank, images, test, templates)
         facts["held_out"] = {"images": len(test), **_compare(console, list(classifier.classes_), held, verbose)}
