@@ -80,7 +80,7 @@ class Backbone:
         """Token ids of `text` as the model reads it, with its start and end tokens, without padding and never cut off."""
         room = 4 * (len(text.encode()) + 8)
         ids = self.tokenizer([text], context_length=room)[0].tolist()
-        end = _end_of_text(self.text_tower, ids)
+        end = end_of_text(self.text_tower, ids)
         if end is None:
             pad = ids[-1]
             end = max((i for i, token in enumerate(ids) if token != pad), default=-1) + 1
@@ -359,7 +359,7 @@ def _refuse_unusable(model: Any, name: str) -> None:
         )
 
 
-def _end_of_text(tower: Any, ids: Sequence[int]) -> int | None:
+def end_of_text(tower: Any, ids: Sequence[int]) -> int | None:
     """Index of the end-of-text token, by the rule with which the tower finds it; None if it pools elsewhere."""
     pool = getattr(tower, "text_pool_type", None) or tower.pool_type
     if pool == "argmax":

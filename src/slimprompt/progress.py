@@ -21,10 +21,13 @@ def no_progress() -> Iterator[None]:
 
 
 @contextmanager
-def progress(description: str, total: int, unit: str = "") -> Iterator[Callable[..., None]]:
-    """Yields `advance(n=1, note="")`. Shown on standard error if that is a terminal: bar, count, rate, time left, note."""
-    if _hidden or not sys.stderr.isatty() or total <= 0:
-        yield lambda n=1, note="": None
+def progress(description: str, total: int | None, unit: str = "") -> Iterator[Callable[..., None]]:
+    """Yields `advance(n=1, note="", total=None)`: bar, count, rate, time left and note on standard error, if a terminal.
+
+    A total that is only known later is None here and given to `advance`.
+    """
+    if _hidden or not sys.stderr.isatty() or total == 0:
+        yield lambda n=1, note="", total=None: None
         return
     from rich.console import Console
     from rich.progress import (
@@ -53,8 +56,8 @@ def progress(description: str, total: int, unit: str = "") -> Iterator[Callable[
     ) as bar:
         task = bar.add_task(description, total=total, note="")
 
-        def advance(n: int = 1, note: str = "") -> None:
-            bar.update(task, advance=n)
+        def advance(n: int = 1, note: str = "", total: int | None = None) -> None:
+            bar.update(task, advance=n, total=total)
             if note:
                 bar.update(task, note=note)
 

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from slimprompt.attention import Group, Layout, causal_mask, prefix_attention
-from slimprompt.backbone import Backbone, _end_of_text
+from slimprompt.backbone import Backbone, end_of_text
 from slimprompt.errors import InputError, unknown
 
 Position = Literal["end", "middle", "front"]
@@ -332,7 +332,7 @@ class _FullBatch:
 
 
 def _pooled_position(tower: Any, ids: list[int], length: int) -> int:
-    end = _end_of_text(tower, ids)
+    end = end_of_text(tower, ids)
     if end is not None:
         return end
     pool = getattr(tower, "text_pool_type", None) or tower.pool_type

@@ -6,8 +6,6 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -92,7 +90,9 @@ def check(
     expected = read_manifest(against) if against else None
     benchmark = _load(target, data_root)
     started = time.perf_counter()
-    with _progress("checking", _size(benchmark), "files") as advance:
+    from slimprompt.progress import progress
+
+    with progress("checking", _size(benchmark), "files") as advance:
         report = check_benchmark(benchmark, workers=workers, advance=advance)
     seconds = time.perf_counter() - started
 
@@ -205,8 +205,10 @@ def extract(
 
     row = find_row("ucf101")
     target = out or benchmark_folder(row, data_root) / row.images
-    with _progress("extracting", None, "videos") as advance:
-        written, kept = extract_midframes(videos, target, workers=workers, advance=advance)
+    from slimprompt.progress import progress
+
+    with progress("extracting", None, "videos") as advance:
+        written, kept = extract_midframes(videos, target, workers=workers, advance=lambda total: advance(total=total))
     typer.echo(f"{written:,} frames written to {target}, {kept:,} were there already")
 
 
@@ -298,33 +300,3 @@ def _load(target: str, root: Path | None) -> Benchmark:
 
 def _size(benchmark: Benchmark) -> int:
     return len(benchmark.train) + len(benchmark.val) + len(benchmark.test)
-
-
-@contextmanager
-def _progress(what: str, total: int | None, unit: str) -> Iterator[Callable[..., None]]:
-    """A bar with rate and time left on the error stream, if that is a terminal; yields `advance(total)`."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        Task,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-    from rich.text import Text
-
-    class Rate(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed else "")
-
-    console = Console(stderr=True)
-    columns = (TextColumn(what), BarColumn(bar_width=None), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task(what, total=total)
-
-        def advance(known_total: int | None = None) -> None:
-            progress.update(task, advance=1, total=known_total)
-
-        yield advance
