@@ -105,3 +105,8 @@ def fingerprints(runs: Path) -> dict[str, dict[str, str]]:
         }
         found[folder.name] = {**hashes, "metrics": json.dumps(record["metrics"], sort_keys=True)}
     return found
+
+
+def run_folders(runs: Path) -> list[str]:
+    """What stands in a runs folder, drafts included, but for the writers' lock."""
+    return sorted(path.name for path in runs.iterdir() if path.name != ".lock")

@@ -30,7 +30,7 @@ from slimprompt.experiments.records import Record, load_records, store_run
 from slimprompt.experiments.run import Execution, SetupError
 from slimprompt.experiments.spec import RunSpec
 from slimprompt.experiments.studies import Grid, study_specs
-from tests.experiments.conftest import fingerprints
+from tests.experiments.conftest import fingerprints, run_folders
 
 MakeGrid = Callable[..., Grid]
 MakeSpec = Callable[..., RunSpec]
@@ -245,7 +245,7 @@ def test_killed_again_and_again_and_restarted(
     assert told["code"] == 0
     assert told["attempts"] > 3  # it was killed several times before it could end
     assert fingerprints(execution.runs) == expected
-    assert not [path for path in execution.runs.iterdir() if path.name.startswith(".")]  # nothing half written is left
+    assert not [name for name in run_folders(execution.runs) if name.startswith(".")]  # nothing half written is left
 
 
 def test_executors_have_the_same_three_methods(execution: Execution) -> None:

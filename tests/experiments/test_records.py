@@ -23,6 +23,7 @@ from slimprompt.experiments.records import (
     store_run,
 )
 from slimprompt.experiments.spec import RunSpec
+from tests.experiments.conftest import run_folders
 
 FACTORS = {
     "B0": np.ones((4, 2), "float32"),
@@ -66,7 +67,7 @@ def test_a_run_comes_back_as_it_was_stored(tmp_path: Path) -> None:
         "manifest.json",
         "record.json",
     ]
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == [spec().fingerprint]  # no drafts
+    assert run_folders(tmp_path / "runs") == [spec().fingerprint]  # no drafts
 
 
 def test_a_failed_run_gives_way_to_its_retry_and_a_complete_one_stays(tmp_path: Path) -> None:
@@ -76,19 +77,19 @@ def test_a_failed_run_gives_way_to_its_retry_and_a_complete_one_stays(tmp_path: 
     store_run(tmp_path, spec(), complete(50.0), factors=FACTORS)
     assert store_run(tmp_path, spec(), complete(99.0), factors=FACTORS).metrics == {"accuracy": 50.0}
     assert store_run(tmp_path, spec(), failed()).complete
-    assert [path.name for path in tmp_path.iterdir()] == [spec().fingerprint]
+    assert run_folders(tmp_path) == [spec().fingerprint]
 
 
 def test_many_writers_of_one_run_leave_one_whole_run(tmp_path: Path) -> None:
     def write(number: int) -> None:
         store_run(tmp_path, spec(), complete(number) if number % 3 == 0 else failed(str(number)), factors=FACTORS)
 
-    for _ in range(5):
+    for _ in range(10):
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(write, range(24)))
         (record,) = load_records(tmp_path)
         assert record.factors().keys() == FACTORS.keys()
-        assert [path.name for path in tmp_path.iterdir()] == [spec().fingerprint]
+        assert run_folders(tmp_path) == [spec().fingerprint]
         remove_run(record)
 
 

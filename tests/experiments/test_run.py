@@ -20,7 +20,7 @@ from slimprompt.prompt import Prompt
 from slimprompt.start import initial_context, start_prompt
 from slimprompt.text import SharedPrefixTextEncoder
 from tests.conftest import draw
-from tests.experiments.conftest import fingerprints
+from tests.experiments.conftest import fingerprints, run_folders
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -35,7 +35,7 @@ def test_a_run_folder_is_whole(run_spec: MakeSpec, workbench: Workbench) -> None
     record = make_run(spec, workbench)
     assert record.error is None
     assert record.folder == workbench.execution.runs / spec.fingerprint
-    assert [path.name for path in workbench.execution.runs.iterdir()] == [spec.fingerprint]
+    assert run_folders(workbench.execution.runs) == [spec.fingerprint]
     data = json.loads((record.folder / "record.json").read_text())
     assert data["status"] == "complete"
     assert data["trainable_parameters"] == 2 * (4 + 32)

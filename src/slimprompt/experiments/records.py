@@ -6,7 +6,7 @@
         manifest.json        the few-shot images: relative path, label, sha256
         curve.csv            epoch, lr, loss, accuracy
 
-A failed run has only its record, with the error.
+A failed run has only its record, with the error. Beside the run folders stands `.lock`, an empty file that writers hold in turn.
 """
 
 from __future__ import annotations
@@ -16,10 +16,16 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 from slimprompt.errors import InputError, unknown
 from slimprompt.experiments.spec import RunSpec, parse_spec
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
     from slimprompt.data.manifest import Manifest
 
 RECORD, FACTORS, MANIFEST, CURVE = "record.json", "factors.safetensors", "manifest.json", "curve.csv"
+_LOCK = ".lock"
 COMPLETE, FAILED = "complete", "failed"
 
 
@@ -92,15 +99,14 @@ def load_records(root: Path, *, complete_only: bool = True) -> list[Record]:
         raise InputError(f"no runs folder at {root}: expected <folder>/<run>/{RECORD}, as `slimprompt study` writes it")
     # A folder that is still being written starts with a dot.
     folders = sorted(path.parent for path in root.glob(f"*/{RECORD}") if not path.parent.name.startswith("."))
-    return [record for record in map(read_record, folders) if record.complete or not complete_only]
+    # One that is gone by now was removed, or is just being replaced by its retry.
+    records = [read_record(folder) for folder in folders if folder.exists()]
+    return [record for record in records if record.complete or not complete_only]
 
 
 def find_run(root: Path, spec: RunSpec) -> Record | None:
     """The run of `spec` below `root`; None if it is not there or its record cannot be read, so that it must be made."""
-    try:
-        return read_record(root / spec.fingerprint)
-    except InputError:
-        return None
+    return _try_read(root / spec.fingerprint)
 
 
 def select_records(records: Iterable[Record], where: Sequence[str] = ()) -> list[Record]:
@@ -174,7 +180,7 @@ def store_run(
             path.chmod(0o644)
             with path.open("rb") as file:  # on disk before the name is: a crash of the machine leaves no empty files
                 os.fsync(file.fileno())
-        _rename(draft, target)
+        return _place(draft, target)
     except OSError as error:
         raise InputError(
             f"the run folder {target} cannot be written: {error.strerror or error}; what was written before is intact"
@@ -182,34 +188,38 @@ def store_run(
     finally:
         if draft is not None:
             shutil.rmtree(draft, ignore_errors=True)
-    return read_record(target)
 
 
-def _rename(draft: Path, target: Path) -> None:
-    for _ in range(10):
-        try:
-            draft.rename(target)
-            return
-        except OSError:  # there is one already
-            if not target.exists():
-                raise
-        if _status(target) == COMPLETE:
-            return
-        aside = draft.with_name(draft.name + ".replaced")
-        try:
+def _place(draft: Path, target: Path) -> Record:
+    """Give the draft its name, unless a complete run has it, and read what then stands there."""
+    with _one_writer(target.parent):
+        present = _try_read(target)
+        if present is not None and present.complete:
+            return present
+        if target.exists():
+            aside = draft.with_name(draft.name + ".replaced")
             target.rename(aside)
-        except FileNotFoundError:  # another process has just taken it away
-            continue
-        if _status(aside) == COMPLETE:  # … and put a complete one there in between: it goes back
-            aside.rename(target)
-            return
-        shutil.rmtree(aside, ignore_errors=True)
-    raise OSError(f"{target} is being written by several processes at once")
+            draft.rename(target)
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            draft.rename(target)
+        return read_record(target)
 
 
-def _status(folder: Path) -> str | None:
+@contextmanager
+def _one_writer(root: Path) -> Iterator[None]:
+    """Inside, no other process on this or another machine names or replaces a run below `root`."""
+    if fcntl is None:
+        yield
+        return
+    with (root / _LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file is closed
+        yield
+
+
+def _try_read(folder: Path) -> Record | None:
     try:
-        return read_record(folder).status
+        return read_record(folder)
     except InputError:
         return None
 
