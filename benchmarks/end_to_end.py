@@ -24,6 +24,7 @@ from text_encoder import names
 from torch.nn import functional as F
 
 from slimprompt import SharedPrefixTextEncoder, load_backbone, start_prompt
+from slimprompt.allocator import keep_freed_memory
 from slimprompt.recipe import RECIPES
 from slimprompt.text import full_pass_encoder
 from slimprompt.views import random_view
@@ -50,6 +51,7 @@ def main() -> None:
     )
     parser.add_argument("--json", help="write the results here too")
     options = parser.parse_args()
+    keep_freed_memory()  # as the commands do
     backbone = load_backbone("ViT-B-16", "random:0", device="cpu", quick_gelu=True)
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8))
     paper, fast = RECIPES["paper"], RECIPES["fast"]

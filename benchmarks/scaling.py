@@ -26,7 +26,9 @@ def measure(n_classes: int, n_ctx: int, rank: int, n_images: int, chunk: int | N
     from text_encoder import names
 
     from slimprompt import SharedPrefixTextEncoder, load_backbone, start_prompt
+    from slimprompt.allocator import keep_freed_memory
 
+    keep_freed_memory()  # as the commands do
     backbone = load_backbone("ViT-B-16", seed=0, device="cpu", quick_gelu=True)
     encoder = SharedPrefixTextEncoder(backbone, names(n_classes), n_ctx, chunk_size=chunk)
     prompt = start_prompt("fixed-B", width=512, seed=0, n_ctx=n_ctx, rank=min(rank, n_ctx), basis="orthogonal")

@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 
 from slimprompt import SharedPrefixTextEncoder, load_backbone
+from slimprompt.allocator import keep_freed_memory
 from slimprompt.text import full_pass_encoder
 
 WORDS = (
@@ -93,6 +94,7 @@ def main() -> None:
     parser.add_argument("--json", help="write the results here too")
     parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    keep_freed_memory()  # as the commands do
     if options.memory:
         encoder, context, gradient, _ = build(options.memory[0], int(options.memory[1]))
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak of loading the model

@@ -1,38 +1,132 @@
 """Causal attention in which many short sequences share one long prefix.
 
 out_i = Σ_j softmax_j(q_i·k_j / √e) v_j, where j runs over the shared prefix and, up to i, over i's own sequence.
-Rows are the prefix's tokens followed by the sequences', sequence after sequence. The prefix is never copied per
-sequence: all queries meet it in one product per head; the sequences' own parts are small dense products over groups of
-equal length. All of it works on a stack of such problems at once (the leading dimension).
+The prefix is never copied per sequence: all queries meet it in one product per head. The sequences' own parts are small
+products over groups filled up to one length. Rows are taken from the tower's dense matrices straight into these groups, head by
+head, in one pass, and put back the same way, so that the matrices themselves hold no filling. All of it works on a stack of
+such problems at once. Forward and backward are plain functions: autograd would copy and fill where nothing is needed.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+aten = torch.ops.aten
+
 
 class Group(NamedTuple):
-    """`n` neighbouring sequences of `length` rows each, of which `queries` per sequence ask."""
+    """`n` sequences side by side, filled up to one length t, of each of which `a` rows ask."""
 
     n: int
-    queries: int
-    length: int
     mask: Tensor
-    """Added to the scores (…, queries, length): −inf where a query may not look."""
+    """Added to the scores (n · a, shared + t): −inf where a query may not look."""
 
 
-class Layout(NamedTuple):
-    """What stands in which row."""
+class Heads(NamedTuple):
+    """What one group's attention works on, head by head: q (b, n·a, e), k and v (b, n·t, e), b = stack · heads."""
 
-    heads: int
-    n_prefix: int
-    """Rows of the keys and values that are the prefix's; 0 if those are given separately."""
-    prefix_mask: Tensor | None
-    """Causal mask of the prefix's own queries, which then come first; None if the prefix does not ask."""
-    groups: tuple[Group, ...]
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+
+def attend(heads: Heads, shared: tuple[Tensor, Tensor] | None, group: Group) -> tuple[Tensor, Tensor]:
+    """Attention of one group → (out (b, n·a, e), weights (b, n·a, shared + t)). shared: the prefix's k and v (b, shared, e)."""
+    q, k, v = heads
+    b, n = len(q), group.n
+    scores = _product(_apart(q, n), _apart(k, n).mT, _scale(q)).view(b, q.shape[1], -1)
+    if shared is not None:
+        scores = torch.cat([_product(q, shared[0].mT, _scale(q)), scores], -1)
+    weights = scores.add_(group.mask).softmax(-1)
+    n_shared = 0 if shared is None else shared[0].shape[1]
+    out = torch.bmm(_apart(weights, n)[..., n_shared:], _apart(v, n)).view_as(q)
+    if shared is not None:
+        out.baddbmm_(weights[..., :n_shared], shared[1])
+    return out, weights
+
+
+def attend_backward(
+    grad: Tensor, heads: Heads, weights: Tensor, shared: tuple[Tensor, Tensor] | None, group: Group, *, own: bool = True
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Gradients of `heads` (none if not `own`: they are constants) and of `shared`, given that of `out`."""
+    q, k, v = heads
+    n, scale = group.n, _scale(q)
+    n_shared = 0 if shared is None else shared[0].shape[1]
+    to_scores = torch.bmm(_apart(grad, n), _apart(v, n).mT).view(len(q), q.shape[1], -1)
+    if shared is not None:
+        to_scores = torch.cat([torch.bmm(grad, shared[1].mT), to_scores], -1)
+    to_scores = aten._softmax_backward_data(to_scores, weights, -1, weights.dtype)
+    to_heads: list[Tensor] = []
+    to_shared: list[Tensor] = []
+    if own:
+        mine, seen = _apart(to_scores, n)[..., n_shared:], _apart(weights, n)[..., n_shared:]
+        to_q = _product(mine, _apart(k, n), scale).view_as(q)
+        to_k = _product(mine.mT, _apart(q, n), scale).view_as(k)
+        to_v = torch.bmm(seen.mT, _apart(grad, n)).view_as(v)
+        if shared is not None:
+            to_q.baddbmm_(to_scores[..., :n_shared], shared[0], alpha=scale)
+        to_heads = [to_q, to_k, to_v]
+    if shared is not None:
+        to_shared = [_product(to_scores[..., :n_shared].mT, q, scale), torch.bmm(weights[..., :n_shared].mT, grad)]
+    return to_heads, to_shared
+
+
+class Rows:
+    """How the rows of a matrix (stack · rows, parts · heads · e) and the groups of `attend` come from each other.
+
+    places: row numbers of each group, (n, t); −1 fills up.
+    """
+
+    def __init__(self, places: Sequence[Tensor], n_rows: int, heads: int, parts: int, device: torch.device) -> None:
+        self._places, self._n_rows, self._heads, self._parts, self._device = places, n_rows, heads, parts, device
+        self._maps = lru_cache(maxsize=8)(self._make_maps)
+
+    def gather(self, matrix: Tensor, stack: int) -> list[Tensor]:
+        """Group by group, part by part: (stack · heads, n · t, e)."""
+        index = self._maps(stack)[0]
+        return self._cut(
+            matrix.view(stack * self._n_rows * self._parts * self._heads, -1).index_select(0, index), stack
+        )
+
+    def gather_gradient(self, matrix: Tensor, stack: int) -> list[Tensor]:
+        """The same, with zeros at the places that fill up."""
+        index, _, filling = self._maps(stack)
+        flat = matrix.view(stack * self._n_rows * self._parts * self._heads, -1).index_select(0, index)
+        if len(filling):
+            flat.index_fill_(0, filling, 0)
+        return self._cut(flat, stack)
+
+    def scatter(self, groups: Sequence[Tensor], stack: int) -> Tensor:
+        """The matrix (stack · rows, parts · heads · e) from what `gather` gives; what fills up is dropped."""
+        e = groups[0].shape[-1]
+        flat = torch.cat([group.view(-1, e) for group in groups]) if len(groups) > 1 else groups[0].view(-1, e)
+        return flat.index_select(0, self._maps(stack)[1]).view(stack * self._n_rows, -1)
+
+    def _cut(self, flat: Tensor, stack: int) -> list[Tensor]:
+        b, e = stack * self._heads, flat.shape[-1]
+        sizes = [b * places.numel() for places in self._places for _ in range(self._parts)]
+        return [part.view(b, -1, e) for part in flat.split(sizes)]
+
+    def _make_maps(self, stack: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Where each place of the groups comes from, where each row goes to, and which places fill up."""
+        sources, fills = [], []
+        for places in self._places:
+            rows = places.flatten()
+            filled = torch.where(places < 0, places.amax(1, keepdim=True), places).flatten()  # any row would do
+            for part in range(self._parts):
+                stacked = torch.arange(stack)[:, None, None] * self._n_rows + filled  # (stack, 1, n · t)
+                heads = torch.arange(self._heads)[:, None]
+                sources.append(((stacked * self._parts + part) * self._heads + heads).flatten())
+                fills.append((rows < 0).expand(stack, self._heads, -1).flatten())
+        source, fill = torch.cat(sources), torch.cat(fills)
+        target = torch.zeros(stack * self._n_rows * self._parts * self._heads, dtype=torch.long)
+        target[source[~fill]] = torch.arange(len(source))[~fill]
+        return source.to(self._device), target.to(self._device), fill.nonzero()[:, 0].to(self._device)
 
 
 def causal_mask(size: int, like: Tensor) -> Tensor:
@@ -40,135 +134,15 @@ def causal_mask(size: int, like: Tensor) -> Tensor:
     return torch.full((size, size), float("-inf"), dtype=like.dtype, device=like.device).triu(1)
 
 
-def prefix_attention(q: Tensor, kv: Tensor, shared: Tensor | None, layout: Layout) -> Tensor:
-    """q (stack, queries, width), kv (stack, rows, 2·width) → (stack, queries, width).
-
-    shared (stack, prefix, 2·width): the prefix's keys and values, if they are not the first rows of `kv`.
-    """
-    return _PrefixAttention.apply(q, kv, shared, layout)
+def _apart(x: Tensor, n: int) -> Tensor:
+    """(b, n · t, …) → (b · n, t, …)."""
+    return x.view(len(x) * n, -1, x.shape[-1])
 
 
-class _PrefixAttention(torch.autograd.Function):
-    """Written out by hand: autograd would fill and add a full-size gradient for every slice taken."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, kv: Tensor, shared: Tensor | None, layout: Layout) -> Tensor:
-        parts = _Parts(q, kv, shared, layout)
-        n_shared, asked = parts.shared_k.shape[1], parts.prefix_queries
-        out = torch.empty_like(parts.q)
-        own_q, own_out = parts.q[:, asked:], out[:, asked:]
-
-        scores = q.new_empty(*own_q.shape[:2], n_shared + parts.longest)
-        scores[..., :n_shared] = own_q @ parts.shared_k.transpose(1, 2)
-        if len(layout.groups) > 1:
-            scores[..., n_shared:] = float("-inf")
-        for queries, keys, group in parts.blocks:
-            block = _split(own_q[:, queries], group.n) @ _split(parts.k[:, keys], group.n).transpose(2, 3)
-            scores[:, queries, n_shared : n_shared + group.length] = (block + group.mask).flatten(1, 2)
-        weights = scores.softmax(-1)
-        own_out[:] = weights[..., :n_shared] @ parts.shared_v
-        for queries, keys, group in parts.blocks:
-            own = _split(weights[:, queries, n_shared : n_shared + group.length], group.n)
-            own_out[:, queries] += (own @ _split(parts.v[:, keys], group.n)).flatten(1, 2)
-
-        prefix_weights = None
-        if layout.prefix_mask is not None:
-            prefix_scores = parts.q[:, :asked] @ parts.shared_k.transpose(1, 2)
-            prefix_weights = (prefix_scores + layout.prefix_mask).softmax(-1)
-            out[:, :asked] = prefix_weights @ parts.shared_v
-        ctx.save_for_backward(q, kv, shared, weights, prefix_weights)
-        ctx.layout = layout
-        return _rows_first(out, layout.heads)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q, kv, shared, weights, prefix_weights = ctx.saved_tensors
-        layout = ctx.layout
-        parts = _Parts(q, kv, shared, layout)
-        n_prefix, n_shared, asked = layout.n_prefix, parts.shared_k.shape[1], parts.prefix_queries
-        grad = _heads_first(grads[0], layout.heads)
-        grad_q = torch.empty_like(parts.q)
-        grad_k, grad_v = (parts.q.new_empty(len(parts.q), kv.shape[1], parts.q.shape[2]) for _ in "kv")
-        own_q, own_grad, own_grad_q = parts.q[:, asked:], grad[:, asked:], grad_q[:, asked:]
-        own_grad_k, own_grad_v = grad_k[:, n_prefix:], grad_v[:, n_prefix:]
-
-        # d scores = weights ∘ (d weights − Σ weights ∘ d weights); outside of a group's block the weights are zero
-        grad_scores = weights.new_empty(weights.shape) if len(layout.groups) == 1 else torch.zeros_like(weights)
-        grad_scores[..., :n_shared] = own_grad @ parts.shared_v.transpose(1, 2)
-        for queries, keys, group in parts.blocks:
-            asking = _split(own_grad[:, queries], group.n)
-            block = asking @ _split(parts.v[:, keys], group.n).transpose(2, 3)
-            grad_scores[:, queries, n_shared : n_shared + group.length] = block.flatten(1, 2)
-            own = _split(weights[:, queries, n_shared : n_shared + group.length], group.n)
-            own_grad_v[:, keys] = (own.transpose(2, 3) @ asking).flatten(1, 2)
-        _softmax_backward_(grad_scores, weights)
-        to_shared = grad_scores[..., :n_shared]
-        own_grad_q[:] = to_shared @ parts.shared_k
-        grad_shared_k = to_shared.transpose(1, 2) @ own_q
-        grad_shared_v = weights[..., :n_shared].transpose(1, 2) @ own_grad
-        for queries, keys, group in parts.blocks:
-            own = _split(grad_scores[:, queries, n_shared : n_shared + group.length], group.n)
-            own_grad_q[:, queries] += (own @ _split(parts.k[:, keys], group.n)).flatten(1, 2)
-            own_grad_k[:, keys] = (own.transpose(2, 3) @ _split(own_q[:, queries], group.n)).flatten(1, 2)
-        if prefix_weights is not None:
-            prefix_grad = grad[:, :asked]
-            grad_prefix = prefix_grad @ parts.shared_v.transpose(1, 2)
-            _softmax_backward_(grad_prefix, prefix_weights)
-            grad_q[:, :asked] = grad_prefix @ parts.shared_k
-            grad_shared_k += grad_prefix.transpose(1, 2) @ parts.q[:, :asked]
-            grad_shared_v += prefix_weights.transpose(1, 2) @ prefix_grad
-        grad_shared = None
-        if shared is None:
-            grad_k[:, :n_prefix], grad_v[:, :n_prefix] = grad_shared_k, grad_shared_v
-        else:
-            grad_shared = torch.cat([_rows_first(part, layout.heads) for part in (grad_shared_k, grad_shared_v)], -1)
-        grad_q *= parts.scale
-        grad_kv = torch.cat([_rows_first(part, layout.heads) for part in (grad_k, grad_v)], -1)
-        return _rows_first(grad_q, layout.heads), grad_kv, grad_shared, None
+def _product(x: Tensor, y: Tensor, scale: float) -> Tensor:
+    """scale · x y, in one pass."""
+    return torch.baddbmm(x.new_empty(()), x, y, beta=0, alpha=scale)
 
 
-class _Parts:
-    """The inputs head by head, (stack · heads, rows, e): scaled queries, own keys and values, and the prefix's."""
-
-    def __init__(self, q: Tensor, kv: Tensor, shared: Tensor | None, layout: Layout) -> None:
-        heads, n_prefix = layout.heads, layout.n_prefix
-        self.scale = (q.shape[-1] // heads) ** -0.5
-        self.q = _heads_first(q, heads) * self.scale
-        k, v = (_heads_first(part, heads).contiguous() for part in kv.chunk(2, -1))
-        self.k, self.v = k[:, n_prefix:], v[:, n_prefix:]
-        self.shared_k, self.shared_v = (
-            (k[:, :n_prefix], v[:, :n_prefix])
-            if shared is None
-            else (_heads_first(part, heads) for part in shared.chunk(2, -1))
-        )
-        self.prefix_queries = 0 if layout.prefix_mask is None else len(layout.prefix_mask)
-        self.longest = max(group.length for group in layout.groups)
-        #: Per group: the rows of its queries among the own ones, the rows of its keys, and the group.
-        self.blocks: list[tuple[slice, slice, Group]] = []
-        at_q = at_k = 0
-        for group in layout.groups:
-            end_q, end_k = at_q + group.n * group.queries, at_k + group.n * group.length
-            self.blocks.append((slice(at_q, end_q), slice(at_k, end_k), group))
-            at_q, at_k = end_q, end_k
-
-
-def _heads_first(x: Tensor, heads: int) -> Tensor:
-    """(stack, rows, heads · e) → (stack · heads, rows, e)."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2).flatten(0, 1)
-
-
-def _rows_first(x: Tensor, heads: int) -> Tensor:
-    """(stack · heads, rows, e) → (stack, rows, heads · e)."""
-    return x.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
-
-
-def _split(rows: Tensor, n: int) -> Tensor:
-    """(stack · heads, n · t, …) → (stack · heads, n, t, …)."""
-    return rows.unflatten(1, (n, -1))
-
-
-def _softmax_backward_(grad: Tensor, weights: Tensor) -> None:
-    """grad ← weights ∘ (grad − Σ weights ∘ grad), in place."""
-    grad *= weights
-    grad -= weights * grad.sum(-1, keepdim=True)
+def _scale(q: Tensor) -> float:
+    return q.shape[-1] ** -0.5

@@ -10,17 +10,16 @@ full pass up to float rounding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
-from open_clip.transformer import QuickGELU, ResidualAttentionBlock
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from slimprompt.attention import Group, Layout, causal_mask, prefix_attention
+from slimprompt.attention import Group, Rows, causal_mask
 from slimprompt.backbone import Backbone, end_of_text
+from slimprompt.blocks import FrozenBlock, Layout, is_plain, run_block
 from slimprompt.errors import InputError, unknown
 
 Position = Literal["end", "middle", "front"]
@@ -85,7 +84,7 @@ class SharedPrefixTextEncoder:
         self._tower, self._device, self._dtype = tower, backbone.device, backbone.dtype
         self._output_dtype = torch.promote_types(backbone.dtype, torch.float32)
         sequences = prompt_tokens(backbone, class_names, n_ctx, position)
-        self.shared_prefix = _is_causal(tower) and all(_is_plain(block) for block in tower.transformer.resblocks)
+        self.shared_prefix = _is_causal(tower) and all(is_plain(block) for block in tower.transformer.resblocks)
         if not self.shared_prefix:
             self._full = _full_batches(backbone, sequences, chunk_size)
             self.n_tokens = sum(batch.ids.numel() for batch in self._full)
@@ -95,11 +94,12 @@ class SharedPrefixTextEncoder:
         prefix = _prefix_length(sequences[0])
         self._prefix_ids = sequences[0][:prefix]
         self._in_prefix = self._prefix_ids.count(_CONTEXT)
-        # Classes of similar length stand together, filled up to one length, so that their tokens are a dense block.
+        # Classes of similar length stand together, so that they can be filled up to one length where need be.
         order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
         self._unsort = torch.tensor(sorted(range(len(order)), key=order.__getitem__), device=self._device)
         own = [sequences[index][prefix:] for index in order]
         size = chunk_size or len(own)
+        self._blocks = [FrozenBlock(block) for block in tower.transformer.resblocks]
         with torch.no_grad():
             self._prefix = self._embed(self._prefix_ids, 0)  # (prefix, width), context places hold their position only
             self._chunks = [
@@ -143,75 +143,80 @@ class SharedPrefixTextEncoder:
         return rows + self._tower.positional_embedding[first_position : first_position + len(ids)].to(self._dtype)
 
     def _chunk(self, own: list[list[int]], prefix: int, *, with_prefix: bool) -> _Chunk:
-        lengths = [len(ids) for ids in own]
-        group_sizes = _group_sizes(lengths, self.backbone.text_width)
-        rows, ends, inner, last = [], [], [], []
-        first = n_rows = 0
-        for n in group_sizes:
-            group = own[first : first + n]
-            longest = len(group[-1])
-            for ids in group:
-                ends.append(n_rows + len(ids) - 1)
-                # What stands after the end-of-text token is never looked at, so anything may fill the place.
-                rows.append(self._embed(ids + ids[-1:] * (longest - len(ids)), prefix))
-                n_rows += longest
-            causal = causal_mask(longest, self._prefix)
-            inner.append(Group(n, longest, longest, causal))
-            last.append(Group(n, 1, longest, torch.stack([causal[len(ids) - 1 : len(ids)] for ids in group])))
-            first += n
-        heads = self._tower.transformer.resblocks[0].attn.num_heads
+        heads, device = self._tower.transformer.resblocks[0].attn.num_heads, self._device
         n_prefix = prefix if with_prefix else 0
-        filled = [token for n, ids in zip(_repeated(inner), own, strict=True) for token in ids + [0] * (n - len(ids))]
-        places = [place for place, token in enumerate(filled) if token == _CONTEXT]
+        rows = torch.cat([self._embed(ids, prefix) for ids in own])
+        tokens = [token for ids in own for token in ids]
+        places = [place for place, token in enumerate(tokens) if token == _CONTEXT]
+
+        # Row numbers of each class, −1 where it is filled up; what a class may look at.
+        seen: list[Tensor] = []
+        inner: list[Group] = []
+        last: list[Group] = []
+        at, first = n_prefix, 0
+        ends: list[int] = []
+        for n in _group_sizes([len(ids) for ids in own], self.backbone.text_width):
+            lengths = [len(ids) for ids in own[first : first + n]]
+            longest = max(lengths)
+            table = torch.full((n, longest), -1)
+            for index, length in enumerate(lengths):
+                table[index, :length] = torch.arange(at, at + length)
+                at += length
+                ends.append(at - 1)
+            causal = torch.cat([self._prefix.new_zeros(longest, prefix), causal_mask(longest, self._prefix)], 1)
+            seen.append(table)
+            inner.append(Group(n, causal.repeat(n, 1)))
+            last.append(Group(n, causal[torch.tensor(lengths, device=device) - 1]))
+            first += n
+        of_prefix = [torch.arange(prefix)[None]] if with_prefix else []
+        asks_prefix = Group(1, causal_mask(prefix, self._prefix)) if with_prefix else None
+        at_ends = [torch.arange(len(own)).split([group.n for group in inner])[g][:, None] for g in range(len(inner))]
+
+        def rows_of(groups: list[Tensor], n_rows: int, parts: int) -> Rows:
+            return Rows(groups, n_rows, heads, parts, device)
+
+        n_rows = n_prefix + len(rows)
+        queries, keys = rows_of(of_prefix + seen, n_rows, 1), rows_of(of_prefix + seen, n_rows, 2)
+        ends_only = rows_of(at_ends, len(own), 1)
+        asking = torch.tensor(ends, device=device)
+        middle = Layout(tuple(inner), asks_prefix, queries, keys, queries, with_prefix)
         chunk = _Chunk(
-            torch.cat(rows),
-            torch.tensor(ends, device=self._device) + n_prefix,
-            torch.tensor(places, device=self._device, dtype=torch.long),
-            torch.tensor(list(range(self._in_prefix, self.n_ctx)) * len(own), device=self._device, dtype=torch.long),
-            Layout(heads, n_prefix, causal_mask(prefix, self._prefix) if with_prefix else None, tuple(inner)),
-            Layout(heads, n_prefix, None, tuple(last)),
+            rows,
+            torch.tensor(places, device=device, dtype=torch.long),
+            torch.tensor(list(range(self._in_prefix, self.n_ctx)) * len(own), device=device, dtype=torch.long),
+            middle,
+            middle,
+            Layout(tuple(last), None, ends_only, keys, ends_only, with_prefix, asking=asking),
         )
-        if not places:  # the first layer's projections of constant rows are constant
-            block = self._tower.transformer.resblocks[0]
-            y = block.ln_1(chunk.own)
-            chunk.first_q, chunk.first_kv = _queries(block, y), _keys_values(block, y)
+        if (
+            not places and len(self._blocks) > 1
+        ):  # the first block's queries, keys and values of constant rows are constant
+            constants = self._blocks[0].heads(rows[None], [table - n_prefix * (table >= 0) for table in seen], heads)
+            computed = [rows_of(of_prefix, prefix, parts) if with_prefix else None for parts in (1, 2)]
+            chunk.first = replace(middle, queries=computed[0], keys=computed[1], computed=n_prefix, constants=constants)
         return chunk
 
     # -- the pass -----------------------------------------------------------------------------------------------------
 
     def _pass(
-        self, chunk: _Chunk, context: Tensor, prefix_rows: Tensor | None, prefix_kv: Sequence[Tensor] | None = None
+        self, chunk: _Chunk, context: Tensor, prefix_rows: Tensor | None, prefix_kv: Sequence[Tensor] = ()
     ) -> tuple[Tensor, list[Tensor]]:
-        """Features of one chunk's classes, and every layer's keys and values of the prefix if other chunks need them.
+        """Features of one chunk's classes, and every block's keys and values of the prefix if other chunks need them.
 
         The prefix's rows go through with the first chunk; the other chunks are given its keys and values.
         """
-        stack = len(context)
-        own = chunk.own.expand(stack, -1, -1)
+        x = chunk.own.expand(len(context), -1, -1)  # (stack, own tokens, width)
         if len(chunk.places):
-            own = own.index_add(1, chunk.places, context[:, chunk.context_rows])
-        x = own if prefix_rows is None else torch.cat([prefix_rows, own], 1)  # (stack, prefix + own tokens, width)
-        blocks = self._tower.transformer.resblocks
+            x = x.index_add(1, chunk.places, context[:, chunk.context_rows])
+        if prefix_rows is not None:
+            x = torch.cat([prefix_rows, x], 1)
         all_kv: list[Tensor] = []
-        for depth, block in enumerate(blocks):
-            is_last = depth == len(blocks) - 1
-            if depth == 0 and chunk.first_q is not None and chunk.first_kv is not None:
-                q, kv = (part.expand(stack, -1, -1) for part in (chunk.first_q, chunk.first_kv))
-                if prefix_rows is not None:
-                    y = block.ln_1(prefix_rows)
-                    q, kv = torch.cat([_queries(block, y), q], 1), torch.cat([_keys_values(block, y), kv], 1)
-                q = q[:, chunk.ends] if is_last else q
-            else:
-                y = block.ln_1(x)
-                q, kv = _queries(block, y[:, chunk.ends] if is_last else y), _keys_values(block, y)
-            if prefix_rows is not None and len(self._chunks) > 1:
-                all_kv.append(kv[:, : prefix_rows.shape[1]])
-            shared = None if prefix_kv is None else prefix_kv[depth]
-            attended = prefix_attention(q, kv, shared, chunk.last if is_last else chunk.inner)
-            if is_last:  # nothing but the feature is read any more
-                x = x[:, chunk.ends]
-            x = x + block.ls_1(block.attn.out_proj(attended))
-            x = x + block.ls_2(_mlp(block, block.ln_2(x)))
+        layouts = [chunk.first, *[chunk.inner] * (len(self._blocks) - 2), chunk.last][-len(self._blocks) :]
+        for depth, (block, layout) in enumerate(zip(self._blocks, layouts, strict=True)):
+            given = (prefix_kv[2 * depth], prefix_kv[2 * depth + 1]) if prefix_kv else None
+            x, kv = run_block(x, given, block, layout)
+            if len(self._chunks) > 1 and prefix_rows is not None:
+                all_kv += kv
         return _project(self._tower, self._tower.ln_final(x)), all_kv
 
 
@@ -220,22 +225,19 @@ class _Chunk:
     """The tokens of some classes that are not in the prefix, class after class, shorter classes first."""
 
     own: Tensor  # (own tokens, width), embedded; context places hold their position embedding only
-    ends: Tensor  # (n_classes,) row of each class's end-of-text token, counted with the prefix if that goes along
     places: Tensor  # rows of `own` to which a context vector is added …
     context_rows: Tensor  # … and which one
+    first: Layout
     inner: Layout
     last: Layout
-    first_q: Tensor | None = None
-    first_kv: Tensor | None = None
 
 
 def _group_sizes(lengths: list[int], width: int) -> list[int]:
-    """How many neighbours (sorted by length) to fill up to one length each, at the least total cost.
+    """How many neighbours (sorted by length) to fill up to one length each in the attention, at the least total cost.
 
-    A group costs some fixed time per layer, a filled-up token its multiplications, 12·width²: on a wide tower groups are
-    cut finely, on a narrow one hardly at all.
+    A group costs a fixed time per layer, a filled-up row a few copies of its width.
     """
-    group_cost = 8e5 / width**2  # in tokens; from half a millisecond per group and layer at 60 Gflop/s
+    group_cost = 5e4 / width  # in rows; from 0.2 ms per group and layer, and 2 µs per row of width 512
     distinct = sorted(set(lengths))
     count = [lengths.count(length) for length in distinct]
     best: list[tuple[float, list[int]]] = [(0.0, [])]
@@ -250,32 +252,6 @@ def _group_sizes(lengths: list[int], width: int) -> list[int]:
             options.append((cost + group_cost + filled, [*sizes, sum(count[start:end])]))
         best.append(min(options, key=lambda option: option[0]))
     return best[-1][1]
-
-
-def _repeated(groups: list[Group]) -> list[int]:
-    """The filled-up length of each class."""
-    return [group.length for group in groups for _ in range(group.n)]
-
-
-def _queries(block: Any, y: Tensor) -> Tensor:
-    width = y.shape[-1]
-    return F.linear(y, block.attn.in_proj_weight[:width], block.attn.in_proj_bias[:width])
-
-
-def _keys_values(block: Any, y: Tensor) -> Tensor:
-    width = y.shape[-1]
-    return F.linear(y, block.attn.in_proj_weight[width:], block.attn.in_proj_bias[width:])
-
-
-def _mlp(block: Any, x: Tensor) -> Tensor:
-    fc, activation, projection = block.mlp.c_fc, block.mlp.gelu, block.mlp.c_proj
-    if not isinstance(activation, QuickGELU):
-        return block.mlp(x)
-    # QuickGELU(h) = h σ(s h) = silu(s h) / s: one fused pass over the widest matrix instead of three, and s goes into
-    # the matrix products.
-    s = 1.702
-    hidden = F.silu(torch.addmm(fc.bias, x.flatten(0, -2), fc.weight.t(), beta=s, alpha=s))
-    return torch.add(projection.bias, hidden @ projection.weight.t(), alpha=1 / s).unflatten(0, x.shape[:-1])
 
 
 def _project(tower: Any, x: Tensor) -> Tensor:
@@ -357,11 +333,3 @@ def _is_causal(tower: Any) -> bool:
         return False
     pool = getattr(tower, "text_pool_type", None) or tower.pool_type
     return pool in ("argmax", "eos")
-
-
-def _is_plain(block: Any) -> bool:
-    return (
-        type(block) is ResidualAttentionBlock
-        and block.attn.in_proj_weight is not None
-        and not hasattr(block, "ln_1_kv")
-    )

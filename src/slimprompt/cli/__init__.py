@@ -8,6 +8,7 @@ import sys
 import typer
 
 from slimprompt import __version__
+from slimprompt.allocator import keep_freed_memory
 from slimprompt.cli import analysis, cache, data, fit, quickstart, report, study, theory
 from slimprompt.errors import InputError
 
@@ -60,6 +61,7 @@ def main() -> None:
     """Run the command line: an error a user can act on is one message and exit code 2, never a traceback."""
     debug = "--debug" in sys.argv or os.environ.get("SLIMPROMPT_DEBUG") == "1"
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
+    keep_freed_memory()
     try:
         app()
     except InputError as error:

@@ -19,6 +19,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Protocol
 
+from slimprompt.allocator import keep_freed_memory
 from slimprompt.errors import InputError
 from slimprompt.experiments import provenance
 from slimprompt.experiments.records import FAILED, Record, find_run, remove_drafts, store_run
@@ -331,6 +332,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 def _serve(pipe: Connection, execution: Execution) -> None:
     """Make the runs that come through the pipe, until it is closed: by the parent, or by the parent's death."""
+    keep_freed_memory()
     workbench = Workbench(execution)
     while True:
         try:

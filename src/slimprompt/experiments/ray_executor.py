@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from slimprompt import __version__
+from slimprompt.allocator import keep_freed_memory
 from slimprompt.errors import InputError
 from slimprompt.experiments.execute import ATTEMPTS
 from slimprompt.experiments.records import FAILED, Record, find_run, store_run
@@ -118,4 +119,5 @@ def _make(spec: RunSpec, execution: Execution, version: str) -> Record:
 
 @lru_cache(maxsize=1)
 def _workbench(execution: Execution) -> Workbench:
+    keep_freed_memory()
     return Workbench(execution)
