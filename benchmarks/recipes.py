@@ -41,33 +41,48 @@ def bank(backbone: str) -> Any:
 
 
 def task(text: str, backbone: str, benchmark: str, split: str, shots: int, seed: int) -> list[dict[str, Any]]:
-    """One draw, all variants."""
+    """One draw, all variants side by side."""
     import torch
 
     from slimprompt import SharedPrefixTextEncoder, start_prompt
     from slimprompt.data import base_new, few_shot, load_benchmark
     from slimprompt.evaluation import accuracy, harmonic_mean
-    from slimprompt.training import fit_prompt
+    from slimprompt.training import fit_prompts, view_names
 
     images, recipe = bank(backbone), recipe_of(text)
-    draw = few_shot(load_benchmark(benchmark), shots, seed)
+    whole = load_benchmark(benchmark)
+    draw = few_shot(whole, shots, seed)
     parts = {"accuracy": draw} if split == "all" else dict(zip(("seen", "unseen"), base_new(draw), strict=True))
     train = next(iter(parts.values()))
     pictures, labels = [train.path(item) for item in train.train], [item.label for item in train.train]
+    prompts = [
+        start_prompt(variant, width=images.backbone.text_width, seed=seed, rank=rank, basis=basis)
+        for variant, (rank, basis) in VARIANTS.items()
+    ]
+    encoders = {
+        metric: SharedPrefixTextEncoder(images.backbone, part.class_names, 16) for metric, part in parts.items()
+    }
+    encoder = next(iter(encoders.values()))
+    views = [name for epoch in view_names(recipe, seed) for name in epoch]
+    images.build(pictures, list(dict.fromkeys(views)))
+    started = time.process_time()
+    curves = fit_prompts(prompts, images, pictures, labels, encoder, recipe, seed=seed)
+    seconds = (time.process_time() - started) / len(prompts)
     rows = []
-    for variant, (rank, basis) in VARIANTS.items():
-        prompt = start_prompt(variant, width=images.backbone.text_width, seed=seed, rank=rank, basis=basis)
-        started = time.process_time()
-        curve = fit_prompt(prompt, images, pictures, labels, train.class_names, recipe, seed=seed)
+    for variant, prompt, curve in zip(VARIANTS, prompts, curves, strict=True):
         row: dict[str, Any] = {
-            "cpu_seconds": time.process_time() - started,
+            "cpu_seconds": seconds,
             "passes": len(curve) * recipe.steps_per_epoch(len(labels)),
             "loss": curve[-1].loss,
         }
         for metric, part in parts.items():
-            text_features = SharedPrefixTextEncoder(images.backbone, part.class_names, 16)(prompt().detach())
+            text_features = encoders[metric](prompt().detach())
             features = images.features([part.path(item) for item in part.test])
             row[metric] = accuracy(features, text_features, torch.tensor([item.label for item in part.test]))
+        if split == "all":  # to choose by
+            features = images.features([whole.path(item) for item in whole.val])
+            labels_of = torch.tensor([item.label for item in whole.val])
+            row["validation"] = accuracy(features, encoder(prompt().detach()), labels_of)
         if split == "base":
             row["harmonic"] = harmonic_mean(row["seen"], row["unseen"])
         rows.append(
@@ -136,7 +151,7 @@ def report(rows: list[dict[str, Any]], recipes: list[str]) -> None:
         print(
             f"\n{recipe}\n  text passes {passes[1]:,} against {passes[0]:,}: {passes[0] / max(passes[1], 1):.1f}x fewer (at least {fewest:.1f}x)"
         )
-        for metric in ("accuracy", "seen", "unseen", "harmonic"):
+        for metric in ("loss", "validation", "accuracy", "seen", "unseen", "harmonic"):
             groups: dict[str, list[float]] = defaultdict(list)
             values: dict[str, list[float]] = defaultdict(list)
             for key, cell in chosen.items():

@@ -12,7 +12,7 @@ from slimprompt.evaluation import accuracy
 from slimprompt.images import open_image
 from slimprompt.seeds import stream_seed
 from slimprompt.text import SharedPrefixTextEncoder
-from slimprompt.training import fit_prompt
+from slimprompt.training import fit_prompts
 from slimprompt.views import random_view
 from tests.conftest import TINY, draw
 
@@ -62,7 +62,8 @@ def test_dense_training_is_coop_s(tiny, tmp_path):
     prompt = start_prompt("dense", width=32, seed=seed, n_ctx=6)
     context = prompt().detach().clone()
     bank = FeatureBank(tiny)
-    curve = fit_prompt(prompt, bank, paths, labels, COLOURS, recipe, seed=seed)
+    encoder = SharedPrefixTextEncoder(tiny, COLOURS, 6)
+    (curve,) = fit_prompts([prompt], bank, paths, labels, encoder, recipe, seed=seed)
 
     plain = PlainCoOp(load_backbone(TINY, seed=0, device="cpu").model, tiny.tokenizer, COLOURS, context)
     optimizer = torch.optim.SGD([plain.ctx], lr=0.02, momentum=0.9, weight_decay=5e-4)

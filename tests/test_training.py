@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from slimprompt import InputError, Prompt, Recipe, SharedPrefixTextEncoder, start_prompt
+from slimprompt.recipe import RECIPES
 from slimprompt.training import batches, train
 from tests.test_text import open_clip_features
 
@@ -50,7 +51,7 @@ def test_steps_equal_steps_by_hand(tiny, task, variant, basis):
     prompt = start_prompt(variant, width=32, seed=3, n_ctx=4, rank=rank, basis=basis)
     b, a = prompt.B.detach().clone(), prompt.A.detach().clone()
     encoder = SharedPrefixTextEncoder(tiny, NAMES, 4)
-    train(prompt, encoder, view, labels, tiny.logit_scale, recipe, seed=3)
+    train([prompt], encoder, view, labels, tiny.logit_scale, recipe, seed=3)
 
     from slimprompt.seeds import stream_seed
 
@@ -76,7 +77,7 @@ def test_the_frozen_factor_keeps_its_bytes(tiny, task):
     labels, view = task
     prompt = start_prompt("fixed-B", width=32, seed=3, n_ctx=4, rank=2, basis="orthogonal")
     before = prompt.B.detach().clone()
-    train(prompt, SharedPrefixTextEncoder(tiny, NAMES, 4), view, labels, tiny.logit_scale, Recipe(epochs=3), seed=1)
+    train([prompt], SharedPrefixTextEncoder(tiny, NAMES, 4), view, labels, tiny.logit_scale, Recipe(epochs=3), seed=1)
     assert torch.equal(prompt.B.detach(), before)
 
 
@@ -86,8 +87,8 @@ def test_training_lowers_the_loss(tiny):
     labels = torch.arange(32) % 4
     features = F.normalize(centres[labels] + 0.05 * torch.randn(32, 24, generator=generator), dim=-1)
     prompt = start_prompt("dense", width=32, seed=3, n_ctx=4)
-    curve = train(
-        prompt,
+    (curve,) = train(
+        [prompt],
         SharedPrefixTextEncoder(tiny, NAMES, 4),
         lambda _: features,
         labels,
@@ -103,14 +104,16 @@ def test_non_finite_loss_names_the_step(tiny, task):
     labels, view = task
     prompt = Prompt(torch.eye(4), torch.full((4, 32), float("nan")), "A")
     with pytest.raises(InputError, match=r"nan at step 1 .*learning rate"):
-        train(prompt, SharedPrefixTextEncoder(tiny, NAMES, 4), view, labels, tiny.logit_scale, Recipe(epochs=1), seed=1)
+        train(
+            [prompt], SharedPrefixTextEncoder(tiny, NAMES, 4), view, labels, tiny.logit_scale, Recipe(epochs=1), seed=1
+        )
 
 
 def test_no_images(tiny):
     prompt = start_prompt("dense", width=32, seed=3, n_ctx=4)
     with pytest.raises(InputError, match="no training images"):
         train(
-            prompt,
+            [prompt],
             SharedPrefixTextEncoder(tiny, NAMES, 4),
             lambda _: torch.empty(0),
             torch.empty(0),
@@ -134,7 +137,7 @@ def test_full_batch_step_is_the_mean_over_images_and_views(tiny):
     prompt = start_prompt("dense", width=32, seed=3, n_ctx=4)
     context = prompt().detach().clone().requires_grad_()
     encoder = SharedPrefixTextEncoder(tiny, NAMES, 4)
-    train(prompt, encoder, lambda _: views, labels, tiny.logit_scale, recipe, seed=1)
+    train([prompt], encoder, lambda _: views, labels, tiny.logit_scale, recipe, seed=1)
     text = F.normalize(encoder(context), dim=-1)
     loss = F.cross_entropy(tiny.logit_scale * views @ text.T, torch.cat([labels] * 3))
     expected = context.detach() - 0.5 * torch.autograd.grad(loss, context)[0]
@@ -146,7 +149,59 @@ def test_training_stops_when_it_has_converged(tiny, task):
     recipe = Recipe(epochs=300, batch_size=None, views=0, lr=0.01, tolerance=0.02)
     prompt = start_prompt("dense", width=32, seed=3, n_ctx=4)
     encoder = SharedPrefixTextEncoder(tiny, NAMES, 4)
-    curve = train(prompt, encoder, lambda _: view(0), labels, tiny.logit_scale, recipe, seed=1)
+    (curve,) = train([prompt], encoder, lambda _: view(0), labels, tiny.logit_scale, recipe, seed=1)
     assert 11 <= len(curve) < 300
     assert curve[-1].loss > 0.98 * curve[-11].loss
     assert all(later.loss <= 0.98 * curve[i].loss for i, later in enumerate(curve[10:-1]))
+
+
+def different_prompts():
+    """All four families, and one more rank."""
+    start = {"width": 32, "seed": 3, "n_ctx": 4}
+    return [
+        start_prompt("dense", **start),
+        start_prompt("joint", **start, rank=2),
+        start_prompt("fixed-B", **start, rank=3, basis="orthogonal"),
+        start_prompt("fixed-A", **start, rank=2, basis="svd"),
+        start_prompt("fixed-B", **start, rank=1, basis="gaussian"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(epochs=6, batch_size=12, lr=0.05),
+        Recipe(epochs=15, batch_size=None, views=0, lr=0.05),
+        Recipe(epochs=200, batch_size=None, views=0, lr=0.01, tolerance=0.02),
+    ],
+    ids=["batches", "full batch", "early stop"],
+)
+def test_prompts_train_side_by_side_as_if_alone(tiny, task, recipe):
+    labels, view = task
+    encoder = SharedPrefixTextEncoder(tiny, NAMES, 4)
+    together, alone = different_prompts(), different_prompts()
+    curves = train(together, encoder, view, labels, tiny.logit_scale, recipe, seed=2)
+    for prompt, other, curve in zip(together, alone, curves, strict=True):
+        (expected,) = train([other], encoder, view, labels, tiny.logit_scale, recipe, seed=2)
+        torch.testing.assert_close(prompt().detach(), other().detach(), rtol=1e-3, atol=1e-5)
+        assert [row.epoch for row in curve] == [row.epoch for row in expected]
+        assert [row.loss for row in curve] == pytest.approx([row.loss for row in expected], rel=1e-4)
+        assert [row.accuracy for row in curve] == [row.accuracy for row in expected]
+    if recipe.tolerance:
+        assert len({len(curve) for curve in curves}) > 1  # each stops when it has converged itself
+
+
+@pytest.mark.parametrize(("n_classes", "shots"), [(2, 1), (2, 100), (1000, 1)])
+def test_the_fast_recipe_behaves_at_the_ends(tiny, n_classes, shots):
+    """2 and 1,000 classes, 1 and 100 shots: the loss falls, monotonously but for the first steps' momentum."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(n_classes).repeat(shots)
+    centres = F.normalize(torch.randn(n_classes, 24, generator=generator), dim=-1)
+    features = F.normalize(centres[labels] + 0.1 * torch.randn(len(labels), 24, generator=generator), dim=-1)
+    prompt = start_prompt("fixed-B", width=32, seed=1, n_ctx=4, rank=4, basis="orthogonal")
+    encoder = SharedPrefixTextEncoder(tiny, [f"thing {n}" for n in range(n_classes)], 4)
+    (curve,) = train([prompt], encoder, lambda _: features, labels, tiny.logit_scale, RECIPES["fast"], seed=1)
+    losses = [row.loss for row in curve]
+    assert losses[-1] < losses[0]
+    assert max(losses) < 1.05 * losses[0]
+    assert losses[-1] < 1.02 * min(losses)

@@ -27,7 +27,7 @@ from slimprompt.prompt import Prompt
 from slimprompt.recipe import RECIPES, Recipe
 from slimprompt.start import start_prompt
 from slimprompt.text import SharedPrefixTextEncoder
-from slimprompt.training import fit_prompt
+from slimprompt.training import fit_prompts
 
 FACTORS_FILE, DESCRIPTION_FILE = "prompt.safetensors", "prompt.json"
 _FORMAT = 1
@@ -88,18 +88,10 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         prompt = self.start(backbone)
         bank = FeatureBank(backbone, "default" if self.cache else None)
         index = {name: label for label, name in enumerate(classes)}
-        curve = fit_prompt(
-            prompt,
-            bank,
-            images,
-            [index[name] for name in names],
-            classes,
-            recipe,
-            seed=self.seed,
-            position=self.position,  # type: ignore[arg-type]
-        )
+        encoder = self._encoder(backbone, classes, prompt.n_ctx)
+        (curve,) = fit_prompts([prompt], bank, images, [index[name] for name in names], encoder, recipe, seed=self.seed)
         self.curve_ = curve
-        return self.set_prompt(backbone, prompt, classes)
+        return self.set_prompt(backbone, prompt, classes, encoder)
 
     def start(self, backbone: Backbone) -> Prompt:
         """The prompt that training starts from."""
@@ -237,15 +229,24 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         )
         return classifier.set_prompt(backbone, prompt, description["class_names"])
 
-    def set_prompt(self, backbone: Backbone, prompt: Prompt, class_names: Sequence[str]) -> PromptClassifier:
-        """Take over a finished prompt instead of fitting one."""
+    def set_prompt(
+        self,
+        backbone: Backbone,
+        prompt: Prompt,
+        class_names: Sequence[str],
+        encoder: SharedPrefixTextEncoder | None = None,
+    ) -> PromptClassifier:
+        """Take over a finished prompt instead of fitting one. encoder: of these class names, if there is one already."""
         self.backbone_ = backbone
         self.prompt_ = prompt.to(backbone.device)
         self.classes_ = np.array(class_names, dtype=object if not len(class_names) else None)
-        encoder = SharedPrefixTextEncoder(backbone, class_names, prompt.n_ctx, self.position)  # type: ignore[arg-type]
+        encoder = encoder or self._encoder(backbone, class_names, prompt.n_ctx)
         with torch.inference_mode():
             self.text_features_ = encoder(prompt())  # computed once: prediction only runs the image tower
         return self
+
+    def _encoder(self, backbone: Backbone, class_names: Sequence[str], n_ctx: int) -> SharedPrefixTextEncoder:
+        return SharedPrefixTextEncoder(backbone, class_names, n_ctx, self.position)  # type: ignore[arg-type]
 
     def _recipe(self) -> Recipe:
         if isinstance(self.recipe, Recipe):

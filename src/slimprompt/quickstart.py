@@ -135,7 +135,7 @@ def run_quickstart(
     execution = Execution(runs=runs, device="cpu", invocation=("slimprompt", "quickstart"))
     workers = workers or min(default_workers(execution), 4)
     executor: Executor = ProcessExecutor(execution, workers) if workers > 1 else InlineExecutor(execution)
-    outcome = run_study(quickstart_specs(benchmark, recipe), runs, executor, _Bar())
+    outcome = run_study(quickstart_specs(benchmark, recipe), runs, executor, _Bar(), stack=len(ARMS))
     if outcome.failed:
         raise InputError(f"{len(outcome.failed)} runs failed, the first with: {outcome.failed[0].error}")
     records = tuple(sorted((*outcome.present, *outcome.complete), key=lambda one: one.spec.fingerprint))

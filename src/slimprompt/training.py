@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from slimprompt.progress import progress
 from slimprompt.prompt import Prompt
 from slimprompt.recipe import Recipe
 from slimprompt.seeds import stream_seed
-from slimprompt.text import Position, SharedPrefixTextEncoder
+from slimprompt.text import SharedPrefixTextEncoder
 
 
 class EpochResult(NamedTuple):
@@ -30,7 +29,7 @@ class EpochResult(NamedTuple):
 
 
 def train(
-    prompt: Prompt,
+    prompts: Sequence[Prompt],
     encode_text: Callable[[Tensor], Tensor],
     view: Callable[[int], Tensor],
     labels: Tensor,
@@ -38,54 +37,71 @@ def train(
     recipe: Recipe,
     *,
     seed: int,
-) -> list[EpochResult]:
-    """Minimise the cross-entropy of `logit_scale · cos(image, text(B A))` over the factors that train; changes `prompt`.
+) -> list[list[EpochResult]]:
+    """Minimise the cross-entropy of `logit_scale · cos(image, text(B A))` over the factors that train; changes `prompts`.
 
-    encode_text: context (n_ctx, width) → class features (n_classes, embed_dim).
+    Prompts of the same images and classes train side by side, each on its own loss, as if alone; several at once are one stack
+    to the text encoder. The prompt of the last step is the result; nothing is selected.
+    encode_text: context (n_ctx, width) → class features (n_classes, embed_dim), and a stack of those to a stack.
     view: epoch → unit-length image features (n_views · n_images, embed_dim): each view holds the images in their order.
-    seed: of the order of the images, a stream of its own. The prompt of the last step is the result; nothing is selected.
+    seed: of the order of the images, a stream of its own.
     """
     if not len(labels):
         raise InputError("there are no training images")
     order = torch.Generator().manual_seed(stream_seed(seed, "order"))
-    optimizer = torch.optim.SGD(
-        [factor for factor in prompt.parameters() if factor.requires_grad],
-        lr=recipe.lr,
-        momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
-    )
-    curve: list[EpochResult] = []
+    optimizers = [
+        torch.optim.SGD(
+            [factor for factor in prompt.parameters() if factor.requires_grad],
+            lr=recipe.lr,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+        )
+        for prompt in prompts
+    ]
+    curves: list[list[EpochResult]] = [[] for _ in prompts]
+    active = list(range(len(prompts)))
     step = 0
     with progress("training", recipe.epochs * recipe.steps_per_epoch(len(labels))) as advance:
         for epoch in range(recipe.epochs):
             features = view(epoch)  # (n_views · n_images, embed_dim)
             targets = labels.repeat(len(features) // len(labels))
-            optimizer.param_groups[0]["lr"] = recipe.lr_at(epoch)
-            total_loss, right, seen = 0.0, 0, 0
+            totals, right, seen = torch.zeros(len(active)), torch.zeros(len(active)), 0
             for batch in batches(len(targets), recipe.batch_size or len(targets), order):
-                text = F.normalize(encode_text(prompt()), dim=-1)  # (n_classes, embed_dim)
-                logits = logit_scale * features[batch].to(text.device) @ text.T  # (batch, n_classes)
-                target = targets[batch].to(text.device)
-                loss = F.cross_entropy(logits, target)
-                value = loss.item()
-                if not math.isfinite(value):
-                    raise _diverged(str(value), step + 1, epoch, recipe)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
+                text = _text_features([prompts[index] for index in active], encode_text)
+                logits = logit_scale * features[batch].to(text.device) @ text.flatten(0, 1).T
+                logits = logits.view(len(batch), *text.shape[:2])  # (batch, active, n_classes)
+                target = targets[batch, None].to(text.device).expand(-1, len(active))
+                losses = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none")
+                losses = losses.view(target.shape).mean(0)  # (active,)
                 step += 1
-                total_loss += value * len(batch)
-                right += int((logits.argmax(1) == target).sum())
+                if not losses.isfinite().all():
+                    raise _diverged(str(losses.max().item()), step, epoch, recipe)
+                for index in active:
+                    optimizers[index].param_groups[0]["lr"] = recipe.lr_at(epoch)
+                    optimizers[index].zero_grad()
+                losses.sum().backward()
+                for index in active:
+                    optimizers[index].step()
+                totals += losses.detach().cpu() * len(batch)
+                right += (logits.argmax(2) == target).sum(0).cpu()
                 seen += len(batch)
-                advance(note=f"loss {total_loss / seen:.3f}  accuracy {100 * right / seen:.0f} %")
-            if epoch == recipe.epochs - 1 and not torch.isfinite(encode_text(prompt().detach())).all():
-                raise _diverged("not finite", step, epoch, recipe)
-            curve.append(EpochResult(epoch, recipe.lr_at(epoch), total_loss / seen, 100 * right / seen))
-            if _converged(curve, recipe.tolerance):
+                loss, accuracy = (totals / seen).mean(), (100 * right / seen).mean()
+                advance(note=f"loss {loss:.3f}  accuracy {accuracy:.0f} %")
+            for index, total, count in zip(active, totals.tolist(), right.tolist(), strict=True):
+                curves[index].append(EpochResult(epoch, recipe.lr_at(epoch), total / seen, 100 * count / seen))
+            active = [index for index in active if not _converged(curves[index], recipe.tolerance)]
+            if not active:
                 break
-    if not torch.isfinite(encode_text(prompt().detach())).all():
-        raise _diverged("not finite", step, curve[-1].epoch, recipe)
-    return curve
+    with torch.no_grad():
+        if not _text_features(prompts, encode_text).isfinite().all():
+            raise _diverged("not finite", step, epoch, recipe)
+    return curves
+
+
+def _text_features(prompts: Sequence[Prompt], encode_text: Callable[[Tensor], Tensor]) -> Tensor:
+    """Unit-length class features (n_prompts, n_classes, embed_dim)."""
+    features = encode_text(torch.stack([prompt() for prompt in prompts]) if len(prompts) > 1 else prompts[0]())
+    return F.normalize(features if len(prompts) > 1 else features[None], dim=-1)
 
 
 def _converged(curve: list[EpochResult], tolerance: float, window: int = 10) -> bool:
@@ -114,33 +130,31 @@ def view_names(recipe: Recipe, seed: int) -> list[tuple[str, ...]]:
     ]
 
 
-def fit_prompt(
-    prompt: Prompt,
+def fit_prompts(
+    prompts: Sequence[Prompt],
     bank: FeatureBank,
     pictures: Sequence[Picture],
     labels: Sequence[int],
-    class_names: Sequence[str],
+    encode_text: SharedPrefixTextEncoder,
     recipe: Recipe,
     *,
     seed: int,
-    position: Position = "end",
-    chunk_size: int | None = None,
-) -> list[EpochResult]:
-    """Train `prompt` on labelled pictures through a feature bank; changes `prompt`.
+) -> list[list[EpochResult]]:
+    """Train `prompts` side by side on labelled pictures through a feature bank; changes them.
 
     The random views of a seed are a stream of their own, shared by every variant.
     """
-    encoder = SharedPrefixTextEncoder(bank.backbone, class_names, prompt.n_ctx, position, chunk_size=chunk_size)
     names = view_names(recipe, seed)
     bank.build(pictures, list(dict.fromkeys(name for epoch in names for name in epoch)))
     # Views that come back are kept in memory.
     features = lru_cache(maxsize=recipe.views or 1)(
         lambda views: torch.cat([bank.features(pictures, name) for name in views])
     )
-    prompt.to(bank.backbone.device)
+    for prompt in prompts:
+        prompt.to(bank.backbone.device)
     return train(
-        prompt,
-        encoder,
+        prompts,
+        encode_text,
         lambda epoch: features(names[epoch]),
         torch.tensor(list(labels)),
         bank.backbone.logit_scale,

@@ -20,7 +20,7 @@ from slimprompt.errors import InputError
 from slimprompt.experiments.execute import InlineExecutor, run_study
 from slimprompt.experiments.run import Execution
 from slimprompt.experiments.studies import read_grid, study_specs
-from tests.experiments.conftest import collections, fingerprints, tiny_folder  # noqa: F401 (fixtures)
+from tests.experiments.conftest import collections, fingerprints, run_folders, tiny_folder  # noqa: F401 (fixtures)
 
 Run = Callable[..., Result]
 
@@ -98,7 +98,7 @@ def test_a_study_from_start_to_end(run: Run, grid_file: Path) -> None:
     assert run("runs", "rm", name).exit_code == 1  # nobody answered the question
     assert Path("runs", name).exists()
     assert "4 runs deleted" in run("runs", "rm", "--where", "variant=dense", "--where", "shots=2", "--yes").stdout
-    assert len(list(Path("runs").iterdir())) == 8
+    assert len(run_folders(Path("runs"))) == 8
 
 
 def test_the_command_is_in_the_record(run: Run, grid_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_failures_are_listed_and_the_exit_code_tells(run: Run, grid_file: Path) 
     assert "0 of 6 runs complete" in result.stdout
     assert "the loss became" in result.stdout and "tries failed runs again" in result.stdout
     assert "6 failed" in run("runs", "list").stdout
-    name = next(Path("runs").iterdir()).name
+    name = run_folders(Path("runs"))[0]
     assert "Traceback" in run("runs", "show", name).stdout
 
 
@@ -147,7 +147,7 @@ def test_mistakes_are_explained(run: Run, arguments: tuple[str, ...], message: s
 def start(grid_file: Path, runs: Path, **options: Any) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", "from slimprompt.cli import main; main()", "study", grid_file.name]
     return subprocess.Popen(
-        [*command, "--workers", "2", "--runs", str(runs), "--device", "cpu"],
+        [*command, "--workers", "2", "--stack", "1", "--runs", str(runs), "--device", "cpu"],
         cwd=grid_file.parent,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
@@ -199,9 +199,9 @@ def test_interrupted_then_killed_then_finished(grid_file: Path, tmp_path: Path) 
     assert "stopped" in output and "the same command goes on where this one stopped" in output
     assert "Traceback" not in output
     wait_until_gone(process.pid)
-    assert not list(runs.glob(".*"))  # nothing half written
+    assert not [name for name in run_folders(runs) if name.startswith(".")]  # nothing half written
 
-    there = len(list(runs.iterdir()))
+    there = len(run_folders(runs))
     assert there < 12
     process = start(grid_file, runs)
     wait_for_runs(runs, there + 1, process)

@@ -102,7 +102,7 @@ def test_few_shot_prompts_beat_zero_shot_on_average_over_seeds() -> None:
     reached = []
     for seed in (1, 2):
         prompt = start_prompt("dense", width=backbone.text_width, seed=seed)
-        train(prompt, encode, lambda _: features, labels, backbone.logit_scale, Recipe(epochs=10), seed=seed)
+        train([prompt], encode, lambda _: features, labels, backbone.logit_scale, Recipe(epochs=10), seed=seed)
         with torch.no_grad():
             reached.append(accuracy(test_features, encode(prompt()), test_labels))
     assert sum(reached) / len(reached) > accuracy(test_features, plain, test_labels) + 2

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slimprompt import Prompt, start_prompt
 from slimprompt.errors import InputError
 from slimprompt.experiments.execute import (
     ATTEMPTS,
@@ -26,8 +27,8 @@ from slimprompt.experiments.execute import (
     run_study,
     with_sources,
 )
-from slimprompt.experiments.records import Record, load_records, store_run
-from slimprompt.experiments.run import Execution, SetupError
+from slimprompt.experiments.records import Record, load_records, read_record, store_run
+from slimprompt.experiments.run import Execution, SetupError, stack_key
 from slimprompt.experiments.spec import RunSpec
 from slimprompt.experiments.studies import Grid, study_specs
 from tests.experiments.conftest import fingerprints, run_folders
@@ -43,16 +44,21 @@ class Pretend:
         self.runs, self.slots, self.failing = runs, slots, failing
         self.submitted: list[RunSpec] = []
         self.together: list[list[RunSpec]] = []
-        self._running: list[RunSpec] = []
+        self.groups: list[list[RunSpec]] = []
+        self._running: list[list[RunSpec]] = []
         self.closed = False
 
-    def submit(self, spec: RunSpec) -> None:
-        self.submitted.append(spec)
-        self._running.append(spec)
-        self.together.append(list(self._running))
+    def submit(self, specs: Sequence[RunSpec]) -> None:
+        self.submitted += specs
+        self.groups.append(list(specs))
+        self._running.append(list(specs))
+        self.together.append([spec for group in self._running for spec in group])
 
-    def collect(self) -> Record:
-        spec = self._running.pop(random.Random(len(self.submitted)).randrange(len(self._running)))
+    def collect(self) -> list[Record]:
+        specs = self._running.pop(random.Random(len(self.submitted)).randrange(len(self._running)))
+        return [self._store(spec) for spec in specs]
+
+    def _store(self, spec: RunSpec) -> Record:
         fails = self.failing(spec)
         fields = (
             {"status": "failed", "error": "told to"} if fails else {"status": "complete", "metrics": {"accuracy": 1}}
@@ -153,6 +159,60 @@ def test_what_cannot_be_had_stops_the_study(run_spec: MakeSpec, execution: Execu
         with pytest.raises(SetupError, match="unknown benchmark 'dtdd'"):
             run_study(specs, execution.runs, executor)
     assert not execution.runs.exists()
+
+
+# --- side by side ----------------------------------------------------------------------------------------------------
+
+
+def test_groups_see_the_same_images_and_keep_their_order(small_grid: MakeGrid, tmp_path: Path) -> None:
+    specs = with_sources(study_specs(small_grid()))
+    executor = Pretend(tmp_path, slots=3)
+    outcome = run_study(specs, tmp_path, executor, stack=4)
+    assert len(outcome.complete) == len(specs)
+    assert max(map(len, executor.groups)) == 4
+    for group in executor.groups:
+        assert len({stack_key(spec) for spec in group}) == 1
+        assert {spec.needs() for spec in group}.isdisjoint(group)
+    other = Pretend(tmp_path / "other", slots=1)
+    run_study(specs, tmp_path / "other", other, stack=4)
+    assert sorted(map(str, other.groups)) == sorted(map(str, executor.groups))  # whatever the executor
+
+
+def test_side_by_side_equals_one_by_one(small_grid: MakeGrid, execution: Execution, tmp_path: Path) -> None:
+    specs = study_specs(small_grid())
+    alone = replace(execution, runs=tmp_path / "alone")
+    run_study(specs, alone.runs, InlineExecutor(alone))
+    outcome = run_study(specs, execution.runs, ProcessExecutor(execution, 2), stack=8)
+    assert outcome.failed == []
+    assert max(record.facts["trained_together"] for record in outcome.complete) > 2
+    for record in outcome.complete:
+        other = read_record(alone.runs / record.spec.fingerprint)
+        assert other.facts["trained_together"] == 1
+        assert record.facts["steps"] == other.facts["steps"]
+        for name, values in record.factors().items():
+            assert values == pytest.approx(other.factors()[name], rel=1e-3, abs=1e-5)
+        assert record.curve().loss.tolist() == pytest.approx(other.curve().loss.tolist(), rel=1e-3)
+
+
+def test_one_run_s_failure_is_not_its_neighbours(
+    run_spec: MakeSpec, execution: Execution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = run_spec(variant="fixed-B", basis="svd"), run_spec(variant="fixed-B", basis="learned")
+    executor = InlineExecutor(execution)
+    executor.submit([good, bad])
+    first, second = executor.collect()
+    assert first.complete
+    assert not second.complete and "which is not there" in str(second.error)
+
+    def start_with_nan(variant: str, **options: Any) -> Prompt:
+        prompt = start_prompt(variant, **options)
+        return Prompt(prompt.B, prompt.A * float("nan"), prompt.trains) if variant == "joint" else prompt
+
+    monkeypatch.setattr("slimprompt.start.start_prompt", start_with_nan)
+    executor.submit([run_spec(variant="joint"), run_spec(variant="dense", rank=None)])
+    first, second = executor.collect()
+    assert not first.complete and "the loss became nan at step 1" in str(first.error)
+    assert second.complete and second.facts["trained_together"] == 1
 
 
 # --- processes -------------------------------------------------------------------------------------------------------

@@ -57,6 +57,12 @@ def study(
         int | None, typer.Option(min=1, help="inline: runs side by side; default: as cores and memory allow.")
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of one run; part of what makes results repeatable.")] = 1,
+    stack: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Runs on the same images that train side by side; 1: each by itself, the same bytes every time."
+        ),
+    ] = 8,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     address: Annotated[
         str | None, typer.Option(help="ray: a running cluster, auto or host:port; default: this machine.")
@@ -97,7 +103,7 @@ def study(
     if plan:
         _plan(grid, execution, workers, as_json=as_json)
     else:
-        _run(name, grid, execution, _executor(execution, workers, address, gpus), as_json=as_json)
+        _run(name, grid, execution, _executor(execution, workers, address, gpus), stack=stack, as_json=as_json)
 
 
 def _list_studies() -> None:
@@ -228,13 +234,13 @@ def _executor(execution: Execution, workers: int | None, address: str | None, gp
     return InlineExecutor(execution) if workers == 1 else ProcessExecutor(execution, workers)
 
 
-def _run(name: str, grid: Grid, execution: Execution, executor: Executor, *, as_json: bool) -> None:
+def _run(name: str, grid: Grid, execution: Execution, executor: Executor, *, stack: int, as_json: bool) -> None:
     from slimprompt.experiments.execute import run_study
     from slimprompt.experiments.studies import study_specs
     from slimprompt.experiments.watch import watch_study
 
     try:
-        outcome = run_study(study_specs(grid), execution.runs, executor, watch_study(name))
+        outcome = run_study(study_specs(grid), execution.runs, executor, watch_study(name), stack=stack)
     except KeyboardInterrupt:
         typer.echo(
             f"stopped. Complete runs are in {execution.runs}; the same command goes on where this one stopped", err=True

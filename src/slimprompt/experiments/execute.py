@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -23,7 +23,7 @@ from slimprompt.allocator import keep_freed_memory
 from slimprompt.errors import InputError
 from slimprompt.experiments import provenance
 from slimprompt.experiments.records import FAILED, Record, find_run, remove_drafts, store_run
-from slimprompt.experiments.run import Execution, Workbench, make_run
+from slimprompt.experiments.run import Execution, Workbench, make_runs, stack_key
 from slimprompt.experiments.spec import RunSpec
 
 #: A run whose process dies this often (out of memory, most likely) counts as failed.
@@ -32,17 +32,17 @@ _WORKER_MEMORY_GB = 2.0
 
 
 class Executor(Protocol):
-    """Makes runs: `submit` some, `collect` one as soon as it has ended, `close` at the end."""
+    """Makes runs: `submit` groups of them, `collect` those that have ended, `close` at the end."""
 
     @property
     def slots(self) -> int:
-        """How many runs it takes at once."""
+        """How many groups it takes at once."""
 
-    def submit(self, spec: RunSpec) -> None:
-        """Start a run, or queue it."""
+    def submit(self, specs: Sequence[RunSpec]) -> None:
+        """Start runs that can train side by side, or queue them."""
 
-    def collect(self) -> Record:
-        """Wait until one of the submitted runs has ended; its record. A run that cannot start at all raises."""
+    def collect(self) -> list[Record]:
+        """Wait until some of the submitted runs have ended; their records. A run that cannot start at all raises."""
 
     def close(self) -> None:
         """Stop; runs that have not ended are given up and leave nothing behind."""
@@ -90,8 +90,12 @@ def with_sources(specs: Iterable[RunSpec]) -> list[RunSpec]:
     return list(ordered.values())
 
 
-def run_study(specs: Iterable[RunSpec], runs: Path, executor: Executor, watch: Watch | None = None) -> Outcome:
+def run_study(
+    specs: Iterable[RunSpec], runs: Path, executor: Executor, watch: Watch | None = None, *, stack: int = 1
+) -> Outcome:
     """Make every run that is not complete below `runs`; sources come first and are added where they are missing.
+
+    stack: at most so many runs on the same images go to the executor together.
 
     A failed run is recorded and the others go on; what needs it fails with that reason. A run that failed earlier is tried
     again. May be stopped at any moment and started again: complete runs stay.
@@ -100,24 +104,25 @@ def run_study(specs: Iterable[RunSpec], runs: Path, executor: Executor, watch: W
     todo = with_sources(specs)
     if runs.is_dir():
         remove_drafts(runs)
-    schedule = _Schedule(todo, runs)
+    schedule = _Schedule(todo, runs, stack)
     outcome = Outcome(present=list(schedule.complete.values()))
     weights = {(record.spec.backbone, record.spec.pretrained): record for record in outcome.present}
     watch.begin(todo, outcome.present)
     try:
         while schedule.waiting or schedule.running:
-            while len(schedule.running) < executor.slots and (ready := schedule.take_ready()) is not None:
-                watch.started(ready)
+            while schedule.groups_running < executor.slots and (ready := schedule.take_ready()):
+                for spec in ready:
+                    watch.started(spec)
                 executor.submit(ready)
-            record = executor.collect()
-            (outcome.complete if record.complete else outcome.failed).append(record)
-            watch.ended(record)
-            _check_weights(record, weights)
-            for spec in schedule.end(record):
-                reason = f"its source run failed: {record.spec.title} ({record.spec.fingerprint}): {record.error}"
-                failed = store_run(runs, spec, {"status": FAILED, "error": reason})
-                outcome.failed.append(failed)
-                watch.ended(failed)
+            for record in executor.collect():
+                (outcome.complete if record.complete else outcome.failed).append(record)
+                watch.ended(record)
+                _check_weights(record, weights)
+                for spec in schedule.end(record):
+                    reason = f"its source run failed: {record.spec.title} ({record.spec.fingerprint}): {record.error}"
+                    failed = store_run(runs, spec, {"status": FAILED, "error": reason})
+                    outcome.failed.append(failed)
+                    watch.ended(failed)
     finally:
         executor.close()
         watch.end()
@@ -138,14 +143,20 @@ def _check_weights(record: Record, present: dict[tuple[str, str | None], Record]
 
 
 class _Schedule:
-    """Which run may start: its source is complete, and nobody else is just encoding the same images."""
+    """Which runs may start: their sources are complete, and nobody else is just encoding the same images.
 
-    def __init__(self, specs: list[RunSpec], runs: Path) -> None:
+    Runs that can train side by side form a group. Groups depend on nothing but what is missing at the beginning, so that
+    every executor makes the same ones.
+    """
+
+    def __init__(self, specs: list[RunSpec], runs: Path, stack: int = 1) -> None:
         self.complete: dict[str, Record] = {}
         self.waiting: dict[str, RunSpec] = {}
         self.running: set[str] = set()
         self._source: dict[str, str] = {}
         self._images: dict[str, tuple[Any, ...]] = {}
+        self._groups: list[list[str]] = []
+        open_groups: dict[Any, list[str]] = {}
         for spec in specs:
             name, source = spec.fingerprint, spec.needs()
             self._images[name] = _image_sets(spec)
@@ -154,21 +165,33 @@ class _Schedule:
             record = find_run(runs, spec)
             if record is not None and record.complete:
                 self.complete[name] = record
-            else:
-                self.waiting[name] = spec
+                continue
+            self.waiting[name] = spec
+            key = (stack_key(spec), source is None)
+            if len(open_groups.get(key, ())) in (0, stack):
+                open_groups[key] = []
+                self._groups.append(open_groups[key])
+            open_groups[key].append(name)
         self._encoded = {key for name in self.complete for key in self._images[name]}
 
-    def take_ready(self) -> RunSpec | None:
-        """The first waiting run that may start now; it counts as running."""
+    @property
+    def groups_running(self) -> int:
+        """How many groups have not ended."""
+        return sum(not self.running.isdisjoint(group) for group in self._groups)
+
+    def take_ready(self) -> list[RunSpec]:
+        """The first waiting group that may start now; its runs count as running."""
         encoding = {key for name in self.running for key in self._images[name]} - self._encoded
-        for name in self.waiting:
-            if name in self._source and self._source[name] not in self.complete:
+        for group in self._groups:
+            names = [name for name in group if name in self.waiting]
+            sources = {self._source[name] for name in names if name in self._source}
+            if not names or not sources <= self.complete.keys():
                 continue
-            if not encoding.isdisjoint(self._images[name]):
+            if any(not encoding.isdisjoint(self._images[name]) for name in names):
                 continue
-            self.running.add(name)
-            return self.waiting.pop(name)
-        return None
+            self.running.update(names)
+            return [self.waiting.pop(name) for name in names]
+        return []
 
     def end(self, record: Record) -> list[RunSpec]:
         """A run has ended. If it failed, the waiting runs that needed it are taken out and returned."""
@@ -209,21 +232,21 @@ def default_workers(execution: Execution) -> int:
 
 
 class InlineExecutor:
-    """One run after the other in this very process."""
+    """One group of runs after the other in this very process."""
 
     slots = 1
 
     def __init__(self, execution: Execution) -> None:
         self._workbench = Workbench(execution)
-        self._queue: deque[RunSpec] = deque()
+        self._queue: deque[Sequence[RunSpec]] = deque()
 
-    def submit(self, spec: RunSpec) -> None:
-        """Queue a run; it is made when it is collected."""
-        self._queue.append(spec)
+    def submit(self, specs: Sequence[RunSpec]) -> None:
+        """Queue runs; they are made when they are collected."""
+        self._queue.append(specs)
 
-    def collect(self) -> Record:
-        """Make the next run."""
-        return make_run(self._queue.popleft(), self._workbench)
+    def collect(self) -> list[Record]:
+        """Make the next runs."""
+        return make_runs(self._queue.popleft(), self._workbench)
 
     def close(self) -> None:
         """Forget the queue."""
@@ -231,55 +254,61 @@ class InlineExecutor:
 
 
 class ProcessExecutor:
-    """Runs side by side in processes of this machine, each with its own loaded backbone; the feature banks are shared.
+    """Runs in processes of this machine, each with its own loaded backbone; the feature banks are shared.
 
-    A process that dies (killed, out of memory) is replaced, and its run tried again.
+    A process that dies (killed, out of memory) is replaced, and its runs tried again, each by itself.
     """
 
     def __init__(self, execution: Execution, workers: int) -> None:
         self.slots = workers
         self._execution = execution
         self._context = multiprocessing.get_context("spawn")
+        self._queue: deque[Sequence[RunSpec]] = deque()
         self._idle: list[_Worker] = []
         self._busy: list[_Worker] = []
         self._attempts: Counter[str] = Counter()
 
-    def submit(self, spec: RunSpec) -> None:
-        """Give a run to an idle process, or to a new one."""
-        worker = self._idle.pop() if self._idle else _Worker(self._context, self._execution)
-        self._attempts[spec.fingerprint] += 1
-        worker.spec = spec
-        self._busy.append(worker)
-        with suppress(OSError):  # it may be dead: collect will find out
-            worker.pipe.send(spec)
+    def submit(self, specs: Sequence[RunSpec]) -> None:
+        """Give runs to an idle process, or to a new one; if all are busy, they wait."""
+        self._queue.append(specs)
+        while self._queue and len(self._busy) < self.slots:
+            worker = self._idle.pop() if self._idle else _Worker(self._context, self._execution)
+            worker.specs = self._queue.popleft()
+            self._attempts.update(spec.fingerprint for spec in worker.specs)
+            self._busy.append(worker)
+            with suppress(OSError):  # it may be dead: collect will find out
+                worker.pipe.send(worker.specs)
 
-    def collect(self) -> Record:
-        """Wait for the first process that has ended its run."""
+    def collect(self) -> list[Record]:
+        """Wait for the first process that has ended its runs."""
         while True:
             ready = wait([worker.pipe for worker in self._busy])
             worker = next(worker for worker in self._busy if worker.pipe in ready)
             self._busy.remove(worker)
-            spec = worker.spec
-            assert spec is not None
             try:
                 answer = worker.pipe.recv()
             except (EOFError, OSError):
                 code = worker.stop()
-                if self._attempts[spec.fingerprint] < ATTEMPTS:
-                    self.submit(spec)
+                given_up = [spec for spec in worker.specs if self._attempts[spec.fingerprint] >= ATTEMPTS]
+                self._queue.extend([spec] for spec in worker.specs if spec not in given_up)
+                self._next()
+                if not given_up:
                     continue
-                return store_run(
-                    self._execution.runs,
-                    spec,
-                    {"status": FAILED, "error": death(self._attempts[spec.fingerprint], code)},
-                )
+                reason = {"status": FAILED, "error": death(ATTEMPTS, code)}
+                return [store_run(self._execution.runs, spec, reason) for spec in given_up]
             self._idle.append(worker)
+            self._next()
             if isinstance(answer, BaseException):
                 raise answer
             return answer
 
+    def _next(self) -> None:
+        if self._queue:
+            self.submit(self._queue.popleft())
+
     def close(self) -> None:
         """End all processes, in the middle of a run if need be: a run folder is there whole or not at all."""
+        self._queue.clear()
         for worker in self._busy:
             worker.process.terminate()
         for worker in self._idle:
@@ -297,7 +326,7 @@ def death(times: int, code: int | None) -> str:
 
 class _Worker:
     def __init__(self, context: Any, execution: Execution) -> None:
-        self.spec: RunSpec | None = None
+        self.specs: Sequence[RunSpec] = ()
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=_serve, args=(theirs, execution), daemon=True)
         with _interrupts_ignored():  # from its first moment on, Ctrl-C is the parent's affair only
@@ -336,11 +365,11 @@ def _serve(pipe: Connection, execution: Execution) -> None:
     workbench = Workbench(execution)
     while True:
         try:
-            spec = pipe.recv()
+            specs = pipe.recv()
         except (EOFError, OSError):
             return
         try:
-            answer: Record | BaseException = make_run(spec, workbench)
+            answer: list[Record] | BaseException = make_runs(specs, workbench)
         except InputError as error:  # nothing can be done here: no backbone, no data, no disk
             answer = error
         try:

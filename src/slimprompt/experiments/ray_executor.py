@@ -7,6 +7,7 @@ made twice, so a second try loses nothing and doubles nothing.
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -16,12 +17,12 @@ from slimprompt.allocator import keep_freed_memory
 from slimprompt.errors import InputError
 from slimprompt.experiments.execute import ATTEMPTS
 from slimprompt.experiments.records import FAILED, Record, find_run, store_run
-from slimprompt.experiments.run import Execution, Workbench, make_run
+from slimprompt.experiments.run import Execution, Workbench, make_runs
 from slimprompt.experiments.spec import RunSpec
 
 
 class RayExecutor:
-    """Each run is a task that needs `threads` CPUs and `gpus` GPUs.
+    """Each group of runs is a task that needs `threads` CPUs and `gpus` GPUs.
 
     address: None starts Ray on this machine for the time of the study; "auto" or "host:port" joins a running cluster.
     """
@@ -48,37 +49,44 @@ class RayExecutor:
         self._cpus = execution.threads
         task = ray.remote(num_cpus=execution.threads, num_gpus=gpus, max_retries=ATTEMPTS - 1)
         self._task = task(_make)
-        self._running: dict[Any, RunSpec] = {}
+        self._running: dict[Any, Sequence[RunSpec]] = {}
 
     @property
     def slots(self) -> int:
         """Twice what fits on the cluster as it is now: its queue is never empty, and machines that join find work."""
         return max(4, 2 * int(self._ray.cluster_resources().get("CPU", 1)) // self._cpus)
 
-    def submit(self, spec: RunSpec) -> None:
-        """Queue a run with Ray."""
-        self._running[self._task.remote(spec, self._execution, __version__)] = spec
+    def submit(self, specs: Sequence[RunSpec]) -> None:
+        """Queue runs with Ray."""
+        self._running[self._task.remote(specs, self._execution, __version__)] = specs
 
-    def collect(self) -> Record:
+    def collect(self) -> list[Record]:
         """Wait for the first task that has ended."""
-        (done, *_), _ = self._ray.wait(list(self._running), num_returns=1)
-        spec = self._running.pop(done)
-        try:
-            record: Record = self._ray.get(done)
-        except self._ray.exceptions.RayTaskError as error:
-            cause = error.as_instanceof_cause()
-            if isinstance(cause, InputError):  # nothing can be done there: no backbone, no data, no disk
-                raise InputError(str(error.cause)) from None
-            raise
-        except (self._ray.exceptions.RaySystemError, self._ray.exceptions.RayError) as error:
-            reason = f"Ray gave up after {ATTEMPTS} tries: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
-            return store_run(self._execution.runs, spec, {"status": FAILED, "error": reason})
-        if find_run(self._execution.runs, spec) is None:
-            raise InputError(
-                f"a run was made on another machine, but its folder {record.folder} cannot be seen here: --runs must be a "
-                "folder that all machines of the cluster share"
-            )
-        return record
+        while True:
+            (done, *_), _ = self._ray.wait(list(self._running), num_returns=1)
+            specs = self._running.pop(done)
+            try:
+                records: list[Record] = self._ray.get(done)
+            except self._ray.exceptions.RayTaskError as error:
+                cause = error.as_instanceof_cause()
+                if isinstance(cause, InputError):  # nothing can be done there: no backbone, no data, no disk
+                    raise InputError(str(error.cause)) from None
+                raise
+            except (self._ray.exceptions.RaySystemError, self._ray.exceptions.RayError) as error:
+                if len(specs) > 1:  # one of them may be to blame: each by itself
+                    for spec in specs:
+                        self.submit([spec])
+                    continue
+                reason = (
+                    f"Ray gave up after {ATTEMPTS} tries: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+                )
+                return [store_run(self._execution.runs, specs[0], {"status": FAILED, "error": reason})]
+            if find_run(self._execution.runs, specs[0]) is None:
+                raise InputError(
+                    f"a run was made on another machine, but its folder {records[0].folder} cannot be seen here: --runs must "
+                    "be a folder that all machines of the cluster share"
+                )
+            return records
 
     def close(self) -> None:
         """Cancel what has not ended, and stop Ray if it was started here."""
@@ -110,11 +118,11 @@ def _connect(ray: Any, address: str | None) -> None:
         ) from None
 
 
-def _make(spec: RunSpec, execution: Execution, version: str) -> Record:
-    """The task: one run, on a workbench that the worker process keeps for the next one."""
+def _make(specs: Sequence[RunSpec], execution: Execution, version: str) -> list[Record]:
+    """The task: runs that train side by side, on a workbench that the worker process keeps for the next one."""
     if version != __version__:
         raise InputError(f"this machine has slimprompt {__version__}, but the study was started with {version}")
-    return make_run(spec, _workbench(execution))
+    return make_runs(specs, _workbench(execution))
 
 
 @lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""One spec → one run folder: draw, start, train, evaluate, record."""
+"""A spec → its run folder: draw, start, train, evaluate, record. Runs on the same images can train side by side."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from slimprompt.backbone import Backbone
     from slimprompt.bank import FeatureBank
     from slimprompt.data.manifest import Manifest
+    from slimprompt.prompt import Prompt
+    from slimprompt.text import SharedPrefixTextEncoder
+    from slimprompt.training import EpochResult
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ class Workbench:
         self._bank = lru_cache(maxsize=2)(self._make_bank)
         self.benchmark = lru_cache(maxsize=None)(self._benchmark)
         self._manifest = lru_cache(maxsize=64)(self._make_manifest)
+        self._encoder = lru_cache(maxsize=16)(self._make_encoder)
         self._test_sets: dict[Any, dict[str, TestSet]] = {}
         self._notes: dict[str, list[str]] = {}
 
@@ -116,6 +120,10 @@ class Workbench:
         self.benchmark(spec.dataset)
         return self._notes[spec.dataset]
 
+    def encoder(self, spec: RunSpec, class_names: tuple[str, ...]) -> SharedPrefixTextEncoder:
+        """The text encoder of these classes for contexts of the run's shape."""
+        return self._encoder(spec.backbone, spec.pretrained, spec.precision, class_names, spec.n_ctx, spec.position)
+
     def manifest(self, spec: RunSpec) -> Manifest:
         """The run's images with their hashes."""
         return self._manifest(spec.dataset, spec.split, spec.shots, spec.seed)
@@ -143,6 +151,13 @@ class Workbench:
             raise SetupError(str(error)) from None
         self._notes[dataset] = [str(warning.message) for warning in caught]
         return benchmark
+
+    def _make_encoder(
+        self, name: str, pretrained: str | None, precision: str, class_names: tuple[str, ...], n_ctx: int, position: Any
+    ) -> SharedPrefixTextEncoder:
+        from slimprompt.text import SharedPrefixTextEncoder
+
+        return SharedPrefixTextEncoder(self.backbone(name, pretrained, precision), class_names, n_ctx, position)
 
     def _make_manifest(self, dataset: str, split: str, shots: int, seed: int) -> Manifest:
         drawn = few_shot(self.benchmark(dataset), shots, seed)
@@ -173,120 +188,194 @@ def open_benchmark(dataset: str, data_root: Path | None) -> Benchmark:
     return load_benchmark(name, data_root)
 
 
+def stack_key(spec: RunSpec) -> tuple[Any, ...]:
+    """Runs with the same key see the same images and classes in the same order, so that they can train side by side."""
+    own = {"variant", "rank", "basis", "source"}
+    return tuple(getattr(spec, name) for name in RunSpec.model_fields if name not in own)
+
+
 def make_run(spec: RunSpec, workbench: Workbench) -> Record:
-    """The record of `spec`: as it is on disk if it is complete, else the run is made, and its failure is a record too.
+    """`make_runs` for a single one."""
+    return make_runs([spec], workbench)[0]
 
-    Raises `SetupError` if backbone or data cannot be had, and `InputError` if the folder cannot be written.
+
+def make_runs(specs: Sequence[RunSpec], workbench: Workbench) -> list[Record]:
+    """The records of runs with one `stack_key`: as they are on disk where complete, else made; a failure is a record too.
+
+    They train side by side as far as that helps. A stack's sums are rounded in another order than a single run's, so the
+    results are equal up to float rounding, not byte for byte; the record says how many trained together.
+    Raises `SetupError` if backbone or data cannot be had, and `InputError` if a folder cannot be written.
     """
-    runs = workbench.execution.runs
-    present = find_run(runs, spec)
-    if present is not None and present.complete:
-        return present
-    clock = _Clock()
-    memory = provenance.PeakMemory(workbench.execution.device)
-    made: _Made | None = None
-    outcome: dict[str, Any]
+    execution = workbench.execution
+    found = {spec: find_run(execution.runs, spec) for spec in specs}
+    done = {spec: record for spec, record in found.items() if record is not None and record.complete}
+    runs = [_Run(spec, workbench) for spec in specs if spec not in done]
+    with no_progress(), torch_threads(execution.threads):
+        for run in runs:
+            run.attempt(run.prepare)
+        ready = [run for run in runs if not run.failure]
+        size = _stack_size(ready[0].encoder, len(ready)) if ready else 1
+        for start in range(0, len(ready), size):
+            _train(ready[start : start + size])
+        for run in ready:
+            if not run.failure:
+                run.attempt(run.evaluate)
+    return [done.get(spec) or next(run for run in runs if run.spec == spec).store() for spec in specs]
+
+
+def _stack_size(encoder: SharedPrefixTextEncoder, most: int) -> int:
+    """How many prompts to train at once. A large step fills the machine by itself, and a stack only costs memory."""
+    return max(1, min(most, 2**20 // (encoder.n_tokens * encoder.backbone.text_width)))
+
+
+def _train(runs: Sequence[_Run]) -> None:
+    """Side by side; if that fails, each by itself, so that one run's failure is not the others'."""
+    first = runs[0]
+    begin = time.perf_counter()
     try:
-        with no_progress(), torch_threads(workbench.execution.threads):
-            made = _make(spec, workbench, clock)
-    except SetupError:
-        raise
+        curves = first.fit([run.prompt for run in runs])
     except Exception as error:
+        if len(runs) == 1:
+            first.fail(error)
+            return
+        for run in runs:
+            run.start()
+            _train([run])
+        return
+    for run, curve in zip(runs, curves, strict=True):
+        run.curve, run.stack = curve, len(runs)
+        run.clock.add("training", (time.perf_counter() - begin) / len(runs))
+
+
+class _Run:
+    """One run in the making."""
+
+    prompt: Prompt
+    encoder: SharedPrefixTextEncoder
+
+    def __init__(self, spec: RunSpec, workbench: Workbench) -> None:
+        self.spec, self.workbench = spec, workbench
+        self.clock = _Clock()
+        self.failure: dict[str, Any] = {}
+        self.curve: list[EpochResult] = []
+        self.stack = 1
+        self._memory = provenance.PeakMemory(workbench.execution.device)
+        self._factors: dict[str, Any] = {}
+        self._facts: dict[str, Any] = {}
+        self._metrics: dict[str, float] = {}
+        self._manifest: Manifest | None = None
+
+    def attempt(self, phase: Callable[[], None]) -> None:
+        """A phase of the run; what goes wrong in it is kept for the record."""
+        try:
+            phase()
+        except SetupError:
+            raise
+        except Exception as error:
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Keep why there is no result."""
         reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        outcome = {"status": FAILED, "error": reason, "traceback": traceback.format_exc()}
-    else:
-        outcome = {"status": COMPLETE, "metrics": made.metrics, **made.facts}
-    return store_run(
-        runs,
-        spec,
-        {**outcome, **clock.facts(), **memory.facts(), **_origin(workbench.execution)},
-        factors=made.factors if made else None,
-        manifest=made.manifest if made else None,
-        curve=made.curve if made else (),
-    )
+        where = "".join(traceback.format_exception(error))
+        self.failure = {"status": FAILED, "error": reason, "traceback": where}
 
+    def prepare(self) -> None:
+        """Draw the images, start the prompt, encode what is not in the bank."""
+        from slimprompt.training import view_names
 
-class _Made(NamedTuple):
-    metrics: dict[str, float]
-    facts: dict[str, Any]
-    factors: dict[str, Any]
-    manifest: Manifest
-    curve: list[Any]
+        spec, workbench = self.spec, self.workbench
+        with self.clock("setup"):
+            self._bank = workbench.bank(spec)
+            self._drawn = workbench.draw(spec)
+            self._base = next(iter(self._drawn.values()))
+            self._pictures = [self._base.path(item) for item in self._base.train]
+            self.encoder = workbench.encoder(spec, self._base.class_names)
+            self.start()
+        with self.clock("features"):
+            views = (name for epoch in view_names(spec.recipe, spec.seed) for name in epoch)
+            self._bank.build(self._pictures, list(dict.fromkeys(views)))
+            self._tests = workbench.test_sets(spec, self._drawn)
+            self._manifest = workbench.manifest(spec)
 
+    def start(self) -> None:
+        """The prompt as training finds it."""
+        from slimprompt.start import start_prompt
 
-def _make(spec: RunSpec, workbench: Workbench, clock: _Clock) -> _Made:
-    import torch
-
-    from slimprompt.evaluation import accuracy, harmonic_mean
-    from slimprompt.start import start_prompt
-    from slimprompt.text import SharedPrefixTextEncoder
-    from slimprompt.training import fit_prompt, view_names
-
-    with clock("setup"):
-        bank = workbench.bank(spec)
-        backbone = bank.backbone
-        drawn = workbench.draw(spec)
-        base = next(iter(drawn.values()))
-        pictures = [base.path(item) for item in base.train]
-        prompt = start_prompt(
+        spec, backbone = self.spec, self._bank.backbone
+        self.prompt = start_prompt(
             spec.variant,
             width=backbone.text_width,
             seed=spec.seed,
             n_ctx=spec.n_ctx,
             rank=spec.rank,
             basis=spec.basis,
-            trained=_trained(spec, workbench, backbone),
+            trained=_trained(spec, self.workbench, backbone),
         )
-        factors = {"B0": prompt.B.detach().numpy().copy(), "A0": prompt.A.detach().numpy().copy()}
-    with clock("features"):
-        views = (name for epoch in view_names(spec.recipe, spec.seed) for name in epoch)
-        bank.build(pictures, list(dict.fromkeys(views)))
-        tests = workbench.test_sets(spec, drawn)
-        manifest = workbench.manifest(spec)
-    with clock("training"):
-        curve = fit_prompt(
-            prompt,
-            bank,
-            pictures,
-            [item.label for item in base.train],
-            base.class_names,
-            spec.recipe,
-            seed=spec.seed,
-            position=spec.position,
+        self._factors = {"B0": self.prompt.B.detach().numpy().copy(), "A0": self.prompt.A.detach().numpy().copy()}
+
+    def fit(self, prompts: Sequence[Prompt]) -> list[list[EpochResult]]:
+        """Train these prompts, this run's and others', on this run's images."""
+        from slimprompt.training import fit_prompts
+
+        spec, labels = self.spec, [item.label for item in self._base.train]
+        return fit_prompts(prompts, self._bank, self._pictures, labels, self.encoder, spec.recipe, seed=spec.seed)
+
+    def evaluate(self) -> None:
+        """Accuracies, and what else should be known about the run."""
+        import torch
+
+        from slimprompt.evaluation import accuracy, harmonic_mean
+
+        spec, prompt, backbone, tests = self.spec, self.prompt, self._bank.backbone, self._tests
+        metrics = self._metrics
+        with self.clock("evaluation"), torch.inference_mode():
+            for name, test in tests.items():
+                encode = self.workbench.encoder(spec, test.class_names)
+                metrics[name] = accuracy(test.features, encode(prompt()), test.labels)
+            for name, test in tests.items():
+                metrics[f"zero_shot_{name}"] = test.zero_shot
+            if spec.split == "base":
+                metrics["harmonic"] = harmonic_mean(metrics["seen"], metrics["unseen"])
+                metrics["zero_shot_harmonic"] = harmonic_mean(metrics["zero_shot_seen"], metrics["zero_shot_unseen"])
+        self._factors |= {"B": prompt.B.detach().cpu().numpy(), "A": prompt.A.detach().cpu().numpy()}
+        source = spec.needs()
+
+        def part(metric: str) -> str:
+            return "test" if metric == "accuracy" else metric
+
+        n_train = len(self._pictures)
+        self._facts = {
+            "trainable_parameters": prompt.trainable_parameters,
+            "text_width": backbone.text_width,
+            "n_classes": {
+                "train": len(self._base.class_names),
+                **{part(name): len(test.class_names) for name, test in tests.items()},
+            },
+            "n_images": {"train": n_train, **{part(name): len(test.labels) for name, test in tests.items()}},
+            "chance": {name: 100 / len(test.class_names) for name, test in tests.items()},
+            "steps": len(self.curve) * spec.recipe.steps_per_epoch(n_train),
+            "trained_together": self.stack,
+            "tokens_per_step": self.encoder.n_tokens,
+            "source_run": source.fingerprint if source else None,
+            "backbone_fingerprint": backbone.fingerprint,
+            "logit_scale": backbone.logit_scale,
+            "device": backbone.device.type,
+            "notes": self.workbench.notes(spec),
+        }
+
+    def store(self) -> Record:
+        """The run folder."""
+        outcome = self.failure or {"status": COMPLETE, "metrics": self._metrics, **self._facts}
+        execution = self.workbench.execution
+        return store_run(
+            execution.runs,
+            self.spec,
+            {**outcome, **self.clock.facts(), **self._memory.facts(), **_origin(execution)},
+            factors=None if self.failure else self._factors,
+            manifest=None if self.failure else self._manifest,
+            curve=() if self.failure else self.curve,
         )
-    with clock("evaluation"), torch.inference_mode():
-        metrics: dict[str, float] = {}
-        for name, test in tests.items():
-            encode = SharedPrefixTextEncoder(backbone, test.class_names, spec.n_ctx, spec.position)
-            metrics[name] = accuracy(test.features, encode(prompt()), test.labels)
-            if name == next(iter(tests)):
-                tokens = encode.n_tokens
-        for name, test in tests.items():
-            metrics[f"zero_shot_{name}"] = test.zero_shot
-        if spec.split == "base":
-            metrics["harmonic"] = harmonic_mean(metrics["seen"], metrics["unseen"])
-            metrics["zero_shot_harmonic"] = harmonic_mean(metrics["zero_shot_seen"], metrics["zero_shot_unseen"])
-    factors |= {"B": prompt.B.detach().cpu().numpy(), "A": prompt.A.detach().cpu().numpy()}
-    source = spec.needs()
-
-    def part(metric: str) -> str:
-        return "test" if metric == "accuracy" else metric
-
-    facts = {
-        "trainable_parameters": prompt.trainable_parameters,
-        "text_width": backbone.text_width,
-        "n_classes": {"train": len(base.class_names), **{part(name): len(t.class_names) for name, t in tests.items()}},
-        "n_images": {"train": len(pictures), **{part(name): len(t.labels) for name, t in tests.items()}},
-        "chance": {name: 100 / len(test.class_names) for name, test in tests.items()},
-        "steps": len(curve) * spec.recipe.steps_per_epoch(len(pictures)),
-        "tokens_per_step": tokens,
-        "source_run": source.fingerprint if source else None,
-        "backbone_fingerprint": backbone.fingerprint,
-        "logit_scale": backbone.logit_scale,
-        "device": backbone.device.type,
-        "notes": workbench.notes(spec),
-    }
-    return _Made(metrics, facts, factors, manifest, curve)
 
 
 def _trained(spec: RunSpec, workbench: Workbench, backbone: Backbone) -> tuple[Tensor, Tensor] | None:
@@ -338,7 +427,6 @@ class _Clock:
     """Seconds per phase: `with clock("training"): …`."""
 
     def __init__(self) -> None:
-        self._begin = time.perf_counter()
         self._started = datetime.now(timezone.utc)
         self._seconds: dict[str, float] = {}
 
@@ -348,11 +436,15 @@ class _Clock:
         try:
             yield
         finally:
-            self._seconds[phase] = round(time.perf_counter() - begin, 4)
+            self.add(phase, time.perf_counter() - begin)
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Seconds of a phase that was measured elsewhere."""
+        self._seconds[phase] = round(seconds, 4)
 
     def facts(self) -> dict[str, Any]:
         return {
-            "times": {**self._seconds, "total": round(time.perf_counter() - self._begin, 4)},
+            "times": {**self._seconds, "total": round(sum(self._seconds.values()), 4)},
             "started": self._started.isoformat(timespec="seconds"),
             "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         }
