@@ -1,9 +1,10 @@
-"""How the cost of a text step grows: with classes, context length, rank, images and seeds.
+"""How the cost of a training step grows: with classes, context length, rank, images, and prompts trained side by side.
 
     python benchmarks/scaling.py [--classes 10 100 1000 10000] [--figure docs/scaling.svg] [--json FILE]
 
-ViT-B/16-size text tower, random weights. Each point is a process of its own (its peak memory counts the loaded model too), best of
-two steps. Above `--chunk-above` classes the classes go in chunks, whose forward pass is run again in the backward pass.
+ViT-B/16-size text tower, random weights, recipe `paper`'s 32 images unless said otherwise. Each point is a process of its own (its
+peak memory counts the loaded model too), best of three steps. What is too large for one pass goes in chunks of classes, whose forward
+pass is run again in the backward pass. Seeds and variants cost what their prompts cost: on the same images they go as a stack.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import resource
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 
-def measure(n_classes: int, n_ctx: int, rank: int, n_images: int, chunk: int | None) -> dict[str, Any]:
+def measure(n_classes: int, n_ctx: int, rank: int, n_images: int, stack: int) -> dict[str, Any]:
     import torch
     from torch.nn import functional as F
 
@@ -27,27 +29,34 @@ def measure(n_classes: int, n_ctx: int, rank: int, n_images: int, chunk: int | N
 
     from slimprompt import SharedPrefixTextEncoder, load_backbone, start_prompt
     from slimprompt.allocator import keep_freed_memory
+    from slimprompt.recipe import Recipe
+    from slimprompt.training import train
 
     keep_freed_memory()  # as the commands do
     backbone = load_backbone("ViT-B-16", seed=0, device="cpu", quick_gelu=True)
-    encoder = SharedPrefixTextEncoder(backbone, names(n_classes), n_ctx, chunk_size=chunk)
-    prompt = start_prompt("fixed-B", width=512, seed=0, n_ctx=n_ctx, rank=min(rank, n_ctx), basis="orthogonal")
+    encoder = SharedPrefixTextEncoder(backbone, names(n_classes), n_ctx)
+    prompts = [
+        start_prompt("fixed-B", width=512, seed=seed, n_ctx=n_ctx, rank=min(rank, n_ctx), basis="orthogonal")
+        for seed in range(stack)
+    ]
     features = F.normalize(torch.randn(n_images, 512), dim=-1)
-    labels = torch.arange(n_images) % n_classes
-    times = []
-    for _ in range(2):
-        start = time.perf_counter()
-        text = F.normalize(encoder(prompt()), dim=-1)
-        F.cross_entropy(100 * features @ text.T, labels).backward()
-        times.append(time.perf_counter() - start)
+    times: list[float] = []
+
+    def view(_: int) -> torch.Tensor:
+        times.append(time.perf_counter())  # asked for once before every step
+        return features
+
+    train(prompts, encoder, view, torch.arange(n_images) % n_classes, 100.0, Recipe(epochs=4, batch_size=None), seed=0)
+    steps = [after - before for before, after in pairwise(times)]
     return {
         "classes": n_classes,
         "n_ctx": n_ctx,
         "rank": rank,
         "images": n_images,
-        "chunk": chunk,
+        "stack": stack,
+        "chunks": encoder.n_chunks,
         "tokens": encoder.n_tokens,
-        "seconds": min(times),
+        "seconds": min(steps),
         "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
 
@@ -55,8 +64,6 @@ def measure(n_classes: int, n_ctx: int, rank: int, n_images: int, chunk: int | N
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--classes", type=int, nargs="+", default=[10, 100, 1000, 10000])
-    parser.add_argument("--chunk-above", type=int, default=2000)
-    parser.add_argument("--chunk", type=int, default=1000)
     parser.add_argument("--figure", help="write a figure here (.svg or .png)")
     parser.add_argument("--json", help="write the results here too")
     parser.add_argument("--point", help=argparse.SUPPRESS)
@@ -64,15 +71,13 @@ def main() -> None:
     if options.point:
         print(json.dumps(measure(**json.loads(options.point))))
         return
-    base = {"n_classes": 100, "n_ctx": 16, "rank": 4, "n_images": 32, "chunk": None}
+    base = {"n_classes": 100, "n_ctx": 16, "rank": 4, "n_images": 32, "stack": 1}
     sweeps = {
-        "classes": [
-            {**base, "n_classes": n, "chunk": options.chunk if n > options.chunk_above else None}
-            for n in options.classes
-        ],
+        "classes": [{**base, "n_classes": n} for n in options.classes],
         "context tokens": [{**base, "n_ctx": n} for n in (4, 16, 32, 60)],
         "rank": [{**base, "rank": n} for n in (1, 4, 16)],
         "images per step": [{**base, "n_images": n} for n in (32, 1000, 20000)],
+        "prompts at once": [{**base, "n_classes": 20, "stack": n} for n in (1, 2, 4, 8)],
     }
     results: dict[str, list[dict[str, Any]]] = {}
     for sweep, points in sweeps.items():
@@ -82,10 +87,14 @@ def main() -> None:
                 [sys.executable, __file__, "--point", json.dumps(point)], capture_output=True, text=True, check=True
             )
             row = json.loads(out.stdout.splitlines()[-1])
+            chunks = "" if row["chunks"] == 1 else f"  ({row['chunks']} chunks)"
             results[sweep].append(row)
-            print(f"{sweep:16s} {row['classes']:6d} classes {row['n_ctx']:3d} context {row['rank']:3d} rank {row['images']:6d} images"
-                  f"  {row['tokens']:6d} tokens  {row['seconds']:7.3f} s/step  {1e3 * row['seconds'] / row['tokens']:.2f} ms/token"
-                  f"  {row['peak_gib']:.2f} GiB{'  (chunked)' if row['chunk'] else ''}", flush=True)  # fmt: skip
+            print(
+                f"{sweep:16s} {row['classes']:6d} classes {row['n_ctx']:3d} context {row['rank']:3d} rank {row['images']:6d} images"
+                f" {row['stack']:2d} at once  {row['tokens']:6d} tokens  {row['seconds']:7.3f} s/step"
+                f"  {1e3 * row['seconds'] / row['tokens'] / row['stack']:.2f} ms/token  {row['peak_gib']:.2f} GiB{chunks}",
+                flush=True,
+            )
     print(json.dumps(results))
     if options.json:
         Path(options.json).write_text(json.dumps(results, indent=1))

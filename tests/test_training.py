@@ -150,9 +150,13 @@ def test_training_stops_when_it_has_converged(tiny, task):
     prompt = start_prompt("dense", width=32, seed=3, n_ctx=4)
     encoder = SharedPrefixTextEncoder(tiny, NAMES, 4)
     (curve,) = train([prompt], encoder, lambda _: view(0), labels, tiny.logit_scale, recipe, seed=1)
-    assert 11 <= len(curve) < 300
-    assert curve[-1].loss > 0.98 * curve[-11].loss
-    assert all(later.loss <= 0.98 * curve[i].loss for i, later in enumerate(curve[10:-1]))
+    assert 5 <= len(curve) < 300
+    spreads = [
+        max(losses) - min(losses)
+        for losses in ([row.loss for row in curve[at : at + 5]] for at in range(len(curve) - 4))
+    ]
+    quiet = [spread < 0.02 * curve[at + 4].loss for at, spread in enumerate(spreads)]
+    assert quiet[-1] and not any(quiet[:-1])
 
 
 def different_prompts():
@@ -177,7 +181,11 @@ def different_prompts():
     ids=["batches", "full batch", "early stop"],
 )
 def test_prompts_train_side_by_side_as_if_alone(tiny, task, recipe):
-    labels, view = task
+    labels, views = task
+
+    def view(epoch: int) -> torch.Tensor:
+        return views(epoch if recipe.views is None else 0)
+
     encoder = SharedPrefixTextEncoder(tiny, NAMES, 4)
     together, alone = different_prompts(), different_prompts()
     curves = train(together, encoder, view, labels, tiny.logit_scale, recipe, seed=2)
@@ -205,3 +213,24 @@ def test_the_fast_recipe_behaves_at_the_ends(tiny, n_classes, shots):
     assert losses[-1] < losses[0]
     assert max(losses) < 1.05 * losses[0]
     assert losses[-1] < 1.02 * min(losses)
+
+
+@pytest.mark.parametrize("lr", [0.06, 1.0, 30.0])
+def test_a_learning_rate_too_high_for_the_model_is_halved(tiny, lr):
+    """The default recipe meets text towers of any scale: it may be slow there, but it must not end above its start."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(32) % 4
+    centres = F.normalize(torch.randn(4, 24, generator=generator), dim=-1)
+    features = F.normalize(centres[labels] + 0.1 * torch.randn(32, 24, generator=generator), dim=-1)
+    encoder = SharedPrefixTextEncoder(tiny, NAMES, 4)
+    recipe = RECIPES["fast"].model_copy(update={"lr": lr})
+    last_rates = []
+    for prompt in different_prompts():
+        (curve,) = train([prompt], encoder, lambda _: features, labels, 100.0, recipe, seed=1)
+        text = F.normalize(encoder(prompt()), dim=-1)
+        assert F.cross_entropy(100 * features @ text.T, labels) < 1.1 * curve[0].loss
+        rates = [row.lr / recipe.lr_at(row.epoch) for row in curve]
+        assert set(rates) <= {0.5**n for n in range(20)}
+        assert rates == sorted(rates, reverse=True)
+        last_rates.append(rates[-1])
+    assert lr < 1 or min(last_rates) < 1

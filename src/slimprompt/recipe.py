@@ -32,12 +32,16 @@ class Recipe(BaseModel):
         ge=0,
         description="random views per image: empty = a fresh one every epoch (the paper), N = N views taken in turn, 0 = the test view only",
     )
-
+    backtrack: float = Field(
+        0.0,
+        ge=0,
+        description="full batch only: when the training loss rises by more than this share over its best, go back there with half the learning rate; 0 = never",
+    )
     tolerance: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="stop when ten epochs lowered the training loss by less than this share; 0 = never",
+        description="stop when the training loss stayed within this share for five epochs; 0 = never",
     )
 
     def lr_at(self, epoch: int) -> float:
@@ -63,5 +67,5 @@ class Recipe(BaseModel):
 #: several views at once: with the image features at hand the text pass is the cost of a step, however many images see it.
 RECIPES: dict[str, Recipe] = {
     "paper": Recipe(),
-    "fast": Recipe(epochs=40, batch_size=None, lr=0.03, views=8),
+    "fast": Recipe(epochs=20, batch_size=None, lr=0.06, views=3, backtrack=0.1, tolerance=0.005),
 }

@@ -9,6 +9,7 @@ full pass up to float rounding.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -63,8 +64,8 @@ def prompt_tokens(
 class SharedPrefixTextEncoder:
     """context (n_ctx, width) → class features (n_classes, embed_dim), unnormalised, fp32 (fp64 if the backbone is).
 
-    chunk_size: classes per pass. With it memory is bounded by one chunk (its forward pass is run again in the backward
-    pass); without it all classes go at once, which is fastest.
+    chunk_size: classes per pass. Memory is bounded by one chunk, whose forward pass is run again in the backward pass. By
+    default all classes go at once, which is fastest, unless there are so many that a step would take more than a few GB.
     A tower that is not causal, or whose blocks are not the plain ones, takes open_clip's full pass; `shared_prefix` says which.
     """
 
@@ -98,7 +99,7 @@ class SharedPrefixTextEncoder:
         order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
         self._unsort = torch.tensor(sorted(range(len(order)), key=order.__getitem__), device=self._device)
         own = [sequences[index][prefix:] for index in order]
-        size = chunk_size or len(own)
+        size = chunk_size or _chunk_size(sum(map(len, own)), len(own), backbone.text_width)
         self._blocks = [FrozenBlock(block) for block in tower.transformer.resblocks]
         with torch.no_grad():
             self._prefix = self._embed(self._prefix_ids, 0)  # (prefix, width), context places hold their position only
@@ -107,6 +108,11 @@ class SharedPrefixTextEncoder:
                 for start in range(0, len(own), size)
             ]
         self.n_tokens = prefix + sum(len(chunk.own) for chunk in self._chunks)
+
+    @property
+    def n_chunks(self) -> int:
+        """In how many passes the classes go."""
+        return len(self._chunks if self.shared_prefix else self._full)
 
     def __call__(self, context: Tensor) -> Tensor:
         """Features of all classes for this context; a stack of contexts (…, n_ctx, width) gives a stack of features."""
@@ -230,6 +236,12 @@ class _Chunk:
     first: Layout
     inner: Layout
     last: Layout
+
+
+def _chunk_size(n_tokens: int, n_classes: int, width: int) -> int:
+    """Classes per pass, all chunks alike: all of them up to 2²² numbers per layer and row, 2.5 GB at CLIP's 12 layers."""
+    n_chunks = math.ceil(n_tokens * width / 2**22)
+    return math.ceil(n_classes / n_chunks)
 
 
 def _group_sizes(lengths: list[int], width: int) -> list[int]:

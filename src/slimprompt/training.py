@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -49,64 +50,97 @@ def train(
     if not len(labels):
         raise InputError("there are no training images")
     order = torch.Generator().manual_seed(stream_seed(seed, "order"))
-    optimizers = [
-        torch.optim.SGD(
-            [factor for factor in prompt.parameters() if factor.requires_grad],
-            lr=recipe.lr,
-            momentum=recipe.momentum,
-            weight_decay=recipe.weight_decay,
-        )
-        for prompt in prompts
-    ]
-    curves: list[list[EpochResult]] = [[] for _ in prompts]
-    active = list(range(len(prompts)))
+    runs = [_Descent(prompt, recipe) for prompt in prompts]
+    active = runs
     step = 0
     with progress("training", recipe.epochs * recipe.steps_per_epoch(len(labels))) as advance:
         for epoch in range(recipe.epochs):
             features = view(epoch)  # (n_views · n_images, embed_dim)
             targets = labels.repeat(len(features) // len(labels))
-            totals, right, seen = torch.zeros(len(active)), torch.zeros(len(active)), 0
+            for run in active:
+                run.begin(epoch)
             for batch in batches(len(targets), recipe.batch_size or len(targets), order):
-                text = _text_features([prompts[index] for index in active], encode_text)
-                logits = logit_scale * features[batch].to(text.device) @ text.flatten(0, 1).T
-                logits = logits.view(len(batch), *text.shape[:2])  # (batch, active, n_classes)
-                target = targets[batch, None].to(text.device).expand(-1, len(active))
-                losses = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none")
-                losses = losses.view(target.shape).mean(0)  # (active,)
+                images, target = features[batch], targets[batch]
+                # Each prompt has its own product and loss, of the same sizes as if alone, so that it gets the same numbers.
+                texts = _text_features([run.prompt for run in active], encode_text)
+                logits = [logit_scale * images.to(text.device) @ text.T for text in texts]  # (batch, n_classes) each
+                losses = [F.cross_entropy(scores, target.to(scores.device)) for scores in logits]
                 step += 1
-                if not losses.isfinite().all():
-                    raise _diverged(str(losses.max().item()), step, epoch, recipe)
-                for index in active:
-                    optimizers[index].param_groups[0]["lr"] = recipe.lr_at(epoch)
-                    optimizers[index].zero_grad()
-                losses.sum().backward()
-                for index in active:
-                    optimizers[index].step()
-                totals += losses.detach().cpu() * len(batch)
-                right += (logits.argmax(2) == target).sum(0).cpu()
-                seen += len(batch)
-                loss, accuracy = (totals / seen).mean(), (100 * right / seen).mean()
+                for run in active:
+                    run.optimizer.zero_grad()
+                torch.stack(losses).sum().backward()
+                for run, loss, scores in zip(active, losses, logits, strict=True):
+                    right = int((scores.argmax(1).cpu() == target).sum())
+                    if not run.step(loss.item(), right, len(batch)):
+                        raise _diverged(str(loss.item()), step, epoch, recipe)
+                rows = [run.row() for run in active]
+                loss, accuracy = (sum(getattr(row, name) for row in rows) / len(rows) for name in ("loss", "accuracy"))
                 advance(note=f"loss {loss:.3f}  accuracy {accuracy:.0f} %")
-            for index, total, count in zip(active, totals.tolist(), right.tolist(), strict=True):
-                curves[index].append(EpochResult(epoch, recipe.lr_at(epoch), total / seen, 100 * count / seen))
-            active = [index for index in active if not _converged(curves[index], recipe.tolerance)]
+            for run in active:
+                run.curve.append(run.row())
+            active = [run for run in active if not _converged(run.curve, recipe.tolerance)]
             if not active:
                 break
     with torch.no_grad():
-        if not _text_features(prompts, encode_text).isfinite().all():
+        if not all(text.isfinite().all() for text in _text_features(prompts, encode_text)):
             raise _diverged("not finite", step, epoch, recipe)
-    return curves
+    return [run.curve for run in runs]
 
 
-def _text_features(prompts: Sequence[Prompt], encode_text: Callable[[Tensor], Tensor]) -> Tensor:
-    """Unit-length class features (n_prompts, n_classes, embed_dim)."""
-    features = encode_text(torch.stack([prompt() for prompt in prompts]) if len(prompts) > 1 else prompts[0]())
-    return F.normalize(features if len(prompts) > 1 else features[None], dim=-1)
+class _Descent:
+    """One prompt on its way down: its optimiser, its curve, and where it was best."""
+
+    def __init__(self, prompt: Prompt, recipe: Recipe) -> None:
+        self.prompt, self._recipe = prompt, recipe
+        self.factors = [factor for factor in prompt.parameters() if factor.requires_grad]
+        self.optimizer = torch.optim.SGD(
+            self.factors, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay
+        )
+        self.curve: list[EpochResult] = []
+        self._backtrack = recipe.backtrack if recipe.batch_size is None else 0.0
+        self._rate = 1.0  # of the recipe's learning rate
+        self._best = math.inf
+        self._best_factors: list[Tensor] = []
+
+    def begin(self, epoch: int) -> None:
+        """A new epoch: learning rate, and what is counted in it."""
+        self._epoch, self._lr = epoch, self._rate * self._recipe.lr_at(epoch)
+        self.optimizer.param_groups[0]["lr"] = self._lr
+        self._total, self._right, self._seen = 0.0, 0, 0
+
+    def row(self) -> EpochResult:
+        """The epoch so far."""
+        return EpochResult(self._epoch, self._lr, self._total / self._seen, 100 * self._right / self._seen)
+
+    def step(self, loss: float, right: int, seen: int) -> bool:
+        """One step along the gradient, or back to the best prompt if the loss rose; False if it is not a number."""
+        self._total, self._right, self._seen = self._total + loss * seen, self._right + right, self._seen + seen
+        if self._backtrack and self._best_factors and not loss <= (1 + self._backtrack) * self._best:
+            with torch.no_grad():
+                for factor, best in zip(self.factors, self._best_factors, strict=True):
+                    factor.copy_(best)
+            self.optimizer.state.clear()  # the momentum led here
+            self._rate /= 2
+            return True
+        if not math.isfinite(loss):
+            return False
+        if self._backtrack and loss < self._best:
+            self._best, self._best_factors = loss, [factor.detach().clone() for factor in self.factors]
+        self.optimizer.step()
+        return True
 
 
-def _converged(curve: list[EpochResult], tolerance: float, window: int = 10) -> bool:
-    """Whether the last `window` epochs lowered the training loss by less than its share `tolerance`."""
-    return len(curve) > window and curve[-1].loss > (1 - tolerance) * curve[-1 - window].loss if tolerance else False
+def _text_features(prompts: Sequence[Prompt], encode_text: Callable[[Tensor], Tensor]) -> Sequence[Tensor]:
+    """Unit-length class features (n_classes, embed_dim) of each prompt."""
+    if len(prompts) == 1:
+        return [F.normalize(encode_text(prompts[0]()), dim=-1)]
+    return F.normalize(encode_text(torch.stack([prompt() for prompt in prompts])), dim=-1).unbind(0)
+
+
+def _converged(curve: list[EpochResult], tolerance: float, window: int = 5) -> bool:
+    """Whether the training loss stayed within its share `tolerance` over the last `window` epochs; a swing is not a rest."""
+    losses = [row.loss for row in curve[-window:]]
+    return len(losses) == window and max(losses) - min(losses) < tolerance * losses[-1]
 
 
 def _diverged(value: str, step: int, epoch: int, recipe: Recipe) -> InputError:

@@ -147,7 +147,7 @@ def test_mistakes_are_explained(run: Run, arguments: tuple[str, ...], message: s
 def start(grid_file: Path, runs: Path, **options: Any) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", "from slimprompt.cli import main; main()", "study", grid_file.name]
     return subprocess.Popen(
-        [*command, "--workers", "2", "--stack", "1", "--runs", str(runs), "--device", "cpu"],
+        [*command, "--workers", "2", "--runs", str(runs), "--device", "cpu"],
         cwd=grid_file.parent,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,

@@ -59,9 +59,7 @@ def study(
     threads: Annotated[int, typer.Option(min=1, help="Threads of one run; part of what makes results repeatable.")] = 1,
     stack: Annotated[
         int,
-        typer.Option(
-            min=1, help="Runs on the same images that train side by side; 1: each by itself, the same bytes every time."
-        ),
+        typer.Option(min=1, help="At most so many runs on the same images train side by side; 1: each by itself."),
     ] = 8,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     address: Annotated[

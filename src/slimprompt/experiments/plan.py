@@ -31,6 +31,7 @@ from slimprompt.progress import no_progress
 if TYPE_CHECKING:
     from slimprompt.backbone import Backbone
 
+_TOGETHER = 4  # runs that train side by side, about
 _BLOCK = 4096
 #: Bytes of one image in a manifest, one epoch in a curve, one record, and of a feature beside its numbers.
 _MANIFEST_ITEM, _CURVE_LINE, _RECORD, _FEATURE_KEY = 140, 64, 2500, 110
@@ -293,7 +294,7 @@ def _is_complete(runs: Path, spec: RunSpec) -> bool:
 
 
 def measure(backbone: Backbone, name: str, *, picture_size: int, seconds: float = 0.5) -> Speed:
-    """Seconds per step and per image, each from the fastest of a few tries within about `seconds`."""
+    """Seconds per step of one of several runs side by side, and per image, each from the fastest of a few tries within about `seconds`."""
     import numpy as np
     import torch
     from PIL import Image
@@ -312,14 +313,14 @@ def measure(backbone: Backbone, name: str, *, picture_size: int, seconds: float 
         images, labels = torch.randn(32, embed_dim), torch.arange(32) % n_classes
 
         def once() -> None:
-            text = F.normalize(encode(prompt()), dim=-1)
+            text = F.normalize(encode(prompt().expand(_TOGETHER, -1, -1)), dim=-1).flatten(0, 1)
             loss = F.cross_entropy(images.to(text.device) @ text.T, labels.to(text.device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             loss.item()
 
-        return encode.n_tokens, _fastest(once, seconds)
+        return encode.n_tokens, _fastest(once, seconds) / _TOGETHER
 
     (few, short), (many, long) = step(4), step(24)
     token = max((long - short) / (many - few), 0.0)

@@ -202,8 +202,8 @@ def make_run(spec: RunSpec, workbench: Workbench) -> Record:
 def make_runs(specs: Sequence[RunSpec], workbench: Workbench) -> list[Record]:
     """The records of runs with one `stack_key`: as they are on disk where complete, else made; a failure is a record too.
 
-    They train side by side as far as that helps. A stack's sums are rounded in another order than a single run's, so the
-    results are equal up to float rounding, not byte for byte; the record says how many trained together.
+    They train side by side as far as that helps; the record says how many trained together. Each gets the numbers it would
+    get alone, byte for byte if the processor's matrix product sums a row in the same order however many rows there are.
     Raises `SetupError` if backbone or data cannot be had, and `InputError` if a folder cannot be written.
     """
     execution = workbench.execution

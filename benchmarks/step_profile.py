@@ -1,0 +1,73 @@
+"""Where the time of a text step goes.
+
+    python benchmarks/step_profile.py [--classes 100] [--steps 5] [--backbone ViT-B-16] [--json FILE]
+
+Forward + backward of all class features, by torch's own profiler: the share of each kind of work in the step. "Python and dispatch" is
+the time that no kernel accounts for (the profiler adds to it: it is an upper bound).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+from text_encoder import names
+from torch.profiler import ProfilerActivity, profile
+
+from slimprompt import SharedPrefixTextEncoder, load_backbone
+from slimprompt.allocator import keep_freed_memory
+
+KINDS = {
+    "products with weights": ("mm", "addmm", "addmm_", "linear"),
+    "attention products": ("bmm", "baddbmm", "baddbmm_"),
+    "softmax": ("_softmax", "_softmax_backward_data"),
+    "activation": ("silu", "silu_backward", "gelu", "gelu_backward"),
+    "layer norm": ("native_layer_norm", "native_layer_norm_backward"),
+    "taking rows head by head, and back": ("index_select", "cat", "index_fill_", "index_add_", "index_add"),
+    "sums and copies": ("add", "add_", "copy_", "mul", "mul_", "sum", "fill_", "zero_"),
+    "allocation": ("empty", "empty_strided", "empty_like", "resize_", "new_empty"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--classes", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--backbone", default="ViT-B-16", help="ViT-B-16 (random weights) or pocket")
+    parser.add_argument("--json", help="write the results here too")
+    options = parser.parse_args()
+    keep_freed_memory()
+    weights = {} if options.backbone.startswith("pocket") else {"seed": 0, "quick_gelu": True}
+    backbone = load_backbone(options.backbone, device="cpu", **weights)
+    encoder = SharedPrefixTextEncoder(backbone, names(options.classes), 16)
+    context = (0.02 * torch.randn(16, backbone.text_width)).requires_grad_()
+
+    def step() -> None:
+        features = encoder(context)
+        torch.autograd.grad(features, context, torch.ones_like(features))
+
+    for _ in range(3):
+        step()
+    with profile(activities=[ProfilerActivity.CPU]) as measured:
+        for _ in range(options.steps):
+            step()
+    kinds = {name: kind for kind, all_names in KINDS.items() for name in all_names}
+    shares: dict[str, float] = defaultdict(float)
+    for event in measured.key_averages():
+        shares[kinds.get(event.key.removeprefix("aten::"), "Python and dispatch")] += event.self_cpu_time_total
+    total = sum(shares.values())
+    print(
+        f"{options.backbone}, {options.classes} classes, {encoder.n_tokens} tokens, {torch.get_num_threads()} threads: "
+        f"{total / options.steps / 1000:.0f} ms per step while profiled"
+    )
+    for kind, time in sorted(shares.items(), key=lambda item: -item[1]):
+        print(f"  {100 * time / total:5.1f} %  {kind}")
+    if options.json:
+        Path(options.json).write_text(json.dumps({kind: time / total for kind, time in shares.items()}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
