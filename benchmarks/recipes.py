@@ -4,8 +4,8 @@
 
 Every recipe on the pocket benchmarks, all four variant families (dense, joint, fixed-B, fixed-A), 1/4/16 shots, three seeds: accuracy
 on all classes, and seen, new and H with the base half trained. Runs are kept in the results file, so that the command goes on where it
-stopped and other recipes can be added: a recipe is a name or a JSON object of its fields. Prints the paired difference to the first
-recipe with a 90 % interval over matched cells (equivalent within a margin if the interval lies inside it).
+stopped and other recipes can be added: a recipe is a name or a JSON object of its fields. Prints Markdown tables of paired differences
+to the first recipe with half of the 90 % interval over matched runs; = where the two are equivalent within one point.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import os
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
 from itertools import product
@@ -133,39 +134,64 @@ def main() -> None:
     report(rows, options.recipes)
 
 
+METRICS = ("loss", "validation", "accuracy", "seen", "unseen", "harmonic")
+
+
 def report(rows: list[dict[str, Any]], recipes: list[str]) -> None:
+    """Markdown: the reference's means, then each other recipe's paired differences to it."""
+    cells: dict[tuple, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for row in rows:
+        key = tuple(row[name] for name in ("backbone", "benchmark", "split", "shots", "seed", "variant"))
+        cells[key][row["recipe"]] = row
+    first, *others = recipes
+    for recipe in [*others] or [first]:
+        chosen = {key: cell for key, cell in cells.items() if recipe in cell and first in cell}
+        if not chosen:
+            print(f"{recipe}: no run that {first} has too")
+            continue
+        passes = {name: sum(cell[name]["passes"] for cell in chosen.values()) for name in (first, recipe)}
+        fewest = min(cell[first]["passes"] / cell[recipe]["passes"] for cell in chosen.values())
+        print(
+            f"\n{recipe} against {first}: {len(chosen)} matched runs, benchmarks {', '.join(sorted({k[1] for k in chosen}))}"
+        )
+        print(
+            f"text passes {passes[recipe]:,} against {passes[first]:,}: {passes[first] / passes[recipe]:.1f}x fewer, "
+            f"at least {fewest:.1f}x\n"
+        )
+        print("| | " + " | ".join(METRICS) + " |\n|---|" + "---:|" * len(METRICS))
+        print(
+            f"| {first[:40]}, all | " + " | ".join(_mean(chosen.values(), first, metric) for metric in METRICS) + " |"
+        )
+        groups = {"all": chosen}
+        for place in (5, 3, 1):  # variant, shots, benchmark
+            for value in sorted({key[place] for key in chosen}):
+                groups[f"{value} shots" if place == 3 else str(value)] = {
+                    key: cell for key, cell in chosen.items() if key[place] == value
+                }
+        for name, group in groups.items():
+            print(f"| {name} | " + " | ".join(_difference(group.values(), first, recipe, m) for m in METRICS) + " |")
+
+
+def _mean(cells: Iterable[dict[str, dict[str, Any]]], recipe: str, metric: str) -> str:
+    values = [cell[recipe][metric] for cell in cells if metric in cell[recipe]]
+    return f"{sum(values) / len(values):.1f}" if metric != "loss" else f"{sum(values) / len(values):.2f}"
+
+
+def _difference(cells: Iterable[dict[str, dict[str, Any]]], first: str, recipe: str, metric: str) -> str:
+    """Mean paired difference ± half of its 90 % interval; = if that lies within a point (two one-sided tests at 5 %)."""
     import numpy as np
     from scipy.stats import t as student
 
-    cells: dict[tuple, dict[str, dict[str, Any]]] = defaultdict(dict)
-    for row in rows:
-        cells[tuple(row[key] for key in ("backbone", "benchmark", "split", "shots", "seed", "variant"))][
-            row["recipe"]
-        ] = row
-    for recipe in recipes:
-        chosen = {key: cell for key, cell in cells.items() if recipe in cell and recipes[0] in cell}
-        passes = [sum(cell[name]["passes"] for cell in chosen.values()) for name in (recipes[0], recipe)]
-        fewest = min(
-            (cell[recipes[0]]["passes"] / cell[recipe]["passes"] for cell in chosen.values()), default=float("nan")
-        )
-        print(
-            f"\n{recipe}\n  text passes {passes[1]:,} against {passes[0]:,}: {passes[0] / max(passes[1], 1):.1f}x fewer (at least {fewest:.1f}x)"
-        )
-        for metric in ("loss", "validation", "accuracy", "seen", "unseen", "harmonic"):
-            groups: dict[str, list[float]] = defaultdict(list)
-            values: dict[str, list[float]] = defaultdict(list)
-            for key, cell in chosen.items():
-                if metric in cell[recipe]:
-                    difference = cell[recipe][metric] - cell[recipes[0]][metric]
-                    for name in ("all", key[5], f"{key[3]} shots"):
-                        groups[name].append(difference)
-                        values[name].append(cell[recipe][metric])
-            parts = []
-            for name, differences in groups.items():
-                n = len(differences)
-                half = student.ppf(0.95, n - 1) * np.std(differences, ddof=1) / np.sqrt(n) if n > 1 else float("nan")
-                parts.append(f"{name} {np.mean(values[name]):.1f} ({np.mean(differences):+.2f} ± {half:.2f}, n {n})")
-            print(f"  {metric:9s} " + "; ".join(parts))
+    values = [
+        cell[recipe][metric] - cell[first][metric]
+        for cell in cells
+        if {metric} <= cell[recipe].keys() & cell[first].keys()
+    ]
+    if len(values) < 2:
+        return "—"
+    half = student.ppf(0.95, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
+    equal = " =" if metric != "loss" and abs(np.mean(values)) + half < 1 else ""
+    return f"{np.mean(values):+.2f} ± {half:.2f}{equal}"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -77,7 +77,7 @@ def train(
                 loss, accuracy = (sum(getattr(row, name) for row in rows) / len(rows) for name in ("loss", "accuracy"))
                 advance(note=f"loss {loss:.3f}  accuracy {accuracy:.0f} %")
             for run in active:
-                run.curve.append(run.row())
+                run.end()
             active = [run for run in active if not _converged(run.curve, recipe.tolerance)]
             if not active:
                 break
@@ -93,11 +93,13 @@ class _Descent:
     def __init__(self, prompt: Prompt, recipe: Recipe) -> None:
         self.prompt, self._recipe = prompt, recipe
         self.factors = [factor for factor in prompt.parameters() if factor.requires_grad]
-        self.optimizer = torch.optim.SGD(
-            self.factors, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay
+        common: dict[str, Any] = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
+        self.optimizer: torch.optim.Optimizer = (
+            torch.optim.SGD(self.factors, momentum=recipe.momentum, **common)
+            if recipe.optimizer == "sgd"
+            else torch.optim.AdamW(self.factors, betas=(recipe.momentum, 0.95), **common)
         )
         self.curve: list[EpochResult] = []
-        self._backtrack = recipe.backtrack if recipe.batch_size is None else 0.0
         self._rate = 1.0  # of the recipe's learning rate
         self._best = math.inf
         self._best_factors: list[Tensor] = []
@@ -107,27 +109,34 @@ class _Descent:
         self._epoch, self._lr = epoch, self._rate * self._recipe.lr_at(epoch)
         self.optimizer.param_groups[0]["lr"] = self._lr
         self._total, self._right, self._seen = 0.0, 0, 0
+        self._start = [factor.detach().clone() for factor in self.factors] if self._recipe.backtrack else []
+
+    def step(self, loss: float, right: int, seen: int) -> bool:
+        """One step along the gradient; False if the loss is not a number and there is nothing to go back to."""
+        self._total, self._right, self._seen = self._total + loss * seen, self._right + right, self._seen + seen
+        if not math.isfinite(loss):
+            return bool(self._best_factors)
+        self.optimizer.step()
+        return True
 
     def row(self) -> EpochResult:
         """The epoch so far."""
         return EpochResult(self._epoch, self._lr, self._total / self._seen, 100 * self._right / self._seen)
 
-    def step(self, loss: float, right: int, seen: int) -> bool:
-        """One step along the gradient, or back to the best prompt if the loss rose; False if it is not a number."""
-        self._total, self._right, self._seen = self._total + loss * seen, self._right + right, self._seen + seen
-        if self._backtrack and self._best_factors and not loss <= (1 + self._backtrack) * self._best:
+    def end(self) -> None:
+        """The epoch is over; if its loss rose, back to where the best one began."""
+        row = self.row()
+        self.curve.append(row)
+        if not self._recipe.backtrack:
+            return
+        if row.loss < self._best:
+            self._best, self._best_factors = row.loss, self._start
+        elif not row.loss <= (1 + self._recipe.backtrack) * self._best:
             with torch.no_grad():
                 for factor, best in zip(self.factors, self._best_factors, strict=True):
                     factor.copy_(best)
             self.optimizer.state.clear()  # the momentum led here
             self._rate /= 2
-            return True
-        if not math.isfinite(loss):
-            return False
-        if self._backtrack and loss < self._best:
-            self._best, self._best_factors = loss, [factor.detach().clone() for factor in self.factors]
-        self.optimizer.step()
-        return True
 
 
 def _text_features(prompts: Sequence[Prompt], encode_text: Callable[[Tensor], Tensor]) -> Sequence[Tensor]:

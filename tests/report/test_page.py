@@ -11,7 +11,7 @@ import pytest
 
 from html_page import Page
 from slimprompt.errors import InputError
-from slimprompt.recipe import Recipe
+from slimprompt.recipe import RECIPES, Recipe
 from slimprompt.report.html import describe_recipe
 from slimprompt.report.page import Report, build_report, render_report, write_report
 from synthetic_runs import write_run, write_study
@@ -207,9 +207,10 @@ def test_errors_say_what_to_do(small: Report, tmp_path: Path):
 def test_recipes_in_words():
     assert (
         describe_recipe(Recipe())
-        == "200 epochs, batches of 32, learning rate 0.002, a fresh random view of each image every epoch"
+        == "200 epochs of SGD, batches of 32, learning rate 0.002, a fresh random view of each image every epoch"
     )
-    fast = describe_recipe(Recipe(epochs=60, batch_size=None, views=4, lr=0.05, tolerance=0.01))
-    assert fast.startswith("60 epochs, all images in one step, learning rate 0.05, 4 random views per image at once")
-    assert "less than 1 %" in fast
+    fast = describe_recipe(RECIPES["fast"])
+    assert fast.startswith("20 epochs of Adam, batches of 256, learning rate 0.005, the plain and 2 random views")
+    assert "rises by 10 %" in fast and "rests within 0.5 %" in fast
+    assert "all images in one step" in describe_recipe(Recipe(batch_size=None))
     assert "the plain view" in describe_recipe(Recipe(views=0)) and "in turn" in describe_recipe(Recipe(views=2))

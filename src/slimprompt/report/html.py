@@ -111,18 +111,17 @@ def image_address(image: Image) -> str:
 
 
 def describe_recipe(recipe: Recipe) -> str:
-    """A recipe in one line: `40 epochs, batches of 32, learning rate 0.002, 4 views per image in turn`."""
-    whole = recipe.batch_size is None
-    steps = "all images in one step" if whole else f"batches of {recipe.batch_size}"
+    """A recipe in one line: `40 epochs of SGD, batches of 32, learning rate 0.002, 4 random views per image in turn`."""
+    steps = "all images in one step" if recipe.batch_size is None else f"batches of {recipe.batch_size}"
     if recipe.views is None:
         views = "a fresh random view of each image every epoch"
     elif recipe.views == 0:
         views = "the plain view of each image"
+    elif recipe.all_views:
+        views = f"the plain and {recipe.views} random views of each image"
     else:
-        views = f"{recipe.views} random views per image {'at once' if whole else 'in turn'}"
-    stop = (
-        f", stopping when ten epochs lower the loss by less than {100 * recipe.tolerance:g} %"
-        if recipe.tolerance
-        else ""
-    )
-    return f"{recipe.epochs} epochs, {steps}, learning rate {recipe.lr:g}, {views}{stop}"
+        views = f"{recipe.views} random views per image in turn"
+    back = f", back to the best when the loss rises by {100 * recipe.backtrack:g} %" if recipe.backtrack else ""
+    stop = f", until the loss rests within {100 * recipe.tolerance:g} %" if recipe.tolerance else ""
+    name = {"sgd": "SGD", "adam": "Adam"}[recipe.optimizer]
+    return f"{recipe.epochs} epochs of {name}, {steps}, learning rate {recipe.lr:g}, {views}{back}{stop}"
