@@ -3,7 +3,7 @@
     python benchmarks/scaling.py [--classes 10 100 1000 10000] [--figure docs/scaling.svg] [--json FILE]
 
 ViT-B/16-size text tower, random weights, recipe `paper`'s 32 images unless said otherwise. Each point is a process of its own (its
-peak memory counts the loaded model too), best of three steps. What is too large for one pass goes in chunks of classes, whose forward
+peak memory counts the loaded model too), best of two steps. What is too large for one pass goes in chunks of classes, whose forward
 pass is run again in the backward pass. Seeds and variants cost what their prompts cost: on the same images they go as a stack.
 """
 
@@ -46,7 +46,7 @@ def measure(n_classes: int, n_ctx: int, rank: int, n_images: int, stack: int) ->
         times.append(time.perf_counter())  # asked for once before every step
         return features
 
-    train(prompts, encoder, view, torch.arange(n_images) % n_classes, 100.0, Recipe(epochs=4, batch_size=None), seed=0)
+    train(prompts, encoder, view, torch.arange(n_images) % n_classes, 100.0, Recipe(epochs=3, batch_size=None), seed=0)
     steps = [after - before for before, after in pairwise(times)]
     return {
         "classes": n_classes,
