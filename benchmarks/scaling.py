@@ -119,6 +119,7 @@ def draw(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
     for axis, title in ((left, "seconds per step"), (right, "peak memory of the process, GiB")):
         axis.set(xlabel="tokens per step", title=title)
         axis.grid(alpha=0.3)
+        axis.margins(x=0.16, y=0.12)
         for row in rows:
             value = row["seconds"] if axis is left else row["peak_gib"]
             axis.annotate(
@@ -129,7 +130,9 @@ def draw(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
                 ha="right",
                 fontsize=7,
             )
-    left.legend(fontsize=8)
+    right.set_yticks([1, 2, 4, 8], ["1", "2", "4", "8"])
+    right.minorticks_off()
+    left.legend(fontsize=8, loc="lower right")
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
