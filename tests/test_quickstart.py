@@ -108,7 +108,7 @@ def test_the_page_says_what_it_is_and_shows_everything(result: Quickstart):
     page = Page((out / "quickstart.html").read_text(encoding="utf-8"))
     text = page.text
     assert "This is the pocket world: a stand-in, not the paper's results." in text
-    assert "2 epochs, all images in one step" in text and "chance" in text
+    assert "2 epochs of SGD, all images in one step" in text and "chance" in text
     assert all(name in str(page.all("img")[0]["alt"]) for name in result.benchmark.class_names)
     assert len(page.all("img")) == 1 + 4 and all(str(one["src"]).startswith("data:") for one in page.all("img"))
     assert len(page.all("svg", role="img")) == 2

@@ -202,7 +202,7 @@ def test_bad_folders(run, tmp_path, make, parts):
         (["--basis", "orthogonl"], ["did you mean 'orthogonal'"]),
         (["--recipe", "papr"], ["did you mean 'paper'"]),
         (["--lr", "-1"], ["lr", "greater than 0"]),
-        (["--lr", "1e30"], ["the loss became", "learning rate is too high"]),
+        (["--recipe", "paper", "--lr", "1e30"], ["the loss became", "learning rate is too high"]),
         (["--template", "no place"], ["exactly one {}"]),
     ],
 )
@@ -240,7 +240,19 @@ def test_ctrl_c_leaves_no_half_written_output(run, photos, tmp_path, tmp_path_fa
     config = tmp_path_factory.mktemp("config") / f"{TINY}.json"
     config.write_text(json.dumps(TINY_CONFIG))
     program = f"import open_clip; open_clip.add_model_config({str(config)!r}); from slimprompt.cli import main; main()"
-    arguments = ["fit", str(photos), "--out", str(tmp_path / "p"), *QUICK, "--epochs", "100000"]
+    arguments = [
+        "fit",
+        str(photos),
+        "--out",
+        str(tmp_path / "p"),
+        *QUICK,
+        "--recipe",
+        "paper",
+        "--views",
+        "0",
+        "--epochs",
+        "100000",
+    ]
     process = subprocess.Popen(
         [sys.executable, "-c", program, *arguments],
         stdout=subprocess.PIPE,

@@ -94,7 +94,7 @@ def test_drawn_benchmarks_are_not_drawn_for_a_plan(execution: Execution, tmp_pat
     epochs = grid.recipe.epochs
     assert sketch.steps == 3 * epochs * (grid.recipe.steps_per_epoch(24) + grid.recipe.steps_per_epoch(24 * 24))
     bank = next(bank for bank in plan.banks if bank.dataset == "pocket-sketch")
-    assert (bank.test, bank.train) == (24 * 24, 24 * 24 * min(epochs, grid.recipe.views or epochs))
+    assert (bank.test, bank.train) == (24 * 24, 24 * 24 * len(grid.recipe.views_of(0)))
 
 
 def test_the_papers_plan(data_root: Path, execution: Execution) -> None:

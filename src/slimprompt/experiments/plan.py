@@ -219,8 +219,8 @@ class _Draws:
             for item in self(spec).train:
                 if None in numbers:
                     plain.add(item.path)
-                else:  # they are numbered from 0, so the longest recipe has all of them
-                    views[spec.seed, item.path] = max(len(numbers), views.get((spec.seed, item.path), 0))
+                # random views are numbered from 0, so the longest recipe has all of them
+                views[spec.seed, item.path] = max(len(numbers - {None}), views.get((spec.seed, item.path), 0))
         return self._tests[specs[0].dataset], sum(views.values()) + len(plain)
 
 
