@@ -9,7 +9,7 @@ import torch
 
 from slimprompt import InputError, SharedPrefixTextEncoder, load_backbone
 from slimprompt.backbone import Backbone
-from slimprompt.text import _group_sizes, prompt_tokens
+from slimprompt.text import _chunk_size, _group_sizes, prompt_tokens
 
 RAGGED = ["cat", "red panda", "a_rather_long_name of many different words", "737-300", "forget-me-not"]
 
@@ -212,3 +212,9 @@ def test_groups_of_similar_length_are_cut_by_cost():
     assert _group_sizes(lengths, width=2048) == [40, 30, 1]  # a wide tower: no token is filled up
     assert _group_sizes(lengths, width=32) == [71]  # a narrow one: one group
     assert sum(_group_sizes(lengths, width=300)) == 71
+
+
+def test_so_many_classes_that_memory_matters_go_in_chunks_of_equal_size():
+    assert _chunk_size(5_305, 1_000, 512) == 1_000  # a thousand at once
+    assert _chunk_size(62_850, 10_000, 512) == 1_250  # eight chunks
+    assert _chunk_size(62_850, 10_000, 128) == 5_000  # a narrow tower takes more

@@ -176,7 +176,7 @@ class SharedPrefixTextEncoder:
             first += n
         of_prefix = [torch.arange(prefix)[None]] if with_prefix else []
         asks_prefix = Group(1, causal_mask(prefix, self._prefix)) if with_prefix else None
-        at_ends = [torch.arange(len(own)).split([group.n for group in inner])[g][:, None] for g in range(len(inner))]
+        at_ends = list(torch.arange(len(own))[:, None].split([group.n for group in inner]))
 
         def rows_of(groups: list[Tensor], n_rows: int, parts: int) -> Rows:
             return Rows(groups, n_rows, heads, parts, device)
@@ -194,9 +194,8 @@ class SharedPrefixTextEncoder:
             middle,
             Layout(tuple(last), None, ends_only, keys, ends_only, with_prefix, asking=asking),
         )
-        if (
-            not places and len(self._blocks) > 1
-        ):  # the first block's queries, keys and values of constant rows are constant
+        # The first block's queries, keys and values of constant rows are constant.
+        if not places and len(self._blocks) > 1:
             constants = self._blocks[0].heads(rows[None], [table - n_prefix * (table >= 0) for table in seen], heads)
             computed = [rows_of(of_prefix, prefix, parts) if with_prefix else None for parts in (1, 2)]
             chunk.first = replace(middle, queries=computed[0], keys=computed[1], computed=n_prefix, constants=constants)
