@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 
 from slimprompt import FeatureBank, load_backbone
-from slimprompt.images import open_image
+from slimprompt.images.files import open_image
 
 
 def draw(folder: Path, n: int, size: int) -> list[Path]:

@@ -25,10 +25,10 @@ from torch.nn import functional as F
 
 from slimprompt import SharedPrefixTextEncoder, load_backbone, start_prompt
 from slimprompt.allocator import keep_freed_memory
-from slimprompt.recipe import RECIPES
-from slimprompt.text import full_pass_encoder
-from slimprompt.training import train
-from slimprompt.views import random_view
+from slimprompt.images.views import random_view
+from slimprompt.text.encoder import full_pass_encoder
+from slimprompt.training.loop import train
+from slimprompt.training.recipe import RECIPES
 
 
 def seconds(function: Callable[[], object], repeats: int) -> float:

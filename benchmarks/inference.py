@@ -23,7 +23,7 @@ from text_encoder import names
 
 from slimprompt import PromptClassifier, load_backbone, start_prompt
 from slimprompt.allocator import keep_freed_memory
-from slimprompt.images import open_image
+from slimprompt.images.files import open_image
 
 
 def seconds(function: Callable[[], object]) -> float:

@@ -26,7 +26,7 @@ VARIANTS = {"dense": (None, None), "joint": (4, None), "fixed-B": (4, "orthogona
 
 
 def recipe_of(text: str) -> Any:
-    from slimprompt.recipe import RECIPES, Recipe
+    from slimprompt.training.recipe import RECIPES, Recipe
 
     return RECIPES[text] if text in RECIPES else Recipe(**json.loads(text))
 
@@ -47,8 +47,8 @@ def task(text: str, backbone: str, benchmark: str, split: str, shots: int, seed:
 
     from slimprompt import SharedPrefixTextEncoder, start_prompt
     from slimprompt.data import base_new, few_shot, load_benchmark
-    from slimprompt.evaluation import accuracy, harmonic_mean
-    from slimprompt.training import fit_prompts, view_names
+    from slimprompt.training.evaluation import accuracy, harmonic_mean
+    from slimprompt.training.loop import fit_prompts, view_names
 
     images, recipe = bank(backbone), recipe_of(text)
     whole = load_benchmark(benchmark)

@@ -29,8 +29,8 @@ def measure(n_classes: int, n_ctx: int, rank: int, n_images: int, stack: int) ->
 
     from slimprompt import SharedPrefixTextEncoder, load_backbone, start_prompt
     from slimprompt.allocator import keep_freed_memory
-    from slimprompt.recipe import Recipe
-    from slimprompt.training import train
+    from slimprompt.training.loop import train
+    from slimprompt.training.recipe import Recipe
 
     keep_freed_memory()  # as the commands do
     backbone = load_backbone("ViT-B-16", seed=0, device="cpu", quick_gelu=True)

@@ -20,8 +20,8 @@ from torch.nn import functional as F
 
 from slimprompt import Prompt, SharedPrefixTextEncoder, load_backbone, start_prompt
 from slimprompt.allocator import keep_freed_memory
-from slimprompt.recipe import Recipe
-from slimprompt.training import train
+from slimprompt.training.loop import train
+from slimprompt.training.recipe import Recipe
 
 RANKS = (1, 2, 4, 8)
 

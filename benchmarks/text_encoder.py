@@ -23,7 +23,7 @@ import torch
 
 from slimprompt import SharedPrefixTextEncoder, load_backbone
 from slimprompt.allocator import keep_freed_memory
-from slimprompt.text import full_pass_encoder
+from slimprompt.text.encoder import full_pass_encoder
 
 WORDS = (
     "banded blotchy braided bubbly bumpy checked cracked dotted fibrous flecked frilly grooved knitted lacy lined marbled "

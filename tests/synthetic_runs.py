@@ -1,4 +1,4 @@
-"""Run folders with known contents, in the shape that `slimprompt.experiments.records` reads, to test their readers.
+"""Run folders with known contents, in the shape that `slimprompt.lab.records` reads, to test their readers.
 
 `write_run` writes one folder; `write_study` writes a whole small study whose accuracies follow `accuracy_of`, so that a
 test can work every table out by hand.
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from slimprompt.experiments.spec import RunSpec
+from slimprompt.lab.spec import RunSpec
 
 DATASETS = {"dtd": 50.0, "food101": 80.0, "pocket-toy": 60.0}
 SHOTS, SEEDS, RANKS, N_CTX, WIDTH = (1, 4), (1, 2, 3), (2, 4), 8, 32

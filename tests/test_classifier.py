@@ -6,8 +6,8 @@ from PIL import Image
 from sklearn.base import clone
 
 from slimprompt import InputError, PromptClassifier, Recipe, load_backbone
+from tests.clip.test_backbone import state_bytes
 from tests.conftest import TINY
-from tests.test_backbone import state_bytes
 
 QUICK = Recipe(epochs=4, batch_size=8, views=2)
 

@@ -8,12 +8,12 @@ from torch.nn import functional as F
 
 from slimprompt import FeatureBank, InputError, PromptClassifier, Recipe, load_backbone, start_prompt
 from slimprompt.coop import import_coop, read_coop_checkpoint
-from slimprompt.evaluation import accuracy
-from slimprompt.images import open_image
+from slimprompt.images.files import open_image
+from slimprompt.images.views import random_view
 from slimprompt.seeds import stream_seed
-from slimprompt.text import SharedPrefixTextEncoder
-from slimprompt.training import fit_prompts
-from slimprompt.views import random_view
+from slimprompt.text.encoder import SharedPrefixTextEncoder
+from slimprompt.training.evaluation import accuracy
+from slimprompt.training.loop import fit_prompts
 from tests.conftest import TINY, draw
 
 COLOURS = ["red", "green", "blue", "dark orange", "light_sea_green"]

@@ -31,9 +31,9 @@ from rich.table import Table
 from safetensors.torch import save_file
 from torch import Tensor
 
-from slimprompt.data.pocket import PICTURE_SIZE, POCKET_BENCHMARKS, seen_scene, seen_style
-from slimprompt.data.pocket_captions import caption, vocabulary
-from slimprompt.data.pocket_pictures import Scene, Style, draw
+from slimprompt.pocket.benchmarks import PICTURE_SIZE, POCKET_BENCHMARKS, seen_scene, seen_style
+from slimprompt.pocket.captions import caption, vocabulary
+from slimprompt.pocket.images import Scene, Style, draw
 from slimprompt.seeds import stream_seed
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's own
@@ -237,7 +237,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--pictures", type=int, default=60_000, help="how many different pictures to draw")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "src" / "slimprompt" / "models")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent.parent / "src" / "slimprompt" / "clip" / "models"
+    )
     parser.add_argument(
         "--cache", type=Path, default=Path(tempfile.gettempdir()) / "slimprompt-pocket", help="pictures"
     )

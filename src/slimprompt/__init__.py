@@ -5,26 +5,26 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from slimprompt.backbone import Backbone, load_backbone
-    from slimprompt.bank import FeatureBank
     from slimprompt.classifier import PromptClassifier
+    from slimprompt.clip.backbone import Backbone, load_backbone
     from slimprompt.errors import InputError
-    from slimprompt.prompt import Prompt
-    from slimprompt.recipe import Recipe
-    from slimprompt.start import start_prompt
-    from slimprompt.text import SharedPrefixTextEncoder
+    from slimprompt.images.bank import FeatureBank
+    from slimprompt.prompts.prompt import Prompt
+    from slimprompt.prompts.start import start_prompt
+    from slimprompt.text.encoder import SharedPrefixTextEncoder
+    from slimprompt.training.recipe import Recipe
 
 #: The public names and where they live; loaded on first use, so that `import slimprompt` does not import torch.
 _HOMES = {
-    "Backbone": "backbone",
-    "load_backbone": "backbone",
-    "FeatureBank": "bank",
+    "Backbone": "clip.backbone",
+    "load_backbone": "clip.backbone",
+    "FeatureBank": "images.bank",
     "PromptClassifier": "classifier",
     "InputError": "errors",
-    "Prompt": "prompt",
-    "Recipe": "recipe",
-    "start_prompt": "start",
-    "SharedPrefixTextEncoder": "text",
+    "Prompt": "prompts.prompt",
+    "Recipe": "training.recipe",
+    "start_prompt": "prompts.start",
+    "SharedPrefixTextEncoder": "text.encoder",
 }
 
 __all__ = [

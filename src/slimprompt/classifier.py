@@ -19,15 +19,15 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from slimprompt import __version__
-from slimprompt.backbone import Backbone, load_backbone
-from slimprompt.bank import FeatureBank, Picture, encode_pictures
+from slimprompt.clip.backbone import Backbone, load_backbone
 from slimprompt.errors import InputError, unknown
-from slimprompt.evaluation import class_scores
-from slimprompt.prompt import Prompt
-from slimprompt.recipe import RECIPES, Recipe
-from slimprompt.start import start_prompt
-from slimprompt.text import SharedPrefixTextEncoder
-from slimprompt.training import fit_prompts
+from slimprompt.images.bank import FeatureBank, Picture, encode_pictures
+from slimprompt.prompts.prompt import Prompt
+from slimprompt.prompts.start import start_prompt
+from slimprompt.text.encoder import SharedPrefixTextEncoder
+from slimprompt.training.evaluation import class_scores
+from slimprompt.training.loop import fit_prompts
+from slimprompt.training.recipe import RECIPES, Recipe
 
 FACTORS_FILE, DESCRIPTION_FILE = "prompt.safetensors", "prompt.json"
 _FORMAT = 1

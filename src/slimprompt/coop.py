@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from slimprompt.backbone import Backbone
-from slimprompt.checkpoints import read_tensors_only
 from slimprompt.classifier import PromptClassifier
+from slimprompt.clip.backbone import Backbone
+from slimprompt.clip.checkpoints import read_tensors_only
 from slimprompt.errors import InputError
-from slimprompt.prompt import Prompt
-from slimprompt.text import Position, prompt_tokens
+from slimprompt.prompts.prompt import Prompt
+from slimprompt.text.encoder import Position, prompt_tokens
 
 
 class CoOpCheckpoint(NamedTuple):

@@ -13,8 +13,8 @@ from slimprompt.analysis.geometry import (
     subspaces,
 )
 from slimprompt.errors import InputError
-from slimprompt.experiments.records import load_records
-from synthetic_runs import RANKS, factors_of, write_run, write_study
+from slimprompt.lab.records import load_records
+from tests.synthetic_runs import RANKS, factors_of, write_run, write_study
 
 BASE = {"backbone": "pocket", "dataset": "dtd", "shots": 1, "seed": 1, "n_ctx": 8}
 

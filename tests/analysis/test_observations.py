@@ -18,9 +18,9 @@ from slimprompt.analysis.observations import (
     transfer,
 )
 from slimprompt.errors import InputError
-from slimprompt.experiments.records import load_records
-from slimprompt.experiments.spec import RunSpec
-from synthetic_runs import accuracy_of, study_fields, write_run, write_study
+from slimprompt.lab.records import load_records
+from slimprompt.lab.spec import RunSpec
+from tests.synthetic_runs import accuracy_of, study_fields, write_run, write_study
 
 BASE = {"backbone": "ViT-B-16", "dataset": "dtd", "shots": 1, "seed": 1, "n_ctx": 8}
 

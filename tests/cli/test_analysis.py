@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from slimprompt.cli.analysis import app
 from slimprompt.errors import InputError
-from synthetic_runs import write_run, write_study
+from tests.synthetic_runs import write_run, write_study
 
 BASE = {"backbone": "pocket", "dataset": "dtd", "shots": 1, "seed": 1, "n_ctx": 8}
 

@@ -21,7 +21,7 @@ def run(*arguments: object, fails: int = 0) -> Result:
 
 
 @pytest.fixture(scope="session")
-def real_root() -> Path:
+def data_root() -> Path:
     """The data root with the published benchmarks, read before `environment` hides it."""
     root = os.environ.get("SLIMPROMPT_DATA")
     if not root:
@@ -71,8 +71,8 @@ def test_list_fits_80_columns() -> None:
     assert any(line.startswith("pocket-sketch") for line in table)
 
 
-def test_list_says_what_is_here(real_root: Path) -> None:
-    states = {line.split()[0]: line for line in run("list", "--data-root", real_root).output.splitlines() if line}
+def test_list_says_what_is_here(data_root: Path) -> None:
+    states = {line.split()[0]: line for line in run("list", "--data-root", data_root).output.splitlines() if line}
     assert "complete" in states["oxford_pets"]
     assert "8,189" in states["oxford_flowers"]
 
@@ -130,9 +130,9 @@ def test_draw_writes_a_manifest(tmp_path: Path) -> None:
     assert (manifest.shots, manifest.seed) == (25, 2)
 
 
-def test_draw_before_any_picture_is_there(tmp_path: Path, real_root: Path) -> None:
-    arguments = ("draw", "fgvc_aircraft", "--data-root", real_root, "--shots", 1, "--out", tmp_path / "draw.json")
-    if not (real_root / "fgvc_aircraft" / "images").exists():
+def test_draw_before_any_picture_is_there(tmp_path: Path, data_root: Path) -> None:
+    arguments = ("draw", "fgvc_aircraft", "--data-root", data_root, "--shots", 1, "--out", tmp_path / "draw.json")
+    if not (data_root / "fgvc_aircraft" / "images").exists():
         with pytest.raises(InputError, match=r"200 of 200 images .*--no-hashes"):
             run(*arguments)
     run(*arguments, "--no-hashes")

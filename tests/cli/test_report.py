@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from slimprompt.cli.report import report
 from slimprompt.errors import InputError
-from synthetic_runs import write_run
+from tests.synthetic_runs import write_run
 
 app = Typer()
 app.command()(report)

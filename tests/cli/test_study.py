@@ -17,10 +17,10 @@ from typer.testing import CliRunner, Result
 
 from slimprompt.cli import app
 from slimprompt.errors import InputError
-from slimprompt.experiments.execute import InlineExecutor, run_study
-from slimprompt.experiments.run import Execution
-from slimprompt.experiments.studies import read_grid, study_specs
-from tests.experiments.conftest import collections, fingerprints, run_folders, tiny_folder  # noqa: F401 (fixtures)
+from slimprompt.lab.run import Execution
+from slimprompt.lab.study import InlineExecutor, run_study
+from slimprompt.paper.studies import read_grid, study_specs
+from tests.conftest import fingerprints, run_folders
 
 Run = Callable[..., Result]
 
@@ -37,7 +37,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @pytest.fixture
-def grid_file(tmp_path: Path, tiny_folder: str, collections: dict[str, str]) -> Path:  # noqa: F811
+def grid_file(tmp_path: Path, tiny_folder: str, collections: dict[str, str]) -> Path:
     """A headline study of 6 runs."""
     path = tmp_path / "my-grid.yaml"
     path.write_text(

@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from slimprompt.cli.theory import theory
 from slimprompt.errors import InputError
-from synthetic_runs import write_run
+from tests.synthetic_runs import write_run
 
 SMALL = ["--m", "4", "--d", "12", "--r", "1", "--trials", "100"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,15 +11,6 @@ import pytest
 from PIL import Image
 
 from slimprompt.data.benchmark import Benchmark, Item
-
-
-@pytest.fixture(scope="session")
-def real_root() -> Path:
-    """The data root with the published benchmarks; tests that need it are skipped where there is none."""
-    root = os.environ.get("SLIMPROMPT_DATA")
-    if not root:
-        pytest.skip("SLIMPROMPT_DATA is not set")
-    return Path(root)
 
 
 @pytest.fixture

@@ -33,11 +33,11 @@ TEMPLATES = {
 
 
 @pytest.mark.parametrize("name", PROTOCOL)
-def test_published_sizes_and_classes(name: str, real_root: Path) -> None:
+def test_published_sizes_and_classes(name: str, data_root: Path) -> None:
     n_classes, sizes, halves, ends = PROTOCOL[name]
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the published split is nothing to warn of
-        benchmark = load_benchmark(name, real_root)
+        benchmark = load_benchmark(name, data_root)
     assert len(benchmark.class_names) == n_classes
     assert (len(benchmark.train), len(benchmark.val), len(benchmark.test)) == sizes
     assert (benchmark.class_names[0], benchmark.class_names[-1]) == ends
@@ -54,9 +54,9 @@ def test_rows_state_the_published_facts() -> None:
         assert all(template.count("{}") == 1 for template in row.templates)
 
 
-def test_food101_loads_in_a_moment(real_root: Path) -> None:
+def test_food101_loads_in_a_moment(data_root: Path) -> None:
     started = time.process_time()
-    load_benchmark("food101", real_root)
+    load_benchmark("food101", data_root)
     assert time.process_time() - started < 2
 
 

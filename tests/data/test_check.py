@@ -8,7 +8,7 @@ import pytest
 
 from slimprompt.data import Benchmark, check_benchmark, check_images, load_benchmark
 from slimprompt.errors import InputError
-from slimprompt.images import file_sha256
+from slimprompt.images.files import file_sha256
 
 
 def test_all_well(small: Benchmark) -> None:
@@ -54,8 +54,8 @@ def test_the_digest_tells_equal_data_from_changed(small: Benchmark, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["caltech101", "oxford_flowers", "oxford_pets"])
-def test_complete_benchmarks_are_complete(name: str, real_root: Path) -> None:
-    check_images(load_benchmark(name, real_root))
+def test_complete_benchmarks_are_complete(name: str, data_root: Path) -> None:
+    check_images(load_benchmark(name, data_root))
 
 
 @pytest.mark.filterwarnings("ignore:DTD")

@@ -15,11 +15,11 @@ from slimprompt.errors import InputError
 
 @pytest.mark.parametrize("shots", [1, 4, 16])
 @pytest.mark.parametrize("name", ["caltech101", "oxford_flowers", "oxford_pets"])
-def test_the_draw_is_the_published_one_item_by_item(name: str, shots: int, real_root: Path) -> None:
-    published = json.loads((real_root / "expected_few_shot" / name / f"shot_{shots}-seed_1.json").read_text())
+def test_the_draw_is_the_published_one_item_by_item(name: str, shots: int, data_root: Path) -> None:
+    published = json.loads((data_root / "expected_few_shot" / name / f"shot_{shots}-seed_1.json").read_text())
     row = CATALOGUE[name]
     prefix = f"./data/{row.folder}/{row.images}/"
-    draw = few_shot(load_benchmark(name, real_root), shots, seed=1)
+    draw = few_shot(load_benchmark(name, data_root), shots, seed=1)
     for part in ("train", "val"):
         expected = [Item(e["impath"].removeprefix(prefix), e["label"], e["classname"]) for e in published[part]["data"]]
         assert list(getattr(draw, part)) == expected

@@ -132,22 +132,22 @@ def test_underscored() -> None:
 
 
 @pytest.mark.parametrize("name", ["oxford_pets", "ucf101", "oxford_flowers", "caltech101"])
-def test_fallback_agrees_with_the_published_split_where_it_must(name: str, real_root: Path) -> None:
+def test_fallback_agrees_with_the_published_split_where_it_must(name: str, data_root: Path) -> None:
     """Same classes and sizes; for pets and actions the same test items, and train and val together the same."""
     row = CATALOGUE[name]
-    published, fallback = (source.read(real_root / row.folder) for source in row.sources)
+    published, fallback = (source.read(data_root / row.folder) for source in row.sources)
     assert fallback.class_names == published.class_names
     assert set(fallback.train + fallback.val + fallback.test) == set(published.train + published.val + published.test)
     if name in ("oxford_pets", "ucf101"):
         assert set(fallback.test) == set(published.test)
     assert tuple(len(part) for part in fallback[1:]) == row.sizes
-    assert fallback == row.sources[1].read(real_root / row.folder), "its own stream gives the same split each time"
+    assert fallback == row.sources[1].read(data_root / row.folder), "its own stream gives the same split each time"
 
 
-def test_fallback_does_not_touch_the_global_stream_or_the_draw(real_root: Path) -> None:
+def test_fallback_does_not_touch_the_global_stream_or_the_draw(data_root: Path) -> None:
     row = CATALOGUE["oxford_pets"]
-    benchmark = load_benchmark("oxford_pets", real_root)
+    benchmark = load_benchmark("oxford_pets", data_root)
     before, state = few_shot(benchmark, 4, seed=1), random.getstate()
-    row.sources[1].read(real_root / row.folder)
+    row.sources[1].read(data_root / row.folder)
     assert random.getstate() == state
     assert few_shot(benchmark, 4, seed=1) == before

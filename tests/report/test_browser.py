@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from slimprompt.backbone import Backbone
 from slimprompt.classifier import PromptClassifier
-from slimprompt.recipe import Recipe
+from slimprompt.clip.backbone import Backbone
+from slimprompt.paper.page import build_report, write_report
 from slimprompt.report.fit_page import write_fit_page
-from slimprompt.report.page import build_report, write_report
-from synthetic_runs import write_study
+from slimprompt.training.recipe import Recipe
+from tests.synthetic_runs import write_study
 
 webdriver = pytest.importorskip(
     "selenium.webdriver", reason="selenium is not installed (pip install 'slimprompt[dev]')"

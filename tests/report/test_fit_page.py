@@ -7,13 +7,13 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from html_page import Page
-from slimprompt.backbone import Backbone
 from slimprompt.classifier import PromptClassifier
+from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
-from slimprompt.evaluation import zero_shot_features
-from slimprompt.recipe import Recipe
 from slimprompt.report.fit_page import FitFindings, nearest_words, study_fit, write_fit_page
+from slimprompt.training.evaluation import zero_shot_features
+from slimprompt.training.recipe import Recipe
+from tests.html_page import Page
 
 NAMES = ['<b>cat</b> & "dog"', "a $5 fish", "plain"]
 

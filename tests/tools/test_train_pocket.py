@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from slimprompt.data.pocket import HELD_OUT_STYLES, POCKET_BENCHMARKS, held_out
+from slimprompt.pocket.benchmarks import HELD_OUT_STYLES, POCKET_BENCHMARKS, held_out
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ import pandas as pd
 
 from slimprompt.analysis.observations import backbone_title, dataset_title
 from slimprompt.errors import InputError
-from slimprompt.experiments.records import Record
-from slimprompt.experiments.spec import RunSpec
+from slimprompt.lab.records import Record
+from slimprompt.lab.spec import RunSpec
 
 #: What two compared runs may differ in, one at a time.
 AXES = ("seed", "dataset", "shots", "rank")

@@ -25,9 +25,9 @@ from slimprompt.analysis.statistics import (
     summarise,
 )
 from slimprompt.errors import InputError, unknown
-from slimprompt.experiments.records import Record
-from slimprompt.experiments.spec import RunSpec
-from slimprompt.recipe import Recipe
+from slimprompt.lab.records import Record
+from slimprompt.lab.spec import RunSpec
+from slimprompt.training.recipe import Recipe
 
 #: What names a cell. `rank` is the number of context tokens of a dense prompt; `source` is that of a transfer.
 KEY = ("backbone", "dataset", "method", "basis", "rank", "shots", "metric", "source")

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from slimprompt.analysis.claims import Finding
-    from slimprompt.experiments.records import Record
+    from slimprompt.lab.records import Record
+    from slimprompt.paper.claims import Finding
 
 app = typer.Typer(help="What a folder of runs says.", no_args_is_help=True)
 
@@ -38,7 +38,7 @@ Published = Annotated[bool, typer.Option("--published", help="Use the paper's pu
 def _records(runs: Path, where: Sequence[str] | None) -> list[Record]:
     """The complete runs that meet the conditions; what they mix is said on standard error."""
     from slimprompt.analysis.observations import mixed_settings
-    from slimprompt.experiments.records import load_records, select_records
+    from slimprompt.lab.records import load_records, select_records
 
     found = load_records(runs)
     records = select_records(found, where or ())
@@ -137,9 +137,9 @@ def claims(
     as_json: Json = False,
 ) -> None:
     """Does each empirical sentence of the paper hold on these runs? With --published: text against tables."""
-    from slimprompt.analysis.claims import check_claims, gather
-    from slimprompt.report.audit import AUDIT, audit, published_evidence
-    from slimprompt.report.published import published_pairs
+    from slimprompt.paper.audit import AUDIT, audit, published_evidence
+    from slimprompt.paper.claims import check_claims, gather
+    from slimprompt.paper.published import published_pairs
 
     folder = _given(runs, published)
     audited: list[Finding] = []
@@ -278,10 +278,10 @@ def tables(
     from slimprompt.analysis.geometry import measure
     from slimprompt.analysis.observations import Results, observe
     from slimprompt.errors import unknown
-    from slimprompt.report.extra_tables import comparisons, summaries
-    from slimprompt.report.published import published_results
+    from slimprompt.paper.extra_tables import comparisons, summaries
+    from slimprompt.paper.published import published_results
+    from slimprompt.paper.tables import paper_tables, published_tables
     from slimprompt.report.table_formats import FORMATS, to_markdown, write_tables
-    from slimprompt.report.tables import paper_tables, published_tables
 
     folder = _given(runs, published)
     chosen = [name for text in formats or () for name in text.split(",")] or list(FORMATS)

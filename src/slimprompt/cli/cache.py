@@ -13,8 +13,8 @@ def show() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from slimprompt.bank import cached_banks
-    from slimprompt.cache import cache_dir
+    from slimprompt.images.bank import cached_banks
+    from slimprompt.storage import cache_dir
 
     banks = cached_banks()
     typer.echo(f"{cache_dir()}: {len(banks)} feature banks, {sum(bank.size for bank in banks) / 1e6:,.1f} MB")
@@ -30,7 +30,7 @@ def show() -> None:
 @app.command()
 def clear(yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask.")) -> None:
     """Delete all image features; they are encoded again when needed."""
-    from slimprompt.bank import cached_banks, clear_cached_banks
+    from slimprompt.images.bank import cached_banks, clear_cached_banks
 
     size = sum(bank.size for bank in cached_banks())
     if not yes and not typer.confirm(f"Delete {size / 1e6:,.1f} MB of image features?"):

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from torch import Tensor
 
-    from slimprompt.backbone import Backbone
-    from slimprompt.bank import FeatureBank
     from slimprompt.classifier import PromptClassifier
+    from slimprompt.clip.backbone import Backbone
     from slimprompt.data import Benchmark, Item
-    from slimprompt.recipe import Recipe
+    from slimprompt.images.bank import FeatureBank
+    from slimprompt.training.recipe import Recipe
 
 BackboneName = Annotated[
     str,
@@ -137,8 +137,8 @@ def fit(
 
     # torch starts here: everything above fails fast
     from slimprompt.classifier import PromptClassifier, check_free
-    from slimprompt.evaluation import check_templates
-    from slimprompt.text import prompt_tokens
+    from slimprompt.text.encoder import prompt_tokens
+    from slimprompt.training.evaluation import check_templates
 
     check_free(out, overwrite=overwrite)
     check_templates(template or [])
@@ -309,7 +309,7 @@ def predict(
         if any(not name for name in names):
             raise InputError(f'--classes {classes!r} holds an empty name; write them as "red panda,otter"')
     from slimprompt.classifier import PromptClassifier
-    from slimprompt.images import open_image
+    from slimprompt.images.files import open_image
 
     left_out: list[str] = []
     if skip_bad_images:
@@ -353,8 +353,8 @@ def import_coop(
 
     Example: slimprompt import-coop output/prompt_learner/model.pth.tar-50 --out my-prompt
     """
-    from slimprompt.backbone import EMBEDDED
     from slimprompt.classifier import check_free
+    from slimprompt.clip.backbone import EMBEDDED
     from slimprompt.coop import import_coop as take_over
     from slimprompt.coop import read_coop_checkpoint
 
@@ -378,7 +378,7 @@ def backbones(
     from rich.console import Console
     from rich.table import Table
 
-    from slimprompt.backbone import EMBEDDED
+    from slimprompt.clip.backbone import EMBEDDED
 
     table = Table("backbone", "weights (--pretrained)", box=None)
     rows = [(name, "embedded, nothing to give") for name in EMBEDDED]
@@ -399,8 +399,8 @@ def backbones(
 
 
 def _recipe(name: str, overrides: dict[str, object]) -> Recipe:
-    from slimprompt.experiments.spec import validated
-    from slimprompt.recipe import RECIPES, Recipe
+    from slimprompt.lab.spec import validated
+    from slimprompt.training.recipe import RECIPES, Recipe
 
     if name not in RECIPES:
         raise unknown("recipe", name, RECIPES)
@@ -421,13 +421,13 @@ def _images(source: Path | None, benchmark: str | None, data_root: Path | None) 
 
 
 def _load(backbone: str, pretrained: str | None, device: str, precision: str) -> Backbone:
-    from slimprompt.backbone import load_backbone
+    from slimprompt.clip.backbone import load_backbone
 
     return load_backbone(backbone, pretrained, device=device, precision=precision)
 
 
 def _bank(backbone: Backbone, no_cache: bool) -> FeatureBank:
-    from slimprompt.bank import FeatureBank
+    from slimprompt.images.bank import FeatureBank
 
     return FeatureBank(backbone, None if no_cache else "default")
 
@@ -455,7 +455,7 @@ def _held_out(
 ) -> _HeldOut:
     import torch
 
-    from slimprompt.evaluation import zero_shot_features
+    from slimprompt.training.evaluation import zero_shot_features
 
     if not items:
         raise InputError("there are no readable images to measure on")
@@ -475,7 +475,7 @@ def _compare(console: Console, names: Sequence[str], held_out: _HeldOut, verbose
     """Print and return the accuracy of the zero-shot prompt and of the learned one on the same images."""
     from rich.table import Table
 
-    from slimprompt.evaluation import accuracy, per_class_accuracy
+    from slimprompt.training.evaluation import accuracy, per_class_accuracy
 
     _, labels, features, rows = held_out
     scores = [accuracy(features, text, labels) for _, text in rows]
@@ -497,7 +497,7 @@ def _compare(console: Console, names: Sequence[str], held_out: _HeldOut, verbose
 
 
 def _image_files(given: Sequence[Path]) -> list[Path]:
-    from slimprompt.images import IMAGE_SUFFIXES
+    from slimprompt.images.files import IMAGE_SUFFIXES
 
     paths: list[Path] = []
     for path in given:

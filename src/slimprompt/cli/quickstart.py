@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from slimprompt.quickstart import Quickstart
+    from slimprompt.quickstart.job import Quickstart
 
 
 def quickstart(
@@ -30,11 +30,11 @@ def quickstart(
     typer.echo(
         "The pocket world: a small CLIP and drawn pictures that come with the package. A stand-in, not the paper's results."
     )
-    from slimprompt.quickstart import quickstart_specs, run_quickstart
+    from slimprompt.quickstart.job import quickstart_specs, run_quickstart
 
     typer.echo(f"{len(quickstart_specs(benchmark))} small trainings on {benchmark} …")
     result = run_quickstart(out, benchmark, workers=workers)
-    from slimprompt.report.quickstart_page import write_quickstart
+    from slimprompt.quickstart.page import write_quickstart
 
     page = write_quickstart(result, out)
     _print(result)
@@ -46,7 +46,7 @@ def _print(result: Quickstart) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from slimprompt.report.quickstart_page import results_table
+    from slimprompt.quickstart.page import results_table
 
     title = f"{result.benchmark.name}: {result.title}, {len(result.benchmark.class_names)} classes"
     table = Table(title=title, box=None, padding=(0, 1, 0, 0), pad_edge=False, title_justify="left", title_style="bold")

@@ -33,7 +33,7 @@ def report(
 
     Example: slimprompt report runs/ --out report/
     """
-    from slimprompt.report.page import build_report, write_report
+    from slimprompt.paper.page import build_report, write_report
 
     found = build_report(runs, where=where or (), compare_published=compare_published)
     page = write_report(found, out, theory=theory)

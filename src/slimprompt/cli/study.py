@@ -13,11 +13,11 @@ import typer
 from slimprompt.errors import InputError, unknown
 
 if TYPE_CHECKING:
-    from slimprompt.experiments.execute import Executor, Outcome
-    from slimprompt.experiments.plan import Plan
-    from slimprompt.experiments.records import Record
-    from slimprompt.experiments.run import Execution
-    from slimprompt.experiments.studies import Grid
+    from slimprompt.lab.plan import Plan
+    from slimprompt.lab.records import Record
+    from slimprompt.lab.run import Execution
+    from slimprompt.lab.study import Executor, Outcome
+    from slimprompt.paper.studies import Grid
 
 runs_app = typer.Typer(help="Look at the runs of studies: list, show, remove.", no_args_is_help=True)
 
@@ -70,7 +70,7 @@ def study(
     ] = None,
 ) -> None:
     """Run a study of the paper, or a grid of your own. Stop it at any time: the same command goes on where it stopped."""
-    from slimprompt.experiments.run import Execution
+    from slimprompt.lab.run import Execution
 
     if name is None:
         _list_studies()
@@ -105,7 +105,7 @@ def study(
 
 
 def _list_studies() -> None:
-    from slimprompt.experiments.studies import PAPER, POCKET, STUDIES
+    from slimprompt.paper.studies import PAPER, POCKET, STUDIES
 
     rows = [("study", "paper", "pocket", "")]
     for name, make in STUDIES.items():
@@ -117,7 +117,7 @@ def _list_studies() -> None:
 
 
 def _grid(name: str, pocket: bool, given: dict[str, Any], recipe: dict[str, Any]) -> Grid:
-    from slimprompt.experiments.studies import STUDIES, make_grid, read_grid
+    from slimprompt.paper.studies import STUDIES, make_grid, read_grid
 
     if name in STUDIES:
         grid = make_grid({"study": name, **given}, pocket=pocket)
@@ -148,7 +148,7 @@ def _cache_folder() -> Path | None:
     """Where the environment says the cache is, so that processes elsewhere use the same."""
     import os
 
-    from slimprompt.cache import cache_dir
+    from slimprompt.storage import cache_dir
 
     return cache_dir() if os.environ.get("SLIMPROMPT_CACHE") else None
 
@@ -157,8 +157,8 @@ def _cache_folder() -> Path | None:
 
 
 def _plan(grid: Grid, execution: Execution, workers: int | None, *, as_json: bool) -> None:
-    from slimprompt.experiments.execute import default_workers
-    from slimprompt.experiments.plan import count_runs, plan_study
+    from slimprompt.lab.plan import count_runs, plan_study
+    from slimprompt.lab.study import default_workers
 
     if not as_json:
         _print_counts(count_runs(grid, execution, workers or 1), execution)
@@ -181,7 +181,7 @@ def _print_counts(plan: Plan, execution: Execution) -> None:
 
 
 def _print_estimate(plan: Plan) -> None:
-    from slimprompt.experiments.watch import duration
+    from slimprompt.lab.observer import duration
 
     if plan.tasks:
         rows = [("backbone", "dataset", "split", "classes", "runs", "text tokens a step", "steps")]
@@ -218,10 +218,10 @@ def _print_estimate(plan: Plan) -> None:
 
 
 def _executor(execution: Execution, workers: int | None, address: str | None, gpus: float | None) -> Executor:
-    from slimprompt.experiments.execute import InlineExecutor, ProcessExecutor, default_workers
+    from slimprompt.lab.study import InlineExecutor, ProcessExecutor, default_workers
 
     if execution.executor == "ray":
-        from slimprompt.experiments.ray_executor import RayExecutor
+        from slimprompt.lab.executors.ray import RayExecutor
 
         if workers is not None:
             raise InputError("--workers is for the inline executor; Ray runs as many as the cluster's CPUs allow")
@@ -233,9 +233,9 @@ def _executor(execution: Execution, workers: int | None, address: str | None, gp
 
 
 def _run(name: str, grid: Grid, execution: Execution, executor: Executor, *, stack: int, as_json: bool) -> None:
-    from slimprompt.experiments.execute import run_study
-    from slimprompt.experiments.studies import study_specs
-    from slimprompt.experiments.watch import watch_study
+    from slimprompt.lab.observer import watch_study
+    from slimprompt.lab.study import run_study
+    from slimprompt.paper.studies import study_specs
 
     try:
         outcome = run_study(study_specs(grid), execution.runs, executor, watch_study(name), stack=stack)
@@ -274,8 +274,8 @@ def _print_outcome(outcome: Outcome, execution: Execution) -> None:
 @runs_app.command("list")
 def list_runs(runs: RunsFolder = Path("runs"), where: Where = None) -> None:
     """Every run, one per line: status, what it was, what came out."""
-    from slimprompt.experiments.records import load_records, select_records
-    from slimprompt.experiments.watch import result
+    from slimprompt.lab.observer import result
+    from slimprompt.lab.records import load_records, select_records
 
     records = select_records(load_records(runs, complete_only=False), where or ())
     records.sort(key=lambda record: (record.spec.backbone, record.spec.dataset, record.spec.title))
@@ -298,7 +298,7 @@ def show_run(
     as_json: Annotated[bool, typer.Option("--json", help="The record as it is on disk.")] = False,
 ) -> None:
     """One run: its record and its learning curve."""
-    from slimprompt.experiments.records import CURVE, RECORD
+    from slimprompt.lab.records import CURVE, RECORD
 
     record = _find(runs, run)
     if as_json:
@@ -346,7 +346,7 @@ def remove_runs(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete runs, by name or by condition; a study that needs them makes them again."""
-    from slimprompt.experiments.records import load_records, remove_run, select_records
+    from slimprompt.lab.records import load_records, remove_run, select_records
 
     if not names and not where:
         raise InputError("which runs? Give their names, or a condition such as --where status=failed")
@@ -367,7 +367,7 @@ def remove_runs(
 
 
 def _find(runs: Path, name: str) -> Record:
-    from slimprompt.experiments.records import RECORD, read_record
+    from slimprompt.lab.records import RECORD, read_record
 
     folders = [path.parent for path in runs.glob(f"{name}*/{RECORD}")] if name.isalnum() else []
     if len(folders) == 1:

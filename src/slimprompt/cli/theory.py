@@ -10,7 +10,7 @@ import typer
 from slimprompt.errors import InputError
 
 if TYPE_CHECKING:
-    from slimprompt.analysis.theory import Statement, Theory
+    from slimprompt.paper.theory import Statement, Theory
 
 _STYLES = {"holds": "green", "violated": "bold red", "not testable": "dim"}
 
@@ -64,18 +64,18 @@ def theory(
         raise InputError(f"the damping must be above 0 (given: {damping}): without it the curvature cannot be inverted")
     if out is not None and out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; give a folder for the page")
-    from slimprompt.experiments.records import load_records
+    from slimprompt.lab.records import load_records
 
     records = load_records(runs) if runs else []
     if runs and not records:
         raise InputError(f"no complete runs in {runs}; make some with `slimprompt study`, or leave --runs out")
 
-    from slimprompt.analysis.theory import check_theory
+    from slimprompt.paper.theory import check_theory
 
     objective = None
     if not no_encoder:
-        from slimprompt.analysis.theory.prompt_objective import few_shot_objective
-        from slimprompt.backbone import load_backbone
+        from slimprompt.clip.backbone import load_backbone
+        from slimprompt.paper.theory.prompt_objective import few_shot_objective
 
         model = load_backbone(backbone, pretrained, device=device)
         objective = few_shot_objective(model, benchmark, shots=shots, seed=seed, n_ctx=m, data_root=data_root)
@@ -93,7 +93,7 @@ def theory(
     )
     _print(result, verbose)
     if out is not None:
-        from slimprompt.report.theory import write_theory
+        from slimprompt.paper.theory.page import write_theory
 
         page, *others = write_theory(result, out)
         typer.echo(f"\n{page} and {len(others)} files beside it")
@@ -105,7 +105,7 @@ def _print(result: Theory, verbose: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from slimprompt.report.theory import statement_rows, verdict_counts
+    from slimprompt.paper.theory.page import statement_rows, verdict_counts
 
     console = Console(highlight=False)
     if result.loss:

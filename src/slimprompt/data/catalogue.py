@@ -8,9 +8,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from slimprompt.cache import cache_dir
 from slimprompt.data.benchmark import Benchmark
-from slimprompt.data.pocket import POCKET_BENCHMARKS, draw_benchmark
 from slimprompt.data.splits import (
     Source,
     Split,
@@ -22,6 +20,8 @@ from slimprompt.data.splits import (
     variant_lists,
 )
 from slimprompt.errors import InputError, unknown
+from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS, draw_benchmark
+from slimprompt.storage import cache_dir
 
 #: The environment variable that names the folder with all the benchmarks' folders in it.
 DATA_ROOT = "SLIMPROMPT_DATA"

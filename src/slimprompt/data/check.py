@@ -14,7 +14,7 @@ from slimprompt.data.benchmark import Benchmark, Item
 from slimprompt.data.manifest import Manifest, ManifestItem
 from slimprompt.data.splits import PARTS
 from slimprompt.errors import InputError
-from slimprompt.images import file_sha256, open_image
+from slimprompt.images.files import file_sha256, open_image
 
 
 def missing_images(benchmark: Benchmark) -> list[str]:

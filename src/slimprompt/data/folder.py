@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from slimprompt.data.benchmark import Benchmark, Item
 from slimprompt.errors import InputError
-from slimprompt.images import IMAGE_SUFFIXES
+from slimprompt.images.files import IMAGE_SUFFIXES
 
 #: Names that a split folder, or the split column of a CSV file, may have.
 _PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}

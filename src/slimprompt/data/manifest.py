@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from slimprompt.data.benchmark import Benchmark, Item
 from slimprompt.data.splits import PARTS, leaves_root
 from slimprompt.errors import InputError
-from slimprompt.images import file_sha256
+from slimprompt.images.files import file_sha256
 
 FORMAT = "slimprompt manifest 1"
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from slimprompt.data.benchmark import Item
 from slimprompt.errors import InputError
-from slimprompt.images import IMAGE_SUFFIXES
+from slimprompt.images.files import IMAGE_SUFFIXES
 from slimprompt.seeds import stream_seed
 
 PARTS = ("train", "val", "test")

@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slimprompt.backbone import EMBEDDED, Backbone
-from slimprompt.bank import Picture
 from slimprompt.classifier import PromptClassifier
+from slimprompt.clip.backbone import EMBEDDED, Backbone
 from slimprompt.errors import InputError
-from slimprompt.evaluation import class_scores, per_class_accuracy
-from slimprompt.images import open_image
-from slimprompt.recipe import RECIPES
+from slimprompt.images.bank import Picture
+from slimprompt.images.files import open_image
+from slimprompt.paper.figures import confusion_matrix, training_curve
 from slimprompt.report.drawing import Figure
-from slimprompt.report.figures import confusion_matrix, training_curve
 from slimprompt.report.html import describe_recipe, render, thumbnail, write_page
 from slimprompt.report.table import Cell, Column, Row, Table
+from slimprompt.training.evaluation import class_scores, per_class_accuracy
+from slimprompt.training.recipe import RECIPES
 
 #: How many mistakes are shown, and how many confused pairs.
 _MISTAKES, _PAIRS = 24, 30

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from slimprompt import __version__
 from slimprompt.errors import InputError
-from slimprompt.recipe import Recipe
 from slimprompt.report.drawing import Figure
 from slimprompt.report.table import Column
+from slimprompt.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -1,0 +1,1 @@
+"""CLIP models: loading, weight files, and the embedded pocket models."""

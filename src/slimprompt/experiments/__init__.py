@@ -1,1 +1,0 @@
-"""Runs, studies and the machines they run on: spec → run folder → records."""

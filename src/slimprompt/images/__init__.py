@@ -1,0 +1,1 @@
+"""Images: files, views, and the bank that stores their features."""

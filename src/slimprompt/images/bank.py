@@ -1,0 +1,292 @@
+"""Image features, encoded once per view and kept on disk.
+
+A feature is found by the backbone's fingerprint, precision and preprocessing (one file per such combination, which carries
+them inside), the hash of the picture's content, and the view: the plain test view or a numbered random one. Every variant,
+rank, shot count and seed that can share a feature does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from slimprompt.clip.backbone import Backbone
+from slimprompt.errors import InputError
+from slimprompt.images.files import file_sha256, open_image
+from slimprompt.images.views import random_view
+from slimprompt.progress import progress
+from slimprompt.seeds import stream_seed
+from slimprompt.storage import cache_dir
+
+Picture = str | Path | Image.Image
+#: A view's name: "" is the test view, "seed/number" a random one.
+TEST_VIEW = ""
+
+# Every batch is filled up to this size, so that a feature does not depend on what else was encoded with it.
+_BATCH = 32
+_VIEWS_PER_TASK = 16
+
+
+def random_view_name(seed: int, number: int) -> str:
+    """The name of random view `number` in the stream of `seed`."""
+    return f"{seed}/{number}"
+
+
+class FeatureBank:
+    """Unit-length image features (n, embed_dim) by picture and view.
+
+    folder: where the files are; default `<cache>/features`. None keeps everything in memory and writes nothing.
+    Safe under several processes: each feature is written in a transaction and the first one written counts.
+    """
+
+    def __init__(
+        self, backbone: Backbone, folder: Path | str | None = "default", *, workers: int | None = None
+    ) -> None:
+        self.backbone = backbone
+        self._workers = workers or os.cpu_count() or 1
+        self._hashes: dict[str, str] = {}
+        key = {
+            "weights": backbone.fingerprint,
+            "precision": backbone.precision,
+            "device": backbone.device.type,
+            "preprocess": json.dumps(asdict(backbone.preprocess), sort_keys=True),
+            "views": "random-resized-crop 0.08-1 3/4-4/3 flip 0.5",
+        }
+        if folder is None:
+            self.path = None
+        else:
+            root = cache_dir() / "features" if folder == "default" else Path(folder)
+            name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+            self.path = root / f"{backbone.name.split(':')[-1].replace('/', '-')}-{name}.sqlite"
+        self._database = _open(self.path, key)
+
+    def features(self, pictures: Sequence[Picture], view: str = TEST_VIEW) -> Tensor:
+        """(n, embed_dim), in the order of the pictures; what is missing is encoded first."""
+        if not pictures:
+            return torch.empty(0)
+        keys = [self._hash(picture) for picture in pictures]
+        if any(self._read(key, view) is None for key in keys):
+            self.build(pictures, [view])
+        return torch.from_numpy(np.stack([feature for key in keys if (feature := self._read(key, view)) is not None]))
+
+    def build(
+        self, pictures: Sequence[Picture], views: Sequence[str] = (TEST_VIEW,), *, skip_bad: bool = False
+    ) -> dict[int, InputError]:
+        """Encode every missing (picture, view); what is done stays done when this is interrupted.
+
+        An unreadable picture stops it with an error that names the picture; with `skip_bad` those are returned, by index.
+        """
+        bad: dict[int, InputError] = {}
+        tasks: list[_Task] = []
+        planned: set[str] = set()
+        for index, picture in enumerate(pictures):
+            try:
+                key = self._hash(picture)
+            except InputError as error:
+                if not skip_bad:
+                    raise
+                bad[index] = error
+                continue
+            if key in planned:
+                continue
+            planned.add(key)
+            present = {row[0] for row in self._query("SELECT view FROM features WHERE picture = ?", (key,))}
+            missing = [view for view in views if view not in present]
+            for start in range(0, len(missing), _VIEWS_PER_TASK):
+                tasks.append(_Task(index, picture, key, tuple(missing[start : start + _VIEWS_PER_TASK])))
+        total = sum(len(task.views) for task in tasks)
+        with progress("encoding images", total, "views") as advance:
+            batch: list[tuple[str, str, Tensor]] = []
+            for task, result in _prefetched(self._views, tasks, self._workers):
+                if isinstance(result, InputError):
+                    if not skip_bad:
+                        raise result
+                    bad[task.position] = result
+                    continue
+                for view, pixels in zip(task.views, result, strict=True):
+                    batch.append((task.key, view, pixels))
+                    if len(batch) == _BATCH:
+                        self._encode(batch)
+                        advance(len(batch))
+                        batch = []
+            if batch:
+                self._encode(batch)
+                advance(len(batch))
+        return bad
+
+    def _views(self, task: _Task) -> list[Tensor] | InputError:
+        try:
+            image = open_image(task.picture)
+        except InputError as error:
+            return error
+        return [
+            self.backbone.test_view(image)
+            if view == TEST_VIEW
+            else random_view(image, self.backbone.preprocess, stream_seed(0, "view", view, task.key))
+            for view in task.views
+        ]
+
+    def _encode(self, batch: list[tuple[str, str, Tensor]]) -> None:
+        pixels = torch.stack([pixels for _, _, pixels in batch])
+        if len(pixels) < _BATCH:
+            pixels = torch.cat([pixels, pixels[:1].expand(_BATCH - len(pixels), -1, -1, -1)])
+        features = self.backbone.encode_images(pixels).cpu().numpy()
+        rows = [(key, view, feature.tobytes()) for (key, view, _), feature in zip(batch, features, strict=False)]
+        try:
+            with self._database:
+                self._database.executemany("INSERT OR IGNORE INTO features VALUES (?, ?, ?)", rows)
+        except sqlite3.OperationalError as error:
+            raise InputError(
+                f"image features cannot be written to {self.path} ({error}). Free some space there, point SLIMPROMPT_CACHE to "
+                "another disk, or work without the cache (--no-cache); what was written so far is intact"
+            ) from None
+
+    def _query(self, sql: str, values: tuple[str, ...]) -> list[tuple]:
+        try:
+            return self._database.execute(sql, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise _damaged(self.path, error) from None
+
+    def _read(self, key: str, view: str) -> np.ndarray | None:
+        rows = self._query("SELECT feature FROM features WHERE picture = ? AND view = ?", (key, view))
+        return np.frombuffer(rows[0][0], dtype=np.float32) if rows else None
+
+    def _hash(self, picture: Picture) -> str:
+        if isinstance(picture, Image.Image):
+            return hashlib.sha256(f"{picture.mode}{picture.size}".encode() + picture.tobytes()).hexdigest()
+        name = str(picture)
+        if name not in self._hashes:
+            self._hashes[name] = file_sha256(Path(picture))
+        return self._hashes[name]
+
+    def __len__(self) -> int:
+        """Number of features stored."""
+        return int(self._query("SELECT count(*) FROM features", ())[0][0])
+
+
+def encode_pictures(backbone: Backbone, pictures: Sequence[Picture]) -> Tensor:
+    """Test-view features (n, embed_dim) of pictures that will not be needed again: nothing is stored."""
+    features: list[Tensor] = []
+    batch: list[Tensor] = []
+    with progress("encoding images", len(pictures), "images") as advance:
+        for _, pixels in _prefetched(
+            lambda picture: backbone.test_view(open_image(picture)), pictures, os.cpu_count() or 1
+        ):
+            batch.append(pixels)
+            if len(batch) == _BATCH or len(features) * _BATCH + len(batch) == len(pictures):
+                features.append(backbone.encode_images(torch.stack(batch)))
+                advance(len(batch))
+                batch = []
+    return torch.cat(features) if features else torch.empty(0)
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def _prefetched(function: Callable[[T], R], tasks: Iterable[T], workers: int) -> Iterator[tuple[T, R]]:
+    """(task, function(task)) in order, computed a few tasks ahead on threads: Pillow releases the interpreter lock."""
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[tuple[T, Future[R]]] = deque()
+        try:
+            for task in tasks:
+                waiting.append((task, pool.submit(function, task)))
+                if len(waiting) > 2 * workers:
+                    done, future = waiting.popleft()
+                    yield done, future.result()
+            while waiting:
+                done, future = waiting.popleft()
+                yield done, future.result()
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+class _Task(NamedTuple):
+    position: int
+    picture: Picture
+    key: str
+    views: tuple[str, ...]
+
+
+def _open(path: Path | None, key: dict[str, str]) -> sqlite3.Connection:
+    try:
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        database = sqlite3.connect(path or ":memory:", timeout=120)
+        if path is not None:
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute("PRAGMA synchronous=NORMAL")
+        with database:
+            database.execute("CREATE TABLE IF NOT EXISTS key (name TEXT PRIMARY KEY, value TEXT)")
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS features (picture TEXT, view TEXT, feature BLOB, PRIMARY KEY (picture, view)) WITHOUT ROWID"
+            )
+            database.executemany("INSERT OR IGNORE INTO key VALUES (?, ?)", key.items())
+        stored = dict(database.execute("SELECT name, value FROM key"))
+    except sqlite3.OperationalError as error:
+        raise InputError(
+            f"the feature cache {path} cannot be opened ({error}). Check the folder, point SLIMPROMPT_CACHE elsewhere, or use --no-cache"
+        ) from None
+    except sqlite3.DatabaseError as error:
+        raise _damaged(path, error) from None
+    except OSError as error:
+        raise InputError(
+            f"the feature cache cannot be created at {path}: {error}. Point SLIMPROMPT_CACHE elsewhere, or use --no-cache"
+        ) from None
+    if stored != key:
+        raise InputError(
+            f"{path} holds features of another model or transform than its name says; delete it (`slimprompt cache clear`)"
+        )
+    return database
+
+
+def _damaged(path: Path | None, error: Exception) -> InputError:
+    return InputError(
+        f"the feature cache {path} is damaged ({error}); delete that file, or run `slimprompt cache clear`"
+    )
+
+
+class CacheFile(NamedTuple):
+    """One bank on disk: its file, the number of features in it and its size in bytes."""
+
+    path: Path
+    features: int
+    size: int
+
+
+def cached_banks(folder: Path | None = None) -> list[CacheFile]:
+    """The banks on disk and what they take."""
+    found = []
+    for path in sorted((folder or cache_dir() / "features").glob("*.sqlite")):
+        size = sum(part.stat().st_size for part in path.parent.glob(path.name + "*"))
+        try:
+            database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+            count = database.execute("SELECT count(*) FROM features").fetchone()[0]
+            database.close()
+        except sqlite3.DatabaseError:
+            count = 0
+        found.append(CacheFile(path, count, size))
+    return found
+
+
+def clear_cached_banks(folder: Path | None = None) -> int:
+    """Delete all banks on disk; returns the bytes freed."""
+    banks = cached_banks(folder)
+    for bank in banks:
+        for part in bank.path.parent.glob(bank.path.name + "*"):
+            part.unlink(missing_ok=True)
+    return sum(bank.size for bank in banks)

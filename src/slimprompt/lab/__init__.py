@@ -1,0 +1,1 @@
+"""The laboratory: specs, runs, records, plans and executors."""

@@ -1,0 +1,1 @@
+"""Where runs are executed: this process, worker processes, or a Ray cluster."""

@@ -1,0 +1,171 @@
+"""A study as it runs: a live table on a terminal, one line per run in a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from slimprompt.lab.records import Record
+from slimprompt.lab.spec import RunSpec
+from slimprompt.lab.study import Watch
+
+_SHOWN = 8
+
+
+def watch_study(name: str) -> Watch:
+    """The watch that suits standard error: a table on a terminal, else lines."""
+    return _Table(name) if sys.stderr.isatty() else _Lines(name)
+
+
+class _Count(Watch):
+    """Done, running, failed and time left."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.total = self.present = self.complete = self.failed = 0
+        self.running: dict[str, tuple[RunSpec, float]] = {}
+        self._left = self._done = self._busy = 0.0
+        self._side_by_side = 1
+        self._begin = time.monotonic()
+
+    def begin(self, specs: list[RunSpec], present: list[Record]) -> None:
+        self.total, self.present = len(specs), len(present)
+        there = {record.spec.fingerprint for record in present}
+        self._left = sum(weight(spec) for spec in specs if spec.fingerprint not in there)
+        self._begin = time.monotonic()
+
+    def started(self, spec: RunSpec) -> None:
+        self.running[spec.fingerprint] = spec, time.monotonic()
+
+    def ended(self, record: Record) -> None:
+        self._side_by_side = max(1, len(self.running))
+        self.running.pop(record.spec.fingerprint, None)
+        self._left -= weight(record.spec)
+        if record.complete:
+            self.complete += 1
+            self._done += weight(record.spec)
+            times = record.facts.get("times", {})
+            self._busy += times.get("total", 0.0) - times.get("setup", 0.0)  # a backbone is loaded once, not every time
+        else:
+            self.failed += 1
+
+    @property
+    def ended_runs(self) -> int:
+        return self.present + self.complete + self.failed
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._begin
+
+    @property
+    def left(self) -> float | None:
+        """Seconds, from the time that the work done so far has taken; None before anything is done."""
+        return self._busy / self._done * self._left / self._side_by_side if self._done else None
+
+
+def weight(spec: RunSpec) -> float:
+    """Roughly how long a run takes, compared with others: its steps, which grow with the shots, and something fixed."""
+    return spec.recipe.epochs * (0.5 if spec.split == "base" else 1.0) * (1 + spec.shots)
+
+
+class _Lines(_Count):
+    def begin(self, specs: list[RunSpec], present: list[Record]) -> None:
+        super().begin(specs, present)
+        _say(f"{self.name}: {self.total:,} runs, {self.present:,} of them complete already")
+
+    def ended(self, record: Record) -> None:
+        super().ended(record)
+        what = result(record) if record.complete else f"FAILED: {record.error}"
+        left = f"  {duration(self.left)} left" if self.left and self.ended_runs < self.total else ""
+        _say(f"[{self.ended_runs:>{len(str(self.total))}}/{self.total}] {record.spec.title}  {what}{left}")
+
+
+class _Table(_Count):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._recent: list[str] = []
+        self._live: Any = None
+
+    def begin(self, specs: list[RunSpec], present: list[Record]) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        super().begin(specs, present)
+        self._live = Live(
+            get_renderable=self._render, console=Console(stderr=True), refresh_per_second=2, transient=True
+        )
+        self._live.start()
+
+    def ended(self, record: Record) -> None:
+        super().ended(record)
+        if not record.complete and self._live is not None:  # failures stay on the screen above the table
+            self._live.console.print(f"failed: {record.spec.title}: {record.error}", style="red", markup=False)
+        self._recent = (
+            [*self._recent[-3:], f"{record.spec.title}  {result(record)}"] if record.complete else self._recent
+        )
+
+    def end(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def _render(self) -> Any:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        left = duration(self.left) if self.left is not None else "…"
+        head = Table.grid(padding=(0, 2))
+        head.add_row(
+            Text(self.name, style="bold"),
+            ProgressBar(total=max(self.total, 1), completed=self.ended_runs, width=30),
+            f"{self.ended_runs:,}/{self.total:,} done",
+            f"{len(self.running)} running",
+            Text(f"{self.failed} failed", style="red" if self.failed else "dim"),
+            f"{duration(self.elapsed)} elapsed",
+            f"{left} left",
+        )
+        rows = Table.grid(padding=(0, 2))
+        for line in self._recent:
+            rows.add_row(Text("done", style="green"), Text(line, style="dim"))
+        for spec, since in list(self.running.values())[:_SHOWN]:
+            rows.add_row(Text("running", style="cyan"), f"{spec.title}  {duration(time.monotonic() - since)}")
+        if len(self.running) > _SHOWN:
+            rows.add_row("", f"… and {len(self.running) - _SHOWN} more")
+        return Group(head, rows)
+
+
+def result(record: Record) -> str:
+    """The run's main number beside zero-shot, and how long it took."""
+    metrics, seconds = record.metrics, record.facts.get("times", {}).get("total")
+    took = f"  {duration(seconds)}" if seconds is not None else ""
+    if "harmonic" in metrics:
+        new = f"{metrics['seen']:.1f} seen, {metrics['unseen']:.1f} unseen, H {metrics['harmonic']:.1f} %"
+        return f"{new} (zero-shot H {metrics['zero_shot_harmonic']:.1f}){took}"
+    if "accuracy" in metrics:
+        return f"{metrics['accuracy']:.1f} % (zero-shot {metrics['zero_shot_accuracy']:.1f}){took}"
+    return took.strip()
+
+
+def duration(seconds: float) -> str:
+    """A length of time for people.
+
+    >>> [duration(s) for s in (0.25, 42, 90, 3 * 3600 + 240, 40 * 3600, 100 * 86400)]
+    ['0.2 s', '42 s', '1 min 30 s', '3 h 04 min', '40 h', '100 days']
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+    if seconds < 10 * 3600:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
+    if seconds < 4 * 86400:
+        return f"{seconds / 3600:.0f} h"
+    return f"{seconds / 86400:,.0f} days"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Everything about the paper: studies, published numbers, tables, figures, claims and theory."""

@@ -1,0 +1,1 @@
+"""The pocket world: rendered images, captions and benchmarks for the embedded models."""

@@ -1,0 +1,1 @@
+"""Prompts `P = B A`: the variants, the module, and how they start."""

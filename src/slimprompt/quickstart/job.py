@@ -1,0 +1,301 @@
+"""The first command of a newcomer: a small comparison of prompts in the pocket world, in a minute or two, offline.
+
+Zero-shot, dense CoOp, joint rank 4 and a fixed orthogonal basis, at 1, 4 and 16 shots over three seeds, on all classes
+and on seen and new ones. Made of the same runs as every other study.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from slimprompt.data import Benchmark, load_benchmark
+from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
+from slimprompt.errors import InputError, unknown
+from slimprompt.lab.study import Executor, InlineExecutor, ProcessExecutor, Watch, default_workers, run_study
+from slimprompt.lab.records import Record
+from slimprompt.lab.run import Execution
+from slimprompt.lab.spec import RunSpec
+from slimprompt.progress import progress
+from slimprompt.training.recipe import RECIPES, Recipe
+
+if TYPE_CHECKING:
+    from slimprompt.classifier import PromptClassifier
+
+BACKBONE = "pocket"
+SHOTS, SEEDS, RANK, N_CTX = (1, 4, 16), (1, 2, 3), 4, 16
+#: How the quickstart trains.
+RECIPE = RECIPES["fast"]
+#: What is compared, by its name in the table.
+ARMS: dict[str, dict[str, Any]] = {
+    "dense CoOp": {"variant": "dense"},
+    f"joint rank {RANK}": {"variant": "joint", "rank": RANK},
+    "fixed orthogonal B": {"variant": "fixed-B", "basis": "orthogonal", "rank": RANK},
+}
+METRICS = ("accuracy", "seen", "unseen", "harmonic")
+_WEIGHTS_NOTE = ".weights"
+
+
+class Line(NamedTuple):
+    """One line of the table."""
+
+    method: str
+    shots: int | None
+    scores: dict[str, tuple[float, float | None]]
+    """Metric → mean and standard deviation over the seeds, in percent; no deviation where there are no seeds."""
+    parameters: int
+    seconds: float | None
+    """Mean training time of a prompt for all classes."""
+    runs: tuple[str, ...] = ()
+
+
+class Prediction(NamedTuple):
+    """What the saved prompt says about one test picture, most likely class first, with percentages."""
+
+    picture: Path
+    true: str
+    best: tuple[tuple[str, float], ...]
+    zero_shot: str
+
+    @property
+    def right(self) -> bool:
+        """Whether the most likely class is the true one."""
+        return self.best[0][0] == self.true
+
+
+@dataclass(frozen=True)
+class Quickstart:
+    """Everything that came out, as plain data."""
+
+    benchmark: Benchmark
+    title: str
+    recipe: Recipe
+    records: tuple[Record, ...]
+    lines: tuple[Line, ...]
+    chance: dict[str, float]
+    best: Record
+    best_method: str
+    best_validation: float
+    """Validation accuracy by which the saved prompt was chosen."""
+    prompt: Path
+    predictions: tuple[Prediction, ...]
+    seconds: float
+
+
+def quickstart_specs(benchmark: str, recipe: Recipe | None = None) -> list[RunSpec]:
+    """3 arms × 3 shot counts × 3 seeds, on all classes and on half of them: 54 runs."""
+    return [
+        RunSpec(
+            backbone=BACKBONE,
+            dataset=benchmark,
+            split=split,
+            shots=shots,
+            seed=seed,
+            n_ctx=N_CTX,
+            recipe=recipe or RECIPE,
+            **arm,
+        )
+        for seed in SEEDS
+        for shots in SHOTS
+        for split in ("all", "base")
+        for arm in ARMS.values()
+    ]
+
+
+def run_quickstart(
+    out: Path,
+    benchmark: str = "pocket-sketch",
+    *,
+    recipe: Recipe | None = None,
+    workers: int | None = None,
+    n_pictures: int = 12,
+) -> Quickstart:
+    """Make the runs below `out/runs`, save the best prompt to `out/prompt`, and predict some test pictures.
+
+    The best prompt is chosen by the validation pictures; test pictures choose nothing.
+    Runs that are there already, from the same weights, are not made again.
+    """
+    started = time.perf_counter()
+    if benchmark not in POCKET_BENCHMARKS:
+        raise unknown(
+            "pocket benchmark", benchmark, POCKET_BENCHMARKS, next_step="On real benchmarks use `slimprompt study`."
+        )
+    runs = _runs_folder(out)
+    images = load_benchmark(benchmark)
+    execution = Execution(runs=runs, device="cpu", invocation=("slimprompt", "quickstart"))
+    workers = workers or min(default_workers(execution), 4)
+    executor: Executor = ProcessExecutor(execution, workers) if workers > 1 else InlineExecutor(execution)
+    outcome = run_study(quickstart_specs(benchmark, recipe), runs, executor, _Bar(), stack=len(ARMS))
+    if outcome.failed:
+        raise InputError(f"{len(outcome.failed)} runs failed, the first with: {outcome.failed[0].error}")
+    records = tuple(sorted((*outcome.present, *outcome.complete), key=lambda one: one.spec.fingerprint))
+    best, validation, classifier = best_on_validation(records, images)
+    prompt = classifier.save(out / "prompt", overwrite=True, validation_accuracy=validation, run=best.spec.fingerprint)
+    return Quickstart(
+        benchmark=images,
+        title=POCKET_BENCHMARKS[benchmark].title,
+        recipe=recipe or RECIPE,
+        records=records,
+        lines=tuple(table_lines(records)),
+        chance=_chance(records),
+        best=best,
+        best_method=f"{_method(best)}, {best.spec.shots}-shot",
+        best_validation=validation,
+        prompt=prompt,
+        predictions=tuple(predict_some(classifier, images, n_pictures)),
+        seconds=time.perf_counter() - started,
+    )
+
+
+class _Bar(Watch):
+    """A progress bar over the runs, where there is a terminal."""
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+
+    def begin(self, specs: list[RunSpec], present: list[Record]) -> None:
+        self._advance = self._open.enter_context(progress("training prompts", len(specs)))
+        self._advance(len(present))
+
+    def ended(self, record: Record) -> None:
+        self._advance(1, note=record.spec.label)
+
+    def end(self) -> None:
+        self._open.close()
+
+
+def _runs_folder(out: Path) -> Path:
+    """`out/runs`, emptied if its runs were made with other weights than the present ones."""
+    runs, facts = out / "runs", files("slimprompt").joinpath(f"clip/models/{BACKBONE}.facts.json")
+    weights = json.loads(facts.read_text(encoding="utf-8"))["sha256"]
+    note = runs / _WEIGHTS_NOTE
+    if runs.exists():
+        if not note.is_file():
+            raise InputError(f"{runs} exists and was not made by quickstart, so it is left alone; choose another --out")
+        if note.read_text().strip() != weights:
+            shutil.rmtree(runs)
+    runs.mkdir(parents=True, exist_ok=True)
+    note.write_text(weights + os.linesep)
+    return runs
+
+
+# ---------------------------------------------------------------- what came out
+
+
+def table_lines(records: Sequence[Record]) -> list[Line]:
+    """Zero-shot first, then every method at every number of shots."""
+    plain = {metric: (_over_seeds(records, f"zero_shot_{metric}")[0], None) for metric in METRICS}
+    lines = [Line("zero-shot", None, {**plain}, parameters=0, seconds=None)]
+    for method in ARMS:
+        for shots in SHOTS:
+            mine = [record for record in records if _method(record) == method and record.spec.shots == shots]
+            whole = [record for record in mine if record.spec.split == "all"]
+            scores = {metric: _over_seeds(mine, metric) for metric in METRICS}
+            parameters = int(whole[0].facts["trainable_parameters"])
+            seconds = sum(record.facts["times"]["training"] for record in whole) / len(whole)
+            lines.append(Line(method, shots, scores, parameters, seconds, tuple(str(record.folder) for record in mine)))
+    return lines
+
+
+def _method(record: Record) -> str:
+    spec = record.spec
+    return next(name for name, arm in ARMS.items() if (spec.variant, spec.basis) == (arm["variant"], arm.get("basis")))
+
+
+def _over_seeds(records: Sequence[Record], metric: str) -> tuple[float, float | None]:
+    from slimprompt.analysis.statistics import summarise
+
+    summary = summarise([record.metrics[metric] for record in records if metric in record.metrics])
+    if summary is None:
+        raise InputError(f"no run has measured {metric}")
+    return summary.mean, summary.sd
+
+
+def _chance(records: Sequence[Record]) -> dict[str, float]:
+    from slimprompt.training.evaluation import harmonic_mean
+
+    levels: dict[str, float] = {}
+    for record in records:
+        levels |= record.facts["chance"]
+    return {**levels, "harmonic": harmonic_mean(levels["seen"], levels["unseen"])}
+
+
+def best_on_validation(records: Sequence[Record], images: Benchmark) -> tuple[Record, float, PromptClassifier]:
+    """The run to keep, its accuracy on the validation pictures, and its classifier.
+
+    There are few validation pictures, so the method and number of shots with the best mean over the seeds are chosen
+    first, then the best of its seeds. Of equals the smaller prompt wins.
+    """
+    import torch
+
+    from slimprompt.clip.backbone import load_backbone
+    from slimprompt.images.bank import FeatureBank
+    from slimprompt.training.evaluation import accuracy
+
+    backbone = load_backbone(BACKBONE, device="cpu")
+    features = FeatureBank(backbone).features([images.path(item) for item in images.val])
+    labels = torch.tensor([item.label for item in images.val])
+    scores: dict[tuple[str, int], list[tuple[float, int, Record]]] = defaultdict(list)
+    for record in records:
+        if record.spec.split == "all":
+            text = classifier_of(record, images.class_names, backbone).text_features_
+            score = accuracy(features, text, labels)
+            scores[_method(record), record.spec.shots].append((score, -record.spec.seed, record))
+
+    def standing(group: list[tuple[float, int, Record]]) -> tuple[float, int]:
+        return sum(score for score, _, _ in group) / len(group), -int(group[0][2].facts["trainable_parameters"])
+
+    seeds: list[tuple[float, int, Record]] = max(scores.values(), key=standing)
+    score, _, best = max(seeds, key=lambda one: one[:2])
+    return best, score, classifier_of(best, images.class_names, backbone)
+
+
+def classifier_of(record: Record, class_names: Sequence[str], backbone: Any) -> PromptClassifier:
+    """The classifier with the run's final prompt."""
+    import torch
+
+    from slimprompt.classifier import PromptClassifier
+    from slimprompt.prompts.prompt import Prompt
+
+    spec, factors = record.spec, record.factors()
+    trains: Any = {"dense": "A", "joint": "AB", "fixed-B": "A", "fixed-A": "B"}[spec.variant]
+    prompt = Prompt(torch.from_numpy(factors["B"]), torch.from_numpy(factors["A"]), trains)
+    classifier = PromptClassifier(
+        backbone,
+        variant=spec.variant,
+        rank=spec.rank,
+        basis=spec.basis,
+        n_ctx=spec.n_ctx,
+        position=spec.position,
+        recipe=spec.recipe,
+        seed=spec.seed,
+    )
+    return classifier.set_prompt(backbone, prompt, class_names)
+
+
+def predict_some(classifier: PromptClassifier, images: Benchmark, count: int, seed: int = 0) -> list[Prediction]:
+    """Predictions for `count` test pictures, drawn at random: nobody has picked the good ones."""
+    import torch
+
+    from slimprompt.training.evaluation import class_scores, zero_shot_features
+
+    items = random.Random(seed).sample(images.test, min(count, len(images.test)))
+    features = classifier.encode([images.path(item) for item in items])
+    with torch.inference_mode():
+        text = zero_shot_features(classifier.backbone_, images.class_names, images.templates)
+        plain = class_scores(features, text).argmax(1).tolist()
+    found = []
+    for item, row, before in zip(items, classifier.probabilities(features), plain, strict=True):
+        best = tuple((str(classifier.classes_[index]), 100 * float(row[index])) for index in row.argsort()[::-1][:3])
+        found.append(Prediction(images.path(item), item.class_name, best, images.class_names[before]))
+    return found

@@ -1,0 +1,1 @@
+"""Class features from a learned context: tokens, encoder, reference passes and kernels."""

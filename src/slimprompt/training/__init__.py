@@ -1,0 +1,1 @@
+"""Training: recipe, loop and evaluation."""

@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from slimprompt import InputError
+from slimprompt.images.files import open_image
+
+RAMP = np.tile(np.linspace(0, 1, 16), (8, 1))
+
+
+def test_16_bit_grey_is_scaled_not_clipped(tmp_path):
+    Image.fromarray((RAMP * 65535).astype(np.uint16)).save(tmp_path / "x.png")
+    values = np.asarray(open_image(tmp_path / "x.png"))[0, :, 0]
+    np.testing.assert_allclose(values, RAMP[0] * 255, atol=1)
+
+
+def test_transparency_is_laid_on_white(tmp_path):
+    image = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
+    image.save(tmp_path / "x.png")
+    assert open_image(tmp_path / "x.png").getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_palette_with_transparency(tmp_path):
+    image = Image.new("P", (4, 4), 0)
+    image.putpalette([10, 20, 30] + [0] * 765)
+    image.save(tmp_path / "x.png")
+    assert open_image(tmp_path / "x.png").getpixel((0, 0)) == (10, 20, 30)
+    image.info["transparency"] = 0
+    image.save(tmp_path / "y.png", transparency=0)
+    assert open_image(tmp_path / "y.png").getpixel((0, 0)) == (255, 255, 255)
+
+
+@pytest.mark.parametrize("mode", ["L", "1", "CMYK", "LA", "YCbCr", "RGB", "F"])
+def test_modes(tmp_path, mode):
+    path = tmp_path / ("x.png" if mode in ("L", "1", "LA", "RGB") else "x.tif")
+    Image.new("RGB", (5, 4), (200, 100, 50)).convert(mode if mode != "LA" else "L").convert(mode).save(path)
+    image = open_image(path)
+    assert (image.mode, image.size) == ("RGB", (5, 4))
+
+
+def test_exif_rotation_is_applied(tmp_path):
+    image = Image.new("RGB", (6, 3))
+    exif = image.getexif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "x.jpg", exif=exif)
+    assert open_image(tmp_path / "x.jpg").size == (3, 6)
+
+
+def test_truncated_file_is_named(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "x.jpg")
+    data = (tmp_path / "x.jpg").read_bytes()
+    (tmp_path / "cut.jpg").write_bytes(data[: len(data) // 2])
+    with pytest.raises(InputError, match=r"cannot read the image .*cut\.jpg"):
+        open_image(tmp_path / "cut.jpg")
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"\x89PNG\r\n\x1a\n"])
+def test_not_an_image(tmp_path, content):
+    (tmp_path / "x.png").write_bytes(content)
+    with pytest.raises(InputError, match=r"cannot read the image .*x\.png"):
+        open_image(tmp_path / "x.png")
+
+
+def test_bombs_are_refused(tmp_path, monkeypatch):
+    Image.new("RGB", (50, 50)).save(tmp_path / "x.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2000)
+    with pytest.raises(InputError, match="decompression bomb"):
+        open_image(tmp_path / "x.png")
+
+
+def test_missing_and_folder(tmp_path):
+    with pytest.raises(InputError, match="no such image"):
+        open_image(tmp_path / "none.png")
+    with pytest.raises(InputError, match="is a folder"):
+        open_image(tmp_path)

@@ -1,0 +1,173 @@
+"""The Ray executor on a real cluster of two nodes on loopback, in which a worker process and then a node are killed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slimprompt.errors import InputError
+from slimprompt.lab.executors.ray import RayExecutor
+from slimprompt.lab.records import Record, load_records
+from slimprompt.lab.run import Execution
+from slimprompt.lab.spec import RunSpec
+from slimprompt.lab.study import InlineExecutor, Watch, run_study
+from slimprompt.paper.studies import Grid, study_specs
+from tests.conftest import fingerprints
+
+# Not imported here: Ray reads its settings when it is imported, and the fixture below makes them.
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="the package ray is not installed: pip install 'slimprompt[ray]'"
+)
+_TOKEN = secrets.token_hex(16)
+
+
+@pytest.fixture(autouse=True)
+def _own_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test's clusters know each other by a token of their own, whatever the user has set up."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", _TOKEN)
+
+
+class Node:
+    """`ray start --block`: one node, with one CPU; everything it starts is below it in the process tree."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        command = [
+            str(Path(sys.executable).with_name("ray")),
+            *("start", "--block", "--num-cpus=1", "--num-gpus=0", "--node-ip-address=127.0.0.1"),
+            *("--object-store-memory=80000000", "--disable-usage-stats", *arguments),
+        ]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        self._log = (folder / f"node-{time.monotonic_ns()}.log").open("w+")
+        self.process = subprocess.Popen(
+            command, env=environment, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+    def log(self) -> str:
+        self._log.seek(0)
+        return self._log.read()
+
+    def descendants(self) -> list[int]:
+        """Process ids, the node's own first."""
+        children: dict[int, list[int]] = {}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                parent = int(path.read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            children.setdefault(parent, []).append(int(path.parent.name))
+        found = [self.process.pid]
+        for process in found:
+            found += children.get(process, [])
+        return found
+
+    def workers(self) -> list[int]:
+        """Processes that are making a run right now."""
+        busy = []
+        for process in self.descendants():
+            try:
+                if b"ray::_make" in Path(f"/proc/{process}/cmdline").read_bytes():
+                    busy.append(process)
+            except OSError:
+                continue
+        return busy
+
+    def kill(self) -> None:
+        for process in self.descendants():
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait()
+        self._log.close()
+
+
+@pytest.fixture
+def cluster() -> Iterator[tuple[str, list[Node]]]:
+    """The address of two nodes, and the nodes; every process is ended afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # Unix sockets in it need a short path
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    nodes = [Node(folder, "--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false")]
+    try:
+        deadline = time.monotonic() + 60
+        while "Ray runtime started" not in nodes[0].log():
+            assert nodes[0].process.poll() is None and time.monotonic() < deadline, nodes[0].log()
+            time.sleep(0.2)
+        nodes.append(Node(folder, f"--address=127.0.0.1:{port}"))
+        yield f"127.0.0.1:{port}", nodes
+    finally:
+        for node in reversed(nodes):
+            if node.process.returncode is None:
+                node.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Disturb(Watch):
+    """Kills a worker process after the first run, and the whole second node after a third of them."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes = nodes
+        self.total = self.ended_runs = 0
+        self.worker = self.node = 0
+
+    def begin(self, specs: list[RunSpec], present: list[Record]) -> None:
+        self.total = len(specs)
+
+    def ended(self, record: Record) -> None:
+        self.ended_runs += 1
+        if not self.worker:
+            busy = [process for node in self.nodes for process in node.workers()]
+            if busy:
+                self.worker = busy[0]
+                os.kill(self.worker, signal.SIGKILL)
+        elif not self.node and self.ended_runs > self.total / 3 and self.nodes[1].workers():
+            self.node = self.nodes[1].process.pid
+            self.nodes[1].kill()
+
+
+def test_two_nodes_give_the_bytes_of_one_process_even_if_a_worker_and_a_node_are_killed(
+    cluster: tuple[str, list[Node]], small_grid: Callable[..., Grid], execution: Execution, tmp_path: Path
+) -> None:
+    address, nodes = cluster
+    specs = study_specs(small_grid(shots=[2], recipe={"epochs": 20, "views": 2, "batch_size": 4}))
+    inline = replace(execution, runs=tmp_path / "inline")
+    run_study(specs, inline.runs, InlineExecutor(inline))
+
+    watch = Disturb(nodes)
+    executor = RayExecutor(replace(execution, cache=tmp_path / "cache"), address=address)
+    outcome = run_study(specs, execution.runs, executor, watch)
+    assert outcome.failed == []
+    assert watch.worker and watch.node, "nothing was killed, so nothing was tested"
+    assert len(outcome.complete) == watch.total == len(load_records(execution.runs))
+    assert fingerprints(execution.runs) == fingerprints(inline.runs)
+    assert {record.facts["executor"] for record in load_records(execution.runs)} == {"ray"}
+
+
+def test_without_a_cluster_it_runs_on_this_machine(
+    run_spec: Callable[..., RunSpec], execution: Execution, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="cannot reach a Ray cluster at '127.0.0.1:1'"):
+        RayExecutor(execution, address="127.0.0.1:1")
+    executor = RayExecutor(execution)
+    with pytest.raises(InputError, match="unknown benchmark 'dtdd'"):  # on a second executor, which uses the same Ray
+        run_study([run_spec(dataset="dtdd")], execution.runs, RayExecutor(execution))
+    outcome = run_study([run_spec()], execution.runs, executor)
+    assert len(outcome.complete) == 1
+    import ray
+
+    assert not ray.is_initialized()  # the executor that started it has ended it

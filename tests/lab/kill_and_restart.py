@@ -1,0 +1,48 @@
+"""Runs a study in a child process that is killed with SIGKILL at random moments, again and again, until it has ended.
+
+    python kill_and_restart.py <grid.json> <runs folder> <number of kills> <seed>
+
+The child is forked after the imports, so that a kill costs milliseconds, not the time to load the libraries.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import slimprompt.clip.backbone
+import slimprompt.images.bank
+import slimprompt.training.evaluation
+import slimprompt.training.loop  # noqa: F401
+from slimprompt.lab.run import Execution
+from slimprompt.lab.study import InlineExecutor, run_study
+from slimprompt.paper.studies import make_grid, study_specs
+
+
+def main() -> None:
+    grid_file, runs, kills, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    specs = study_specs(make_grid(json.loads(grid_file.read_text())))
+    rng = random.Random(seed)
+    for attempt in range(1, 1000):
+        child = os.fork()
+        if child == 0:
+            execution = Execution(runs=runs, device="cpu")
+            outcome = run_study(specs, runs, InlineExecutor(execution))
+            os._exit(1 if outcome.failed else 0)
+        if attempt <= kills:
+            time.sleep(rng.uniform(0.02, 0.9))
+            os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status):
+            complete = sum(not path.name.startswith(".") for path in runs.iterdir())
+            print(json.dumps({"attempts": attempt, "code": os.WEXITSTATUS(status), "complete": complete}))
+            return
+
+
+if __name__ == "__main__":
+    main()

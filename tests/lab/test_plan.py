@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slimprompt.lab.plan import Plan, count_runs, plan_study
+from slimprompt.lab.run import Execution
+from slimprompt.lab.study import InlineExecutor, run_study
+from slimprompt.paper.studies import Grid, make_grid, study_specs
+
+
+@pytest.fixture
+def small_plan(small_grid: Callable[..., Grid], execution: Execution) -> tuple[Grid, Execution, Plan]:
+    grid = small_grid(study="all", shots=[1, 2], seeds=[1, 2])
+    return grid, execution, plan_study(grid, execution, workers=2)
+
+
+def test_the_plan_is_what_happens(small_plan: tuple[Grid, Execution, Plan], tmp_path: Path) -> None:
+    grid, execution, plan = small_plan
+    execution = replace(execution, cache=tmp_path / "cache")
+    outcome = run_study(study_specs(grid), execution.runs, InlineExecutor(execution))
+    records = outcome.complete
+    assert plan.runs == len(records)
+    assert plan.steps == sum(record.facts["steps"] for record in records)
+    assert plan.tokens == sum(record.facts["steps"] * record.facts["tokens_per_step"] for record in records)
+    (bank,) = (tmp_path / "cache" / "features").glob("*.sqlite")
+    stored = sqlite3.connect(bank).execute("SELECT count(*) FROM features").fetchone()[0]
+    assert sum(bank.test + bank.train for bank in plan.banks) == stored
+    on_disk = sum(path.stat().st_blocks * 512 for path in execution.runs.rglob("*")) + bank.stat().st_size
+    assert on_disk / 2 < plan.disk_bytes < on_disk * 2
+
+    after = plan_study(grid, execution, workers=2)
+    assert (after.runs, after.complete, after.steps) == (plan.runs, plan.runs, plan.steps)
+    assert after.seconds == 0 and after.disk_bytes == 0  # nothing is left to do
+
+
+def test_counts_by_hand(small_plan: tuple[Grid, Execution, Plan]) -> None:
+    _, _, plan = small_plan
+    # per dataset, shot and seed: 2 dense, 1 joint, 2 fixed; 3 base-to-new; 16 shots are not in the grid, so both shots
+    # have transfers: 2 with a source, 2 random
+    assert plan.studies == {
+        "headline": 3 * 8,
+        "rank-sweep": 8,
+        "fixed-basis": 2 * 8,
+        "base-to-new": 3 * 8,
+        "transfer": 4 * 8,
+        "geometry": 8,
+    }
+    assert plan.runs == (5 + 3 + 4) * 8
+    assert (plan.sources, plan.complete) == (0, 0)
+    warm = next(task for task in plan.tasks if task.dataset.endswith("warm") and task.split == "all")
+    assert (warm.classes, warm.runs) == (5, 9 * 4)
+    # 3 epochs of 5 images in one batch of 4 (1 shot), or of 10 images in two
+    assert warm.steps == 9 * 2 * 3 * (1 + 2)
+    # start + context of 2 or 4 + per class: colour, disc, full stop, end
+    assert warm.tokens_per_step == (1 + 2 + 5 * 4, 1 + 4 + 5 * 4)
+    assert plan.seconds is not None and plan.seconds > 0
+    assert plan.seconds == pytest.approx((plan.training_seconds + plan.encoding_seconds) / 2)
+    assert plan.missing == []
+
+
+def test_sources_are_counted(small_grid: Callable[..., Grid], execution: Execution) -> None:
+    plan = count_runs(small_grid(study="transfer", shots=[2]), execution, workers=1)
+    assert (plan.studies, plan.runs, plan.sources) == ({"transfer": 8}, 10, 2)
+
+
+def test_what_is_missing_is_said(
+    small_grid: Callable[..., Grid], execution: Execution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLIMPROMPT_DATA", raising=False)
+    datasets = [*small_grid().datasets, "dtd"]
+    plan = plan_study(small_grid(study="headline", datasets=datasets), execution, workers=1)
+    assert plan.runs == 3 * 2 * 3
+    assert len(plan.tasks) == 2
+    (missing,) = plan.missing
+    assert missing.startswith("dtd: no data root for dtd")
+    assert plan.seconds is None
+    nowhere = plan_study(small_grid(study="headline", backbones=["local-dir:/nowhere"]), execution, workers=1)
+    assert nowhere.missing[0].startswith("local-dir:/nowhere: cannot load")
+    assert nowhere.tasks[0].tokens_per_step is None
+    assert nowhere.steps > 0
+
+
+def test_drawn_benchmarks_are_not_drawn_for_a_plan(execution: Execution, tmp_path: Path) -> None:
+    grid = make_grid({"study": "headline", "backbones": "pocket", "shots": [1, 24], "seeds": 1}, pocket=True)
+    plan = plan_study(grid, replace(execution, data_root=tmp_path / "data"), workers=1)
+    assert not (tmp_path / "data").exists()
+    sketch = next(task for task in plan.tasks if task.dataset == "pocket-sketch")
+    assert sketch.classes == 24
+    epochs = grid.recipe.epochs
+    assert sketch.steps == 3 * epochs * (grid.recipe.steps_per_epoch(24) + grid.recipe.steps_per_epoch(24 * 24))
+    bank = next(bank for bank in plan.banks if bank.dataset == "pocket-sketch")
+    assert (bank.test, bank.train) == (24 * 24, 24 * 24 * len(grid.recipe.views_of(0)))
+
+
+def test_the_papers_plan(data_root: Path, execution: Execution) -> None:
+    grid = make_grid(
+        {"datasets": ["dtd", "fgvc_aircraft"], "backbones": ["ViT-B-16"], "seeds": [1], "study": "headline"}
+    )
+    plan = plan_study(grid, replace(execution, data_root=data_root), workers=1)
+    # start, 4 or 16 context tokens, and every class's own tokens; a few more where short names are filled up
+    needed = {"dtd": (191, 203), "fgvc_aircraft": (729, 741)}
+    for task in plan.tasks:
+        assert task.tokens_per_step is not None
+        for planned, exact in zip(task.tokens_per_step, needed[task.dataset], strict=True):
+            assert exact <= planned <= 1.05 * exact
+    assert plan.missing == []

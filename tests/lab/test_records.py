@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slimprompt.data.manifest import Manifest, ManifestItem
+from slimprompt.errors import InputError
+from slimprompt.lab.records import (
+    find_run,
+    load_records,
+    read_record,
+    remove_drafts,
+    remove_run,
+    select_records,
+    store_run,
+)
+from slimprompt.lab.spec import RunSpec
+from tests.conftest import run_folders
+
+FACTORS = {
+    "B0": np.ones((4, 2), "float32"),
+    "A0": np.zeros((2, 3), "float32"),
+    "B": np.full((4, 2), 2, "float32"),
+    "A": np.ones((2, 3), "float32"),
+}
+
+
+def spec(**fields: Any) -> RunSpec:
+    default = {"backbone": "pocket", "dataset": "dtd", "shots": 4, "seed": 1, "variant": "joint", "rank": 2, "n_ctx": 4}
+    return RunSpec(**default | fields)
+
+
+def complete(accuracy: float = 50.0) -> dict[str, Any]:
+    return {"status": "complete", "metrics": {"accuracy": accuracy}, "trainable_parameters": 14}
+
+
+def failed(error: str = "no such image") -> dict[str, Any]:
+    return {"status": "failed", "error": error}
+
+
+def test_a_run_comes_back_as_it_was_stored(tmp_path: Path) -> None:
+    manifest = Manifest("dtd", ("a", "b"), (ManifestItem("a/1.jpg", 0, "0" * 64),), shots=4, seed=1)
+    stored = store_run(
+        tmp_path / "runs", spec(), complete(), factors=FACTORS, manifest=manifest, curve=[(0, 1e-5, 0.5, 25.0)]
+    )
+    assert stored.folder == tmp_path / "runs" / spec().fingerprint
+    (record,) = load_records(tmp_path / "runs")
+    assert record == stored
+    assert record.spec == spec()
+    assert record.metrics == {"accuracy": 50.0}
+    assert record.facts["trainable_parameters"] == 14
+    assert {name: value.tolist() for name, value in record.factors().items()} == {
+        name: value.tolist() for name, value in FACTORS.items()
+    }
+    assert record.curve().to_dict("records") == [{"epoch": 0, "lr": 1e-5, "loss": 0.5, "accuracy": 25.0}]
+    assert sorted(path.name for path in record.folder.iterdir()) == [
+        "curve.csv",
+        "factors.safetensors",
+        "manifest.json",
+        "record.json",
+    ]
+    assert run_folders(tmp_path / "runs") == [spec().fingerprint]  # no drafts
+
+
+def test_a_failed_run_gives_way_to_its_retry_and_a_complete_one_stays(tmp_path: Path) -> None:
+    store_run(tmp_path, spec(), failed("first"))
+    assert store_run(tmp_path, spec(), failed("second")).error == "second"
+    assert load_records(tmp_path) == []
+    store_run(tmp_path, spec(), complete(50.0), factors=FACTORS)
+    assert store_run(tmp_path, spec(), complete(99.0), factors=FACTORS).metrics == {"accuracy": 50.0}
+    assert store_run(tmp_path, spec(), failed()).complete
+    assert run_folders(tmp_path) == [spec().fingerprint]
+
+
+def test_many_writers_of_one_run_leave_one_whole_run(tmp_path: Path) -> None:
+    def write(number: int) -> None:
+        store_run(tmp_path, spec(), complete(number) if number % 3 == 0 else failed(str(number)), factors=FACTORS)
+
+    for _ in range(10):
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(write, range(24)))
+        (record,) = load_records(tmp_path)
+        assert record.factors().keys() == FACTORS.keys()
+        assert run_folders(tmp_path) == [spec().fingerprint]
+        remove_run(record)
+
+
+def test_a_folder_that_is_being_written_is_not_a_record(tmp_path: Path) -> None:
+    store_run(tmp_path, spec(), complete())
+    draft = tmp_path / f".{spec().fingerprint}.host.1.x"
+    draft.mkdir()
+    (draft / "record.json").write_text("{")
+    assert len(load_records(tmp_path)) == 1
+
+
+def test_drafts_of_dead_processes_are_removed_and_others_stay(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    from slimprompt.lab.records import _here
+
+    dead, alive, elsewhere = (
+        tmp_path / f".{spec().fingerprint}.{host}.{process}.abc"
+        for host, process in ((_here(), gone.pid), (_here(), os.getpid()), ("another-machine", gone.pid))
+    )
+    for path in (dead, alive, elsewhere):
+        path.mkdir()
+    assert remove_drafts(tmp_path) == 1
+    assert not dead.exists() and alive.exists() and elsewhere.exists()
+
+
+def test_a_damaged_record_is_not_a_run(tmp_path: Path) -> None:
+    store_run(tmp_path, spec(), complete())
+    path = tmp_path / spec().fingerprint / "record.json"
+    for text in ("", "[]", "{}", '{"spec": 3}', json.dumps({"spec": {"rnak": 1}, "status": "complete"})):
+        path.write_text(text)
+        assert find_run(tmp_path, spec()) is None
+        with pytest.raises(InputError, match="is not a run record"):
+            read_record(path.parent)
+    assert store_run(tmp_path, spec(), complete()).complete  # and it is made again
+
+
+def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"file.*cannot be written"):
+        store_run(tmp_path / "file", spec(), complete())
+
+
+def test_select_by_any_field(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        for shots in (1, 4, 16):
+            store_run(tmp_path, spec(seed=seed, shots=shots), complete() if seed == 1 else failed())
+    records = load_records(tmp_path, complete_only=False)
+    assert len(select_records(records, ["shots=1,4"])) == 4
+    assert len(select_records(records, ["shots=1,4", "status=failed"])) == 2
+    assert len(select_records(records, ["pretrained=", "recipe.epochs=200"])) == 6
+    assert select_records(records, ["shots=8"]) == []
+    with pytest.raises(InputError, match="did you mean 'shots'"):
+        select_records(records, ["shot=1"])
+    with pytest.raises(InputError, match="write field=value"):
+        select_records(records, ["shots"])
+
+
+def test_no_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no runs folder"):
+        load_records(tmp_path / "nothing")

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from slimprompt.errors import InputError
+from slimprompt.lab.spec import RunSpec, parse_spec
+
+JOINT: dict[str, Any] = {"backbone": "ViT-B-16", "dataset": "dtd", "shots": 4, "seed": 1, "variant": "joint", "rank": 4}
+
+
+def test_fingerprint_names_the_same_run_forever() -> None:
+    # Run folders are named by it: a change here orphans every run made before.
+    assert RunSpec(**JOINT).fingerprint == "63f8ee104e5d47cb"
+
+
+def test_every_field_changes_the_fingerprint() -> None:
+    changes: list[dict[str, Any]] = [
+        {"backbone": "RN50"},
+        {"pretrained": "openai"},
+        {"dataset": "food101"},
+        {"split": "base"},
+        {"shots": 1},
+        {"seed": 0},
+        {"rank": 2},
+        {"n_ctx": 8},
+        {"position": "middle"},
+        {"precision": "bf16"},
+        {"variant": "fixed-B", "basis": "svd"},
+        {"variant": "fixed-B", "basis": "source", "source": "food101"},
+        {"recipe": {"epochs": 50}},
+        {"recipe": {"views": 0}},
+    ]
+    specs = [RunSpec(**JOINT), *(RunSpec(**JOINT | change) for change in changes)]
+    assert len({spec.fingerprint for spec in specs}) == len(specs)
+    assert {name for change in changes for name in change} == set(RunSpec.model_fields)
+
+
+def test_one_backbone_has_one_name() -> None:
+    assert RunSpec(**JOINT | {"backbone": "ViT-B/16"}) == RunSpec(**JOINT)
+    assert RunSpec(**JOINT | {"backbone": "hf-hub:timm/ViT-B-16"}).backbone == "hf-hub:timm/ViT-B-16"
+
+
+def test_survives_json() -> None:
+    spec = RunSpec(**JOINT | {"recipe": {"epochs": 7, "views": None}})
+    assert parse_spec(spec.model_dump(mode="json")) == spec
+
+
+def test_learned_basis_needs_its_joint_run() -> None:
+    spec = RunSpec(**JOINT | {"variant": "fixed-B", "basis": "learned", "split": "base", "seed": 3})
+    assert spec.needs() == RunSpec(**JOINT | {"split": "base", "seed": 3})
+
+
+def test_transfer_needs_the_joint_run_of_its_source() -> None:
+    spec = RunSpec(**JOINT | {"variant": "fixed-A", "basis": "source", "source": "food101"})
+    assert spec.needs() == RunSpec(**JOINT | {"dataset": "food101"})
+    assert RunSpec(**JOINT | {"variant": "fixed-A", "basis": "random"}).needs() is None
+
+
+def test_words_for_people() -> None:
+    spec = RunSpec(**JOINT | {"variant": "fixed-B", "basis": "source", "source": "food101", "split": "base"})
+    assert spec.title == "ViT-B-16 dtd base 4-shot seed 1: fixed-B source from food101 r4"
+    assert RunSpec(**JOINT | {"variant": "dense", "rank": None}).label == "dense m16"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"variant": "dense"}, "a dense prompt has no rank"),
+        ({"rank": None}, "needs a rank"),
+        ({"rank": 17}, "rank 17 is above n_ctx=16"),
+        ({"basis": "svd"}, "takes no basis"),
+        ({"variant": "fixed-B"}, "needs a basis out of svd"),
+        ({"variant": "fixed-A", "basis": "gaussian"}, "needs a basis out of svd, source, random"),
+        ({"variant": "fixed-B", "basis": "source"}, "go together"),
+        ({"variant": "fixed-B", "basis": "source", "source": "dtd"}, "must be another dataset"),
+        ({"shots": 0}, "shots: Input should be greater than or equal to 1"),
+        ({"seed": -1}, "seed: Input should be greater than or equal to 0"),
+        ({"rnak": 4}, "unknown run field 'rnak'; did you mean 'rank'"),
+    ],
+)
+def test_refuses_with_a_reason(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_spec(JOINT | change)

@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slimprompt import Prompt, start_prompt
+from slimprompt.errors import InputError
+from slimprompt.lab.records import Record, load_records, read_record, store_run
+from slimprompt.lab.run import Execution, SetupError, stack_key
+from slimprompt.lab.spec import RunSpec
+from slimprompt.lab.study import (
+    ATTEMPTS,
+    Executor,
+    InlineExecutor,
+    ProcessExecutor,
+    Watch,
+    default_workers,
+    run_study,
+    with_sources,
+)
+from slimprompt.paper.studies import Grid, study_specs
+from tests.conftest import fingerprints, run_folders
+
+MakeGrid = Callable[..., Grid]
+MakeSpec = Callable[..., RunSpec]
+
+
+class Pretend:
+    """An executor that stores made-up records, to look at the order in which runs are started."""
+
+    def __init__(self, runs: Path, slots: int = 1, failing: Callable[[RunSpec], bool] = lambda _: False) -> None:
+        self.runs, self.slots, self.failing = runs, slots, failing
+        self.submitted: list[RunSpec] = []
+        self.together: list[list[RunSpec]] = []
+        self.groups: list[list[RunSpec]] = []
+        self._running: list[list[RunSpec]] = []
+        self.closed = False
+
+    def submit(self, specs: Sequence[RunSpec]) -> None:
+        self.submitted += specs
+        self.groups.append(list(specs))
+        self._running.append(list(specs))
+        self.together.append([spec for group in self._running for spec in group])
+
+    def collect(self) -> list[Record]:
+        specs = self._running.pop(random.Random(len(self.submitted)).randrange(len(self._running)))
+        return [self._store(spec) for spec in specs]
+
+    def _store(self, spec: RunSpec) -> Record:
+        fails = self.failing(spec)
+        fields = (
+            {"status": "failed", "error": "told to"} if fails else {"status": "complete", "metrics": {"accuracy": 1}}
+        )
+        return store_run(self.runs, spec, fields)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Noted(Watch):
+    def __init__(self) -> None:
+        self.events: list[tuple[str, Any]] = []
+
+    def begin(self, specs: list[RunSpec], present: list[Record]) -> None:
+        self.events.append(("begin", (len(specs), len(present))))
+
+    def started(self, spec: RunSpec) -> None:
+        self.events.append(("started", spec.fingerprint))
+
+    def ended(self, record: Record) -> None:
+        self.events.append((record.status, record.spec.fingerprint))
+
+    def end(self) -> None:
+        self.events.append(("end", None))
+
+
+# --- what may start when ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slots", [1, 3, 50])
+def test_sources_are_complete_before_their_dependants_start(small_grid: MakeGrid, tmp_path: Path, slots: int) -> None:
+    specs = study_specs(small_grid())
+    executor = Pretend(tmp_path, slots)
+    outcome = run_study(specs, tmp_path, executor)
+    assert len(outcome.complete) == len(with_sources(specs)) == len(executor.submitted)
+    assert executor.closed
+    assert max(map(len, executor.together)) <= slots
+    for running in executor.together:
+        waiting_for = {source.fingerprint for spec in running if (source := spec.needs())}
+        assert waiting_for.isdisjoint(spec.fingerprint for spec in running)
+
+
+def test_no_two_runs_encode_the_same_images_at_once(small_grid: MakeGrid, tmp_path: Path) -> None:
+    executor = Pretend(tmp_path, slots=50)
+    run_study(study_specs(small_grid()), tmp_path, executor)
+    first = executor.together[: len({spec.dataset for spec in executor.submitted})]
+    assert len({spec.dataset for spec in first[-1]}) == len(
+        first[-1]
+    )  # one per dataset until its test images are there
+    assert max(map(len, executor.together)) > 5  # and many side by side after that
+
+
+def test_a_failed_source_fails_its_dependants_with_the_reason(small_grid: MakeGrid, tmp_path: Path) -> None:
+    specs = with_sources(study_specs(small_grid()))
+    bad = next(spec for spec in specs if spec.variant == "joint" and spec.split == "all" and spec.shots == 2)
+    dependants = [spec for spec in specs if spec.needs() == bad]
+    assert len(dependants) == 3  # learned basis, and both factors as a source
+    watch = Noted()
+    outcome = run_study(specs, tmp_path, Pretend(tmp_path, failing=lambda spec: spec == bad), watch)
+    assert {record.spec.fingerprint for record in outcome.failed} == {spec.fingerprint for spec in [bad, *dependants]}
+    for record in outcome.failed[1:]:
+        assert record.error == f"its source run failed: {bad.title} ({bad.fingerprint}): told to"
+    assert not {("started", spec.fingerprint) for spec in dependants} & set(watch.events)
+    # the same study again: the source is tried again, then what needs it
+    again = Pretend(tmp_path)
+    assert run_study(specs, tmp_path, again).failed == []
+    assert {spec.fingerprint for spec in again.submitted} == {spec.fingerprint for spec in [bad, *dependants]}
+    assert again.submitted[0] == bad
+
+
+def test_only_what_is_missing_is_made(small_grid: MakeGrid, tmp_path: Path) -> None:
+    specs = with_sources(study_specs(small_grid()))
+    run_study(specs[:7], tmp_path, Pretend(tmp_path))
+    there = len(load_records(tmp_path))
+    watch = Noted()
+    executor = Pretend(tmp_path)
+    outcome = run_study(specs, tmp_path, executor, watch)
+    assert len(outcome.present) == there
+    assert len(executor.submitted) == len(specs) - there
+    assert watch.events[0] == ("begin", (len(specs), there))
+    assert watch.events[-1] == ("end", None)
+
+
+def test_runs_of_other_weights_are_not_mixed(run_spec: MakeSpec, execution: Execution) -> None:
+    first, second = run_spec(), run_spec(seed=2)
+    run_study([first], execution.runs, InlineExecutor(execution))
+    path = execution.runs / first.fingerprint / "record.json"
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(data | {"backbone_fingerprint": "0" * 64}))
+    with pytest.raises(InputError, match="made with other weights"):
+        run_study([first, second], execution.runs, InlineExecutor(execution))
+
+
+def test_what_cannot_be_had_stops_the_study(run_spec: MakeSpec, execution: Execution) -> None:
+    specs = [run_spec(dataset="dtdd", seed=seed) for seed in range(3)]
+    for executor in (InlineExecutor(execution), ProcessExecutor(execution, 2)):
+        with pytest.raises(SetupError, match="unknown benchmark 'dtdd'"):
+            run_study(specs, execution.runs, executor)
+    assert not execution.runs.exists()
+
+
+# --- side by side ----------------------------------------------------------------------------------------------------
+
+
+def test_groups_see_the_same_images_and_keep_their_order(small_grid: MakeGrid, tmp_path: Path) -> None:
+    specs = with_sources(study_specs(small_grid()))
+    executor = Pretend(tmp_path, slots=3)
+    outcome = run_study(specs, tmp_path, executor, stack=4)
+    assert len(outcome.complete) == len(specs)
+    assert max(map(len, executor.groups)) == 4
+    for group in executor.groups:
+        assert len({stack_key(spec) for spec in group}) == 1
+        assert {spec.needs() for spec in group}.isdisjoint(group)
+    other = Pretend(tmp_path / "other", slots=1)
+    run_study(specs, tmp_path / "other", other, stack=4)
+    assert sorted(map(str, other.groups)) == sorted(map(str, executor.groups))  # whatever the executor
+
+
+def test_side_by_side_equals_one_by_one(small_grid: MakeGrid, execution: Execution, tmp_path: Path) -> None:
+    specs = study_specs(small_grid())
+    alone = replace(execution, runs=tmp_path / "alone")
+    run_study(specs, alone.runs, InlineExecutor(alone))
+    outcome = run_study(specs, execution.runs, ProcessExecutor(execution, 2), stack=8)
+    assert outcome.failed == []
+    assert max(record.facts["trained_together"] for record in outcome.complete) > 2
+    for record in outcome.complete:
+        other = read_record(alone.runs / record.spec.fingerprint)
+        assert other.facts["trained_together"] == 1
+        assert record.facts["steps"] == other.facts["steps"]
+        for name, values in record.factors().items():
+            assert values == pytest.approx(other.factors()[name], rel=1e-3, abs=1e-5)
+        assert record.curve().loss.tolist() == pytest.approx(other.curve().loss.tolist(), rel=1e-3)
+
+
+def test_one_run_s_failure_is_not_its_neighbours(
+    run_spec: MakeSpec, execution: Execution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = run_spec(variant="fixed-B", basis="svd"), run_spec(variant="fixed-B", basis="learned")
+    executor = InlineExecutor(execution)
+    executor.submit([good, bad])
+    first, second = executor.collect()
+    assert first.complete
+    assert not second.complete and "which is not there" in str(second.error)
+
+    def start_with_nan(variant: str, **options: Any) -> Prompt:
+        prompt = start_prompt(variant, **options)
+        return Prompt(prompt.B, prompt.A * float("nan"), prompt.trains) if variant == "joint" else prompt
+
+    monkeypatch.setattr("slimprompt.prompts.start.start_prompt", start_with_nan)
+    executor.submit([run_spec(variant="joint"), run_spec(variant="dense", rank=None)])
+    first, second = executor.collect()
+    assert not first.complete and "the loss became nan at step 1" in str(first.error)
+    assert second.complete and second.facts["trained_together"] == 1
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[str, Any]:
+    """Made by the first test that needs it: the runs of the small grid, one after the other in this process."""
+    return {}
+
+
+def reference(undisturbed: dict[str, Any], grid: Grid, tmp_path: Path) -> dict[str, dict[str, str]]:
+    if not undisturbed:
+        execution = Execution(runs=tmp_path / "undisturbed", cache=tmp_path / "undisturbed cache", device="cpu")
+        outcome = run_study(study_specs(grid), execution.runs, InlineExecutor(execution))
+        assert outcome.failed == []
+        undisturbed.update(fingerprints(execution.runs))
+    return undisturbed
+
+
+def test_processes_give_the_bytes_of_one_process_even_if_one_is_killed(
+    small_grid: MakeGrid, execution: Execution, tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    grid = small_grid()
+    expected = reference(undisturbed, grid, tmp_path)
+    executor = ProcessExecutor(replace(execution, cache=tmp_path / "own cache"), 2)
+
+    class KillOnce(Watch):
+        killed = 0
+
+        def ended(self, record: Record) -> None:
+            if not self.killed and executor._busy:
+                self.killed = executor._busy[0].process.pid
+                os.kill(self.killed, signal.SIGKILL)
+
+    watch = KillOnce()
+    outcome = run_study(study_specs(grid), execution.runs, executor, watch)
+    assert watch.killed
+    assert outcome.failed == []
+    assert fingerprints(execution.runs) == expected
+
+
+def test_a_run_whose_process_always_dies_is_given_up(run_spec: MakeSpec, execution: Execution) -> None:
+    executor = ProcessExecutor(execution, 1)
+    victims: set[int] = set()
+    ended = threading.Event()
+
+    def kill_all() -> None:
+        while not ended.is_set():
+            for worker in list(executor._busy):
+                if worker.process.pid and worker.process.pid not in victims:
+                    victims.add(worker.process.pid)
+                    os.kill(worker.process.pid, signal.SIGKILL)
+            time.sleep(0.01)
+
+    killer = threading.Thread(target=kill_all)
+    killer.start()
+    try:
+        outcome = run_study([run_spec()], execution.runs, executor)
+    finally:
+        ended.set()
+        killer.join()
+    (record,) = outcome.failed
+    assert len(victims) == ATTEMPTS
+    assert record.error is not None and f"by signal 9 (SIGKILL), {ATTEMPTS} times" in record.error
+
+
+def test_default_workers_fill_the_machine(execution: Execution) -> None:
+    cores = os.cpu_count() or 1
+    assert 1 <= default_workers(execution) <= cores
+    assert default_workers(replace(execution, threads=2 * cores)) == 1
+    assert default_workers(replace(execution, device="cuda")) == 1
+
+
+def grid_fields(grid: Grid) -> dict[str, Any]:
+    return json.loads(grid.model_dump_json())
+
+
+def test_killed_again_and_again_and_restarted(
+    small_grid: MakeGrid, execution: Execution, tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    grid = small_grid()
+    expected = reference(undisturbed, grid, tmp_path)
+    (tmp_path / "grid.json").write_text(json.dumps(grid_fields(grid)))
+    script = Path(__file__).with_name("kill_and_restart.py")
+    command = [sys.executable, str(script), str(tmp_path / "grid.json"), str(execution.runs), "12", "3"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["code"] == 0
+    assert told["attempts"] > 3  # it was killed several times before it could end
+    assert fingerprints(execution.runs) == expected
+    assert not [name for name in run_folders(execution.runs) if name.startswith(".")]  # nothing half written is left
+
+
+def test_executors_have_the_same_three_methods(execution: Execution) -> None:
+    def takes(executor: Executor) -> int:
+        return executor.slots
+
+    assert takes(InlineExecutor(execution)) == 1
+    assert takes(ProcessExecutor(execution, 3)) == 3

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slimprompt.errors import InputError
+from slimprompt.paper.page import Report, build_report, render_report, write_report
+from slimprompt.report.html import describe_recipe
+from slimprompt.training.recipe import RECIPES, Recipe
+from tests.html_page import Page
+from tests.synthetic_runs import write_run, write_study
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    root = tmp_path_factory.mktemp("study")
+    write_study(root, backbones=("pocket",), datasets=("dtd", "food101"), seeds=(1, 2))
+    return build_report(root)
+
+
+@pytest.fixture(scope="module")
+def page(report: Report) -> Page:
+    return Page(render_report(report))
+
+
+FACTS: dict[str, Any] = {
+    "versions": {"python": "3.11.4", "torch": "2.9"},
+    "machine": {"host": "here", "cores": 2, "memory_gb": 8.0},
+    "git": {"commit": "0123456789abcdef", "changed": True},
+    "times": {"training": 2.0, "total": 3.0},
+    "finished": "2025-01-02T03:04:05+00:00",
+    "backbone_fingerprint": "f" * 64,
+    "threads": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """A handful of runs of a backbone of the paper."""
+    root = tmp_path_factory.mktemp("runs")
+    for seed in (1, 2):
+        for fields in ({"variant": "dense"}, {"variant": "joint", "rank": 4}):
+            write_run(root, {"backbone": "ViT-B-16", "dataset": "dtd", "shots": 4, "seed": seed, **fields}, **FACTS)
+    return build_report(root, compare_published=True)
+
+
+def test_the_page_is_whole_and_its_ids_are_unique(page: Page):
+    ids = [attributes["id"] for _, attributes in page.elements if attributes.get("id")]
+    assert len(ids) == len(set(ids))
+    for attributes in page.all("a"):
+        target = str(attributes["href"])
+        assert target.startswith("#") and target[1:] in ids
+
+
+def test_nothing_is_fetched_and_only_the_own_script_may_run(report: Report):
+    text = render_report(report)
+    for tag, attributes in Page(text).elements:
+        assert tag not in ("link", "iframe", "object", "embed", "base", "form")
+        for name in ("src", "href", "xlink:href", "action", "srcset"):
+            assert str(attributes.get(name, "#")).startswith(("#", "data:")), (tag, attributes)
+    assert "@import" not in text and not re.search(r"url\((?!#)", text) and "fetch(" not in text
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
+    script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert policy and script and text.count("<script") == 1
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy[1] and "default-src 'none'" in policy[1]
+
+
+def test_every_number_of_the_tables_leads_to_its_runs(report: Report, page: Page):
+    rows = {
+        str(row["id"]): str(row["data-title"]) for row in page.all("tr") if str(row.get("id", "")).startswith("run-")
+    }
+    assert len(rows) == len(report.records)
+    links = page.all("a", class_="n")
+    assert len(links) > 100
+    for link in links:
+        assert all(f"run-{number}" in rows for number in str(link["data-runs"]).split())
+    places = {str(record.folder): number for number, record in enumerate(report.records)}
+    cell = next(cell for cell in report.tables[0].rows[0].cells if cell.runs)
+    wanted = " ".join(map(str, sorted({places[run] for run in cell.runs})))
+    assert any(link["data-runs"] == wanted for link in links)
+    for run in cell.runs:
+        record = next(record for record in report.records if str(record.folder) == run)
+        assert rows[f"run-{places[run]}"] == f"{record.spec.title} · {record.folder.name}"
+
+
+def test_tables_are_accessible(page: Page):
+    assert len(page.all("caption")) == len(page.all("table"))
+    assert all(header.get("scope") in ("col", "row", "colgroup") for header in page.all("th"))
+    assert page.all("a", class_="skip") and page.all("html", lang="en") and page.all("main")
+    regions = page.all("div", role="region")
+    assert regions and all(region.get("tabindex") == "0" and region.get("aria-labelledby") for region in regions)
+    assert len(page.all("svg", role="img")) == 8
+
+
+def test_what_it_says(report: Report, page: Page):
+    text = page.text
+    assert "This is the pocket world: a stand-in, not the paper's results." in text
+    for finding in report.findings:
+        assert " ".join(finding.sentence.split()) in text
+    glance = report.glance
+    assert glance.rows and "Zero-shot" in [column.label for column in glance.columns]
+    joint = next(row for row in glance.rows if row.labels[:3] == ("pocket", "accuracy", "4"))
+    values = [cell.value for cell in joint.cells if cell.show_sd]
+    assert all(isinstance(value, float) and 60 < value < 80 for value in values)
+    assert "In every row: backbone pocket, datasets 2." in text  # instead of a column each
+    assert [row.labels[0] for row in report.questions.rows].count("Must B be trained?") == 2
+
+
+def test_runs_of_a_real_backbone_have_no_banner_and_show_the_published_numbers(small: Report):
+    text = Page(render_report(small)).text
+    assert "pocket world" not in text
+    assert "There are no runs for this figure yet" in text and "No runs yet for:" in text
+    assert "In brackets: the published number" in text
+    assert len(small.records) == 4
+
+
+def test_hostile_names_are_shown_and_do_nothing(tmp_path: Path):
+    name = '"><script>alert(1)</script><img src=x onerror=alert(2)>$x^2$ & {{ 7*7 }}'
+    root = tmp_path / "runs <b>&'\""
+    metrics = {"accuracy": 50.0, "zero_shot_accuracy": 40.0}
+    for seed in (1, 2):
+        base = {"backbone": "pocket", "dataset": name, "shots": 4, "seed": seed}
+        write_run(root, base | {"variant": "dense"}, metrics=metrics, machine={"host": "<i>h</i>"})
+        write_run(root, base | {"variant": "joint", "rank": 4}, metrics=metrics, invocation=["<u>", name])
+    failed = root / "0000failed"
+    failed.mkdir()
+    spec = {"backbone": "pocket", "dataset": name, "shots": 1, "seed": 1, "variant": "dense"}
+    (failed / "record.json").write_text(
+        json.dumps({"spec": spec, "status": "failed", "error": "<script>boom</script>"})
+    )
+    text = render_report(build_report(root))
+    page = Page(text)
+    words = "".join(page.words)
+    assert text.count("<script") == 1
+    assert not [tag for tag, attributes in page.elements if tag == "img" or "onerror" in attributes]
+    assert name in words and "<script>boom</script>" in words and "<i>h</i>" in words and str(root) in words
+    assert "1 runs failed" in page.text
+
+
+def test_where_the_runs_come_from(small: Report):
+    text = Page(render_report(small)).text
+    wanted = (
+        "0123456789ab with changes",
+        "here",
+        "3.11.4",
+        "2025-01-02",
+        "ViT-B/16 ffffffffffff",
+        "Memory (GB)",
+        "200 epochs",
+    )
+    assert all(part in text for part in wanted)
+
+
+def test_the_same_runs_give_the_same_page(small: Report):
+    assert render_report(build_report(small.folder, compare_published=True)) == render_report(small)
+
+
+def test_files_beside_the_page(small: Report, tmp_path: Path):
+    path = write_report(small, tmp_path / "out")
+    assert path == tmp_path / "out" / "index.html"
+    assert (tmp_path / "out" / "tables" / "tables.xlsx").is_file() and (
+        tmp_path / "out" / "tables" / "cells.csv"
+    ).is_file()
+    assert (tmp_path / "out" / "figures" / "accuracy_by_shots.svg").is_file()
+    assert not (tmp_path / "out" / "figures" / "transfer_matrix.svg").exists()
+    findings = json.loads((tmp_path / "out" / "claims.json").read_text(encoding="utf-8"))
+    assert len(findings) == len(small.findings)
+    assert not [one for one in path.parent.iterdir() if one.name.startswith(".")]
+
+
+def test_theory_is_shown_where_there_is_a_result(small: Report, tmp_path: Path):
+    report = small
+    assert "theory" not in [attributes.get("id") for _, attributes in Page(render_report(report)).elements]
+    folder = tmp_path / "theory"
+    folder.mkdir()
+    header = "part,statement,claim,relation,predicted,measured,interval,verdict,detail\n"
+    (folder / "statements.csv").write_text(
+        header + 'lemma,kept,"E[x] = r/m, <b>",=,0.25,0.2501,0.24 … 0.26,holds,1000 trials\n', encoding="utf-8"
+    )
+    (folder / "theory-residual.svg").write_text(report.figures[0].svg, encoding="utf-8")
+    page = Page(render_report(report, theory=folder))
+    assert "E[x] = r/m, <b>" in "".join(page.words) and "measured 0.2501 (0.24 … 0.26); predicted = 0.25" in page.text
+    assert page.all("figure", id="figure-theory-residual")
+    with pytest.raises(InputError, match="holds no theory result"):
+        render_report(report, theory=tmp_path)
+
+
+def test_errors_say_what_to_do(small: Report, tmp_path: Path):
+    with pytest.raises(InputError, match="no runs folder"):
+        build_report(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="no complete runs in .*slimprompt study"):
+        build_report(tmp_path)
+    with pytest.raises(InputError, match="that meet shots=99"):
+        build_report(small.folder, where=["shots=99"])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        write_report(small, tmp_path / "file")
+
+
+def test_recipes_in_words():
+    assert (
+        describe_recipe(Recipe())
+        == "200 epochs of SGD, batches of 32, learning rate 0.002, a fresh random view of each image every epoch"
+    )
+    fast = describe_recipe(RECIPES["fast"])
+    assert fast.startswith("20 epochs of Adam, batches of 256, learning rate 0.005, the plain and 2 random views")
+    assert "rises by 10 %" in fast and "rests within 0.5 %" in fast
+    assert "all images in one step" in describe_recipe(Recipe(batch_size=None))
+    assert "the plain view" in describe_recipe(Recipe(views=0)) and "in turn" in describe_recipe(Recipe(views=2))

@@ -1,0 +1,78 @@
+import pytest
+
+from slimprompt.analysis.observations import BEST_DENSE, dense, joint, transfer
+from slimprompt.paper.published import (
+    N_CTX,
+    WIDTH,
+    printed_numbers,
+    published_geometry,
+    published_numbers,
+    published_pairs,
+    published_results,
+)
+
+
+def test_the_file_has_all_numbers():
+    frame = published_numbers()
+    assert len(frame) == 2552
+    assert frame.groupby("table").size().to_dict() == {
+        "base2new": 288,
+        "base2new_full": 630,
+        "b_ablation": 1008,
+        "best_delta": 84,
+        "factor_geometry": 24,
+        "fixedB": 120,
+        "headline": 24,
+        "rank_sweep": 168,
+        "transfer_best_delta": 64,
+        "transfer_four_modes": 64,
+        "transfer_pairs": 78,
+    }
+    # The best dense prompt is printed in the ablation tables of all four ranks; every other number has a place of its own.
+    assert len(printed_numbers()) == len(frame) - 3 * 2 * 21
+    repeated = frame[frame["basis"] == "best"].groupby(["table", "backbone", "dataset", "shots", "source"])
+    assert (repeated["mean"].nunique() == 1).all() and (repeated["std"].nunique() <= 1).all()
+
+
+def test_cells_are_read_as_printed():
+    results = published_results()
+    cell = results.cell("ViT-B/16", "Oxford Flowers", joint(4), 16)
+    assert (cell.mean, cell.sd, cell.n, cell.runs) == (96.20, 0.29, 3, ())
+    assert results.cell("RN50", "DTD", joint(4), 1, "harmonic").mean == 46.70
+    assert results.cell("ViT-B/16", "DTD", transfer("source-B", 4), 16, source="FGVC Aircraft").mean == 68.86
+    assert results.cell("ViT-B/16", "DTD", transfer("random-A", 4), 16).mean == 47.61
+    assert results.axis("dataset") == [
+        "Caltech101", "DTD", "FGVC Aircraft", "Food101", "Oxford Flowers", "Oxford Pets", "UCF101",
+    ]  # fmt: skip
+
+
+def test_dense_accuracies_follow_from_the_printed_differences():
+    """Best low-rank on Food101 at 16 shots is 86.87; it is 2.53 above 16 tokens and 1.77 above 4 tokens."""
+    results = published_results()
+    assert results.cell("ViT-B/16", "Food101", dense(16), 16).mean == pytest.approx(84.34)
+    assert results.cell("ViT-B/16", "Food101", dense(4), 16).mean == pytest.approx(85.10)
+    assert results.cell("ViT-B/16", "Food101", BEST_DENSE, 16).mean == 85.10
+    assert results.cell("RN50", "Food101", dense(16), 16, "accuracy") is None
+
+
+def test_averages_are_recomputed_or_taken_as_printed_where_they_cannot_be():
+    results = published_results()
+    datasets = results.axis("dataset")
+    joint_average = results.macro("RN50", datasets, joint(4), 1)
+    assert joint_average.mean == pytest.approx(60.4957, abs=1e-3) and not joint_average.printed
+    dense_average = results.macro("RN50", datasets, dense(16), 1)
+    assert dense_average.mean == 58.50 and dense_average.printed
+
+
+def test_parameters_and_geometry():
+    assert (N_CTX, WIDTH) == (16, 512)
+    results = published_results()
+    assert [results.parameters("RN50", arm) for arm in (dense(16), joint(4), transfer("source-A", 4))] == [
+        8192,
+        2112,
+        64,
+    ]
+    table = published_geometry().set_index(["axis", "factor"])
+    assert table.loc[("seed", "B"), "overlap"] == 0.41
+    assert table.loc[("rank", "BA"), "angle"] == 80.3
+    assert len(published_pairs()) == 12

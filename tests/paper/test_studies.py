@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slimprompt.data.catalogue import find_row
+from slimprompt.errors import InputError
+from slimprompt.lab.study import with_sources
+from slimprompt.paper.studies import (
+    PAPER,
+    PAPER_PAIRS,
+    POCKET,
+    STUDIES,
+    make_grid,
+    parse_backbone,
+    read_grid,
+    study_specs,
+    transfer_pairs,
+)
+from slimprompt.report.html import describe_recipe
+
+
+def published() -> list[dict[str, str]]:
+    text = (files("slimprompt.paper") / "published.csv").read_text()
+    return list(csv.DictReader(text.splitlines()))
+
+
+def test_the_papers_grid_has_3540_runs() -> None:
+    counts = {name: len(study(PAPER)) for name, study in STUDIES.items()}
+    assert counts == {
+        "headline": 378,  # dense-16, dense-4, joint r=4, on 7 datasets × 3 shots × 3 seeds × 2 backbones
+        "rank-sweep": 504,
+        "fixed-basis": 2016,  # 4 bases × 4 ranks
+        "base-to-new": 630,  # 5 prompts
+        "transfer": 138,
+        "geometry": 504,
+        "all": 3540,
+    }
+    every = with_sources(study_specs(PAPER))
+    kinds = Counter("transfer" if s.basis in ("source", "random") else s.split for s in every)
+    assert kinds == {"all": 2772, "base": 630, "transfer": 138}
+    assert len({spec.fingerprint for spec in every}) == 3540
+
+
+def test_transfer_runs_are_16_pairs_and_7_shared_controls() -> None:
+    specs = STUDIES["transfer"](PAPER)
+    assert Counter((spec.variant, spec.basis) for spec in specs) == {
+        ("fixed-B", "source"): 16 * 3,
+        ("fixed-A", "source"): 16 * 3,
+        ("fixed-B", "random"): 7 * 3,
+        ("fixed-A", "random"): 7 * 3,
+    }
+    assert {(spec.backbone, spec.shots, spec.rank) for spec in specs} == {("ViT-B-16", 16, 4)}
+    joint = {spec.fingerprint for spec in STUDIES["headline"](PAPER)}
+    assert all(source.fingerprint in joint for spec in specs if (source := spec.needs()))
+
+
+def test_transfer_pairs_are_the_published_ones() -> None:
+    rows = [row for row in published() if row["table"] == "transfer_four_modes"]
+    assert set(PAPER_PAIRS) == {(find_row(row["source"]).name, find_row(row["dataset"]).name) for row in rows}
+    assert len(PAPER_PAIRS) == 16
+
+
+def test_every_published_cell_has_its_runs() -> None:
+    """Each row of a table of accuracies is the mean over the seeds of runs that `all` makes."""
+    cells = set()
+    for spec in study_specs(PAPER):
+        method = {"dense": "dense", "joint": "factorized", "fixed-B": "factorized", "fixed-A": "fixed-A"}[spec.variant]
+        basis = {"dense": "identity", "joint": "trainable"}.get(spec.variant, spec.basis)
+        if spec.basis in ("source", "random"):
+            method, basis = spec.variant, f"{spec.basis}-{spec.variant[-1]}"
+        rank = str(spec.rank or spec.n_ctx)
+        cells.add((spec.backbone, spec.dataset, spec.split, method, basis, rank, spec.shots, spec.source))
+    tables = {"base2new": "base", "base2new_full": "base", "b_ablation": "all", "transfer_four_modes": "all"}
+    checked = 0
+    for row in published():
+        if row["table"] not in tables or row["dataset"] == "Average" or row["rank"] == "best":
+            continue
+        if row["metric"].startswith("delta"):
+            continue
+        source = find_row(row["source"]).name if row["basis"].startswith("source") else None
+        dataset, backbone = find_row(row["dataset"]).name, row["backbone"].replace("/", "-")
+        shots = int(float(row["shots"]))
+        split = tables[row["table"]]
+        cell = (backbone, dataset, split, row["method"], row["basis"], row["rank"], shots, source)
+        assert cell in cells, row
+        checked += 1
+    assert checked > 1000
+
+
+def test_the_pocket_world_has_every_kind_of_run() -> None:
+    paper = {(s.split, s.variant, s.basis, s.rank, s.shots) for s in study_specs(PAPER)}
+    pocket = {(s.split, s.variant, s.basis, s.rank, s.shots) for s in study_specs(POCKET)}
+    assert pocket == paper
+    assert len(POCKET.seeds) == 3  # tables show a standard deviation
+    assert {spec.backbone for spec in study_specs(POCKET)} == {"pocket", "pocket-rn"}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_is_a_pure_function(name: str) -> None:
+    assert STUDIES[name](PAPER) == STUDIES[name](PAPER)
+
+
+def test_axes_can_be_narrowed_and_replaced() -> None:
+    grid = make_grid(
+        {"datasets": ["DTD", "Oxford Pets"], "shots": 1, "seeds": [0], "backbones": "ViT-B/16=laion2b_s34b_b88k"}
+    )
+    specs = STUDIES["headline"](grid)
+    assert len(specs) == 2 * 3
+    assert {(s.dataset, s.shots, s.seed, s.backbone, s.pretrained) for s in specs} == {
+        (dataset, 1, 0, "ViT-B-16", "laion2b_s34b_b88k") for dataset in ("dtd", "oxford_pets")
+    }
+
+
+def test_a_study_takes_its_own_values_where_the_grid_has_them() -> None:
+    both = make_grid({"ranks": [1, 4], "shots": [1, 16]})
+    assert {s.rank for s in STUDIES["headline"](both)} == {None, 4}
+    assert {s.rank for s in STUDIES["base-to-new"](both)} == {None, 4}
+    assert {(s.rank, s.shots) for s in STUDIES["transfer"](both)} == {(4, 16)}
+    other = make_grid({"ranks": [2], "shots": [1], "bases": ["svd"], "backbones": ["RN50"]})
+    assert {s.rank for s in STUDIES["headline"](other)} == {None, 2}
+    assert {s.basis for s in STUDIES["base-to-new"](other)} == {None, "svd"}
+    assert {(s.rank, s.shots, s.backbone) for s in STUDIES["transfer"](other)} == {(2, 1, "RN50")}
+
+
+def test_transfers_between_other_datasets_go_round_in_a_ring() -> None:
+    grid = make_grid({"datasets": ["pocket-sketch", "pocket-night", "eurosat", "dtd"]})
+    assert transfer_pairs(grid) == [
+        ("dtd", "pocket-sketch"),
+        ("eurosat", "pocket-sketch"),
+        ("pocket-sketch", "pocket-night"),
+        ("dtd", "pocket-night"),
+        ("pocket-night", "eurosat"),
+        ("pocket-sketch", "eurosat"),
+        ("eurosat", "dtd"),
+        ("pocket-night", "dtd"),
+    ]
+    two = make_grid({"datasets": ["pocket-sketch", "pocket-night"]})
+    assert transfer_pairs(two) == [("pocket-night", "pocket-sketch"), ("pocket-sketch", "pocket-night")]
+    given = make_grid({"datasets": ["dtd"], "pairs": [["Food101", "dtd"]]})
+    assert transfer_pairs(given) == [("food101", "dtd")]
+
+
+def test_a_study_without_runs_says_so() -> None:
+    assert study_specs(make_grid({"study": "all", "datasets": "dtd"}))  # the others have runs
+    with pytest.raises(InputError, match="a transfer needs a source and a target among the datasets"):
+        study_specs(make_grid({"study": "transfer", "datasets": "dtd"}))
+
+
+def test_sources_come_before_their_dependants_and_are_added() -> None:
+    grid = make_grid({"study": "transfer", "seeds": 1})
+    asked = study_specs(grid)
+    ordered = with_sources(asked)
+    place = {spec.fingerprint: index for index, spec in enumerate(ordered)}
+    assert len(ordered) == len(asked) + 7
+    assert all(place[need.fingerprint] < place[spec.fingerprint] for spec in ordered if (need := spec.needs()))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"rnaks": [4]}, "unknown grid field 'rnaks'; did you mean 'ranks'"),
+        ({"datasets": ["dtdd"]}, "unknown benchmark 'dtdd'; did you mean 'dtd'"),
+        ({"bases": ["orthogonl"]}, "unknown basis 'orthogonl'; did you mean 'orthogonal'"),
+        ({"study": ["hedline"]}, "unknown study 'hedline'; did you mean 'headline'"),
+        ({"ranks": [32]}, "rank 32 does not fit: it must be between 1 and n_ctx=16"),
+        ({"shots": [0]}, "shots.0: Input should be greater than or equal to 1"),
+        ({"seeds": []}, "at least one value is needed"),
+        ({"recipe": {"epoch": 3}}, "unknown recipe field 'epoch'; did you mean 'epochs'"),
+        ({"recipe": "papr"}, "unknown recipe 'papr'; did you mean 'paper'"),
+        ({"backbones": ["=openai"]}, "is not a backbone: write NAME or NAME=WEIGHTS"),
+    ],
+)
+def test_a_wrong_grid_is_refused_with_a_reason(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        study_specs(make_grid(fields))
+
+
+def test_grid_files(tmp_path: Path) -> None:
+    path = tmp_path / "grid.yaml"
+    path.write_text("study: [headline, rank-sweep]\npocket: true\nshots: 1\nranks: [2, 4]\nrecipe: {epochs: 5}\n")
+    grid = read_grid(path, seeds=[7])
+    assert (grid.study, grid.shots, grid.ranks, grid.seeds) == (("headline", "rank-sweep"), (1,), (2, 4), (7,))
+    assert grid.backbones == POCKET.backbones
+    assert grid.recipe == POCKET.recipe.model_copy(update={"epochs": 5})
+    assert {spec.rank for spec in study_specs(grid)} == {None, 2, 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("datasts: [dtd]", "'datasts'; did you mean 'datasets'"),
+        ("- dtd", "is not a grid"),
+        ("study: [", "cannot read the grid file"),
+        ("pocket: perhaps", "pocket must be true or false"),
+    ],
+)
+def test_a_wrong_grid_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "grid.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_grid(path)
+    with pytest.raises(InputError, match="cannot read the grid file"):
+        read_grid(tmp_path / "nothing.yaml")
+
+
+def test_backbone_names() -> None:
+    assert parse_backbone("hf-hub:org/model") == ("hf-hub:org/model", None)
+    assert parse_backbone("pocket-rn") == ("pocket-rn", None)
+    assert parse_backbone("ViT-B/16=/w/ViT-B-16.pt") == ("ViT-B-16", "/w/ViT-B-16.pt")
+
+
+def test_the_documentation_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
+    for name, study in STUDIES.items():
+        assert f"| `{name}` | {len(study(PAPER)):,} |" in text
+    assert f"{len(STUDIES['all'](POCKET)):,} runs" in text
+    assert f"The recipe is `fast`: {describe_recipe(POCKET.recipe)}." in " ".join(text.split())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-photos").mkdir()
+    (tmp_path / "grid.yaml").write_text(text.split("```yaml\n")[1].split("```")[0])
+    grid = read_grid(tmp_path / "grid.yaml")
+    assert grid.datasets == ("dtd", "oxford_pets", "my-photos/")
+    assert len(study_specs(grid)) == (2 * 3 * 2 * 3) * 3 + 4 * 3

@@ -1,0 +1,391 @@
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+
+import openpyxl
+import pandas as pd
+import pytest
+
+from slimprompt.analysis.geometry import measure
+from slimprompt.analysis.observations import Results, observe
+from slimprompt.errors import InputError
+from slimprompt.lab.records import load_records
+from slimprompt.lab.spec import RunSpec
+from slimprompt.paper.extra_tables import comparisons, summaries
+from slimprompt.paper.published import printed_numbers, published_results
+from slimprompt.paper.tables import paper_tables, published_tables
+from slimprompt.report.table import Cell, Column, Row, Table
+from slimprompt.report.table_formats import (
+    FORMATS,
+    escape_latex,
+    latex_document,
+    to_frame,
+    to_latex,
+    to_markdown,
+    write_tables,
+)
+from tests.synthetic_runs import accuracy_of, study_fields, write_run, write_study
+
+PAPER_NAMES = [
+    "headline",
+    "base2new",
+    "fixedB",
+    "transfer_pairs",
+    "factor_geometry",
+    "rank_sweep",
+    "best_delta",
+    "transfer_four_modes",
+    "transfer_best_delta",
+    *(f"b_ablation_rank{rank}_{backbone}" for rank in (1, 2, 4, 8) for backbone in ("rn50", "vitb16")),
+    "base_to_new_rn50",
+    "base_to_new_vitb16",
+]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return write_study(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def results(runs):
+    return Results.of(observe(load_records(runs)))
+
+
+@pytest.fixture(scope="module")
+def tables(runs, results):
+    medians = measure(load_records(runs), draws=10).medians()
+    return {table.name: table for table in paper_tables(results, medians)}
+
+
+@pytest.fixture(scope="module")
+def published():
+    return {table.name: table for table in published_tables()}
+
+
+def cell(table, *labels, column):
+    """The cell in the row with these labels (the section first, where there is one) and the flat column title."""
+    rows = [row for row in table.rows if labels in (row.labels, (row.section, *row.labels))]
+    assert len(rows) == 1, [row.labels for row in rows]
+    return rows[0].cells[[one.flat for one in table.columns].index(column)]
+
+
+def mean(fields):
+    """By hand: the mean over seeds and datasets of the synthetic accuracy."""
+    datasets = fields.pop("datasets", None) or [fields.pop("dataset")]
+    values = [
+        accuracy_of(RunSpec(**{"backbone": "RN50", "n_ctx": 8, "dataset": dataset, "seed": seed} | fields))
+        for dataset in datasets
+        for seed in (1, 2, 3)
+    ]
+    return sum(values) / len(values)
+
+
+# ---------------------------------------------------------------- the published tables, rebuilt
+
+
+def test_the_papers_nineteen_tables_are_there(published):
+    assert list(published) == PAPER_NAMES
+    assert len(published) == 19
+
+
+def test_every_published_number_stands_in_a_table_as_printed(published):
+    cells = [one for table in published.values() for row in table.rows for one in row.cells if one.key]
+    printed = printed_numbers()
+    assert len(cells) == 2552
+    assert {one.key for one in cells} == set(printed)
+    for one in cells:
+        assert (one.value, one.sd) == printed[one.key][:2]
+
+
+def test_bold_is_where_the_paper_has_it(published):
+    """One of 2,230 marks differs: of two tied values the paper marks one."""
+    printed = printed_numbers()
+    cells = [one for table in published.values() for row in table.rows for one in row.cells if one.key]
+    differing = [one.key for one in cells if printed[one.key].bold not in (None, one.bold)]
+    assert differing == [("b_ablation", "ViT-B/16", "Food101", "factorized", "gaussian", 4, 1, "accuracy", "")]
+
+
+def test_layout_of_the_papers_tables(published):
+    sizes = {name: (len(table.rows), len(table.columns)) for name, table in published.items()}
+    assert sizes["headline"] == (6, 4)
+    assert sizes["base2new"] == (32, 9)
+    assert sizes["fixedB"] == (8, 15)
+    assert sizes["transfer_pairs"] == (13, 6)
+    assert sizes["factor_geometry"] == (4, 6)
+    assert sizes["rank_sweep"] == (21, 8)
+    assert sizes["best_delta"] == (21, 5)
+    assert sizes["transfer_four_modes"] == (16, 4)
+    assert sizes["transfer_best_delta"] == (16, 5)
+    assert sizes["b_ablation_rank8_vitb16"] == (21, 6)
+    assert sizes["base_to_new_rn50"] == (35, 9)
+    assert [row.labels for row in published["headline"].rows][:4] == [
+        ("ViT-B/16", "1"), ("ViT-B/16", "4"), ("ViT-B/16", "16"), ("RN50", "1"),
+    ]  # fmt: skip
+    assert published["base2new"].rows[0].section == "RN50"
+    assert [column.remark for column in published["headline"].columns] == ["(8,192)", "(2,048)", "(2,112)", ""]
+    assert cell(published["best_delta"], "Caltech101", "1", column="Best Rank/Backbone").value == "Rank 1, ViT-B/16"
+    assert cell(published["transfer_best_delta"], "Food101", "UCF101", column="Best Mode").value == "Freeze A, Train B"
+
+
+def test_averages_that_cannot_be_recomputed_are_said(published):
+    notes = [note for note in published["headline"].notes if "printed" in note]
+    assert "ViT-B/16, 1, Fact. r=4: printed 70.07, the printed cells give 70.064." in notes
+    assert not any("printed cells" in note for note in published["base2new"].notes)
+
+
+# ---------------------------------------------------------------- tables of one's own runs
+
+
+def test_tables_follow_what_the_runs_contain(tables):
+    assert [column.label for column in tables["headline"].columns] == ["Dense-8", "Dense-4", "Fact. r=4", "Δ"]
+    assert "b_ablation_rank2_rn50" in tables and "b_ablation_rank1_rn50" not in tables
+    assert {row.labels[0] for row in tables["rank_sweep"].rows} == {"DTD", "Food101", "pocket-toy"}
+    assert [column.flat for column in tables["rank_sweep"].columns] == [
+        "Rank 2 RN50", "Rank 2 ViT-B/16", "Rank 4 RN50", "Rank 4 ViT-B/16",
+    ]  # fmt: skip
+    assert {row.labels[1] for row in tables["headline"].rows} == {"1", "4"}
+
+
+def test_numbers_by_hand(tables):
+    datasets = ["dtd", "food101", "pocket-toy"]
+    low = mean({"variant": "joint", "rank": 4, "shots": 4, "datasets": datasets})
+    small = mean({"variant": "dense", "n_ctx": 4, "shots": 4, "datasets": datasets})
+    assert cell(tables["headline"], "RN50", "4", column="Fact. r=4").value == pytest.approx(low)
+    assert cell(tables["headline"], "RN50", "4", column="Δ").value == pytest.approx(low - small)
+    gaussian = mean({"variant": "fixed-B", "basis": "gaussian", "rank": 2, "shots": 1, "dataset": "dtd"})
+    found = cell(tables["b_ablation_rank2_rn50"], "DTD", "1", column="Gaussian B")
+    assert found.value == pytest.approx(gaussian)
+    assert found.bold  # the synthetic Gaussian basis is the best
+    assert found.n == 3 and len(found.runs) == 3
+    average = cell(tables["base2new"], "RN50", "Average", "Dense", column="4-shot S")
+    assert average.value == pytest.approx(
+        mean({"variant": "dense", "split": "base", "shots": 4, "datasets": datasets}) + 5
+    )
+    assert not average.show_sd
+
+
+def test_every_number_leads_to_its_runs(tables, runs):
+    folders = {str(path) for path in runs.iterdir()}
+    for table in tables.values():
+        if table.name == "factor_geometry":
+            continue
+        for row in table.rows:
+            for one in row.cells:
+                if one.number is not None:
+                    assert one.runs and set(one.runs) <= folders
+
+
+def test_missing_runs_are_missing_cells(tmp_path):
+    for fields in study_fields(backbones=("RN50",), datasets=("dtd", "food101"), shots=(1,)):
+        gone = fields["dataset"] == "food101" and fields.get("basis") == "svd"
+        if not gone:
+            write_run(tmp_path, fields)
+    tables = {table.name: table for table in paper_tables(Results.of(observe(load_records(tmp_path))))}
+    ablation = tables["b_ablation_rank4_rn50"]
+    assert cell(ablation, "Food101", "1", column="SVD B").value is None
+    assert cell(ablation, "DTD", "1", column="SVD B").value is not None
+    assert cell(tables["fixedB"], "RN50", "4", column="1-shot SVD").value is None  # no average over fewer datasets
+    assert cell(tables["fixedB"], "RN50", "4", column="1-shot Orth.").value is not None
+    assert "1 of 12 cells have no runs (—)." in ablation.notes
+    assert "—" in to_markdown(ablation) and "---" in to_latex(ablation)
+    assert tables["factor_geometry"].empty
+
+
+def test_a_seed_less_is_said(tmp_path):
+    for fields in study_fields(backbones=("RN50",), datasets=("dtd", "food101"), shots=(1,)):
+        if not (fields["dataset"] == "dtd" and fields["seed"] == 3 and fields["variant"] == "joint"):
+            write_run(tmp_path, fields)
+    tables = {table.name: table for table in paper_tables(Results.of(observe(load_records(tmp_path))))}
+    assert cell(tables["rank_sweep"], "DTD", "1", column="Rank 4 RN50").n == 2
+    assert cell(tables["headline"], "RN50", "1", column="Fact. r=4").n == 2
+    assert any("n = 2 to 3 seeds" in note for note in tables["rank_sweep"].notes)
+
+
+def test_no_runs_give_empty_tables():
+    tables = paper_tables(Results({}))
+    assert [table.name for table in tables] == PAPER_NAMES[:9]
+    assert all(table.empty for table in tables)
+    document = latex_document(tables)
+    assert r"\end{document}" in document
+    assert all("nan" not in to_markdown(table) for table in tables)
+
+
+def test_published_numbers_beside_ones_own(results):
+    tables = {table.name: table for table in paper_tables(results, compare_published=True)}
+    found = cell(tables["rank_sweep"], "DTD", "1", column="Rank 4 RN50")
+    assert (found.published, found.published_sd) == (41.96, 0.59)
+    assert found.difference == pytest.approx(found.value - 41.96)
+    assert found.outside is True
+    assert found.text(compare=True).endswith("(41.96, +11.63*)")
+    other = cell(tables["rank_sweep"], "pocket-toy", "1", column="Rank 4 RN50")
+    assert other.published is None and other.outside is None
+    # These averages are over other datasets than the paper's, so they are not compared with its averages.
+    assert all(one.published is None for row in tables["headline"].rows for one in row.cells)
+    assert "There are no published numbers for these cells." in tables["headline"].notes
+
+
+def test_the_published_average_stands_beside_an_average_over_the_same_datasets():
+    tables = {table.name: table for table in paper_tables(published_results(), compare_published=True)}
+    found = cell(tables["headline"], "RN50", "1", column="Fact. r=4")
+    assert found.published == 60.50
+    assert found.outside is None  # the paper gives no spread there, so nothing can be said
+
+
+def test_best_results_are_compared_whatever_is_best_here(results):
+    tables = {table.name: table for table in paper_tables(results, compare_published=True)}
+    found = cell(tables["best_delta"], "DTD", "1", column="Best Factorized CoOp")
+    assert found.published == 50.45
+    found = cell(tables["transfer_best_delta"], "DTD", "Food101", column="Best Transfer Result")
+    assert found.published is None  # not a pair of the paper
+
+
+@pytest.mark.parametrize(
+    ("values", "bold"),
+    [
+        ([1.0, 2.0, 3.0], [False, False, True]),
+        ([3.001, 3.004, 1.0], [True, True, False]),  # a tie as printed
+        ([2.0, 2.0], [False, False]),  # nothing stands out
+        ([2.0, None], [False, False]),  # nothing to be better than
+        ([None, None], [False, False]),
+    ],
+)
+def test_marks_of_the_best(values, bold):
+    from slimprompt.paper.tables import _mark_best
+
+    assert [one.bold for one in _mark_best([Cell(value) for value in values])] == bold
+
+
+@pytest.mark.parametrize(
+    ("one", "text"),
+    [
+        (Cell(80.123, 0.456, show_sd=True), "80.12 ± 0.46"),
+        (Cell(80.123, 0.456), "80.12"),
+        (Cell(-0.14, signed=True), "−0.14"),
+        (Cell(-0.001, signed=True), "+0.00"),
+        (Cell(0.9, decimals=1), "0.9"),
+        (Cell(None), "—"),
+        (Cell("Rank 4"), "Rank 4"),
+    ],
+)
+def test_text_of_a_cell(one, text):
+    assert one.text() == text
+
+
+def test_outside_needs_both_spreads():
+    one = Cell(80.0, 0.3, published=79.5, published_sd=0.4)
+    assert one.outside is False  # 0.5 is not above √(0.09 + 0.16)
+    assert replace(one, value=80.1).outside is True
+    assert replace(one, published_sd=None).outside is None
+
+
+# ---------------------------------------------------------------- beyond the paper
+
+
+def test_comparisons_table(results):
+    table = comparisons(results)
+    rows = [
+        row for row in table.rows if row.labels == ("low rank − dense, accuracy", "RN50", "4", "joint r4", "dense m8")
+    ]
+    assert len(rows) == 1
+    shown = {column.label: one.value for column, one in zip(table.columns, rows[0].cells, strict=True)}
+    assert shown["n"] == "3"
+    assert shown["Difference"] == pytest.approx(1.0, abs=0.1)
+    assert shown["+/=/−"] == "3/0/0"
+    assert shown["Reading"] == "different"
+    readings = {row.cells[-1].value for row in table.rows if row.labels[3] == "fixed-B orthogonal r4"}
+    assert readings == {"equivalent"}
+
+
+def test_summaries_table(results):
+    table = summaries(results)
+    assert [column.flat for column in table.columns][2] == "Macro Mean ± sd"
+    assert not table.empty
+    assert comparisons(Results({})).empty and summaries(Results({})).empty
+
+
+# ---------------------------------------------------------------- formats
+
+HOSTILE = Table(
+    "hostile",
+    "50 % of {A_B} & C|D",
+    ("Dataset",),
+    (Column("a|b", "g_1"), Column("c#", "g_1", "(1,000)")),
+    (
+        Row(("my_set & 100%|*x*",), (Cell(1.5, 0.25, 3, ("runs/1",), show_sd=True, bold=True), Cell("x_y")), rule=True),
+        Row(("=cmd()",), (Cell(-2.0, signed=True), Cell()), section="s_1"),
+    ),
+    ("note with ^ and ~ and √ and 日",),
+)
+
+
+def test_markdown_escapes_names_and_keeps_its_columns():
+    lines = to_markdown(HOSTILE).splitlines()
+    rows = [line for line in lines if line.startswith("|")]
+    assert r"my\_set & 100%\|\*x\*" in to_markdown(HOSTILE)
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in rows)
+    assert "**1.50 ± 0.25**" in to_markdown(HOSTILE)
+
+
+def test_latex_escapes_names():
+    text = to_latex(HOSTILE)
+    assert r"my\_set \& 100\%|*x*" in text
+    assert r"{\bfseries\boldmath 1.50 $\pm$ 0.25}" in text
+    assert r"\multicolumn{2}{c}{g\_1}" in text and r"\cmidrule(lr){2-3}" in text
+    assert text.isascii()
+    assert escape_latex("a\\b") == r"a\textbackslash{}b"
+
+
+def test_csv_layout_has_numbers(tables):
+    frame = to_frame(tables["b_ablation_rank4_rn50"])
+    assert list(frame.columns[:5]) == ["Dataset", "Shots", "Dense CoOp Best", "Dense CoOp Best sd", "Dense CoOp Best n"]
+    assert frame["Gaussian B"].dtype == float
+    assert (frame["Gaussian B n"] == 3).all()
+
+
+def test_all_formats_are_written(tables, tmp_path):
+    built = list(tables.values())
+    files = write_tables(built, tmp_path / "out")
+    names = {path.name for path in files}
+    assert {"tables.md", "tables.tex", "tables.xlsx", "cells.csv", "headline.csv", "headline.tex"} <= names
+    assert all(path.stat().st_size > 0 for path in files)
+    cells = pd.read_csv(tmp_path / "out" / "cells.csv")
+    row = cells[(cells["table"] == "headline") & (cells["row"] == "RN50, 4") & (cells["column"] == "Fact. r=4")].iloc[0]
+    assert row["n"] == 3 and len(row["runs"].split()) == 9
+    book = openpyxl.load_workbook(tmp_path / "out" / "tables.xlsx")
+    assert book.sheetnames == ["contents", *(name[:31] for name in tables)]
+    sheet = book["headline"]
+    header = [one.value for one in sheet[2]]
+    assert sheet.cell(3, header.index("Fact. r=4") + 1).value == pytest.approx(
+        tables["headline"].rows[0].cells[2].value, abs=1e-4
+    )
+    assert sheet.cell(3, header.index("Fact. r=4") + 1).font.bold
+
+
+def test_a_workbook_has_no_formulas_in_it(tmp_path):
+    write_tables([HOSTILE], tmp_path, ["xlsx"])
+    sheet = openpyxl.load_workbook(tmp_path / "tables.xlsx")["hostile"]
+    values = [one for row in sheet.iter_rows() for one in row if one.value is not None]
+    assert all(one.data_type != "f" for one in values)
+    assert any("=cmd()" in str(one.value) for one in values)
+
+
+def test_errors_of_writing(tables, tmp_path):
+    with pytest.raises(InputError, match="did you mean 'markdown'"):
+        write_tables(list(tables.values()), tmp_path, ["markdwn"])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        write_tables(list(tables.values()), tmp_path / "file", ["csv"])
+    assert set(FORMATS) == {"markdown", "latex", "csv", "xlsx"}
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_latex_compiles(results, published, tmp_path):
+    compared = paper_tables(results, compare_published=True)
+    document = latex_document([*published.values(), *compared, comparisons(results), summaries(results), HOSTILE])
+    (tmp_path / "tables.tex").write_text(document, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "tables.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "tables.pdf").stat().st_size > 10_000

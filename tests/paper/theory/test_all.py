@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+
+from slimprompt.errors import InputError
+from slimprompt.paper.theory import check_theory
+from tests.paper.theory.theory_objectives import Centres
+
+SMALL = {"m": 4, "d": 10, "rank": 2, "trials": 200, "seed": 1}
+
+
+@pytest.fixture
+def objective():
+    return Centres(np.random.default_rng(0).standard_normal((12, 4, 9)))
+
+
+def test_without_an_encoder_its_statements_are_not_testable():
+    theory = check_theory(**SMALL)
+    assert theory.loss is None
+    open_ = [one for one in theory.statements if one.verdict == "not testable"]
+    assert [one.part for one in open_] == ["Local quadratic model", "Convergence"]
+    violated = {one.name for one in theory.statements if one.verdict == "violated"}
+    # r = m/2 here, where kept and removed share agree on the token side
+    assert violated == {"Corollary to the letter, random A fixed"}
+
+
+def test_all_parts_with_an_objective(objective):
+    theory = check_theory(**SMALL, objective=objective, title="toy", steps=10)
+    assert theory.loss is not None and theory.loss.title == "toy"
+    parts = list(dict.fromkeys(one.part for one in theory.statements))
+    assert parts == [
+        "Projection lemmas",
+        "Expected asymmetry",
+        "Bases in use",
+        "Update spaces",
+        "Local quadratic model",
+        "Convergence",
+    ]
+    names = [(one.part, one.name) for one in theory.statements]
+    assert len(names) == len(set(names))
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_others(objective):
+    first, again, other = (check_theory(**SMALL | {"seed": seed}, objective=objective) for seed in (3, 3, 4))
+    assert [one.measured for one in first.statements] == [one.measured for one in again.statements]
+    assert [one.measured for one in first.statements] != [one.measured for one in other.statements]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rank": 5}, "r = 5, m = 4, d = 10"),
+        ({"m": 10}, "1 ≤ r ≤ m < d"),
+        ({"rank": 0}, "r = 0"),
+        ({"trials": 1}, "1 trials are too few"),
+    ],
+)
+def test_sizes_outside_the_theory_are_refused(given, message):
+    with pytest.raises(InputError, match=message):
+        check_theory(**SMALL | given)
+
+
+def test_objective_of_another_length_is_refused(objective):
+    with pytest.raises(InputError, match="prompts of 4 tokens, but m = 5"):
+        check_theory(**SMALL | {"m": 5}, objective=objective)

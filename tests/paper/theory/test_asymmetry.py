@@ -1,0 +1,205 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from slimprompt.paper.theory.asymmetry import (
+    asymmetry_statements,
+    corollary_wording,
+    haar_frames,
+    ideal_prompts,
+    kept_share,
+    projection_lemmas,
+    residual_curve,
+    rotational_invariance,
+    top_share,
+)
+from slimprompt.paper.theory.bases import (
+    kept_by_start_bases,
+    start_bases,
+    start_basis_statements,
+    start_coefficients,
+)
+from slimprompt.prompts.start import initial_context, start_prompt
+
+M, D, R, TRIALS = 6, 20, 2, 3000
+
+
+@pytest.fixture
+def generator():
+    return np.random.default_rng(7)
+
+
+def curves(generator, ideal="spread", trials=TRIALS):
+    prompt = ideal_prompts(M, D, 0)[ideal]
+    return [residual_curve(side, ideal, prompt, trials, generator) for side in ("token", "embedding")]
+
+
+def verdicts(statements):
+    return {statement.name.split(" (")[0]: statement.verdict for statement in statements}
+
+
+# -- Haar sampling ------------------------------------------------------------------------------------------------------
+
+
+def test_frames_are_orthonormal(generator):
+    frames = haar_frames(M, 3, 300, generator)  # more than one batch
+    assert frames.shape == (300, M, 3)
+    np.testing.assert_allclose(np.swapaxes(frames, 1, 2) @ frames, np.broadcast_to(np.eye(3), (300, 3, 3)), atol=1e-12)
+
+
+def test_entries_have_the_haar_distribution(generator):
+    """A coordinate x of a uniform unit vector of R^m has x² ~ Beta(½, (m − 1)/2) and a random sign, in every column."""
+    frames = haar_frames(M, 3, 4000, generator)
+    for column in range(3):
+        x = frames[:, 0, column]
+        assert stats.kstest(x**2, stats.beta(0.5, (M - 1) / 2).cdf).pvalue > 1e-3
+        assert stats.binomtest(int((x > 0).sum()), x.size).pvalue > 1e-3
+
+
+def test_the_sign_rule_is_needed(generator):
+    """Without it LAPACK's QR of a normal matrix gives the first entry always the same sign."""
+    raw, _ = np.linalg.qr(generator.standard_normal((500, M, 3)))
+    assert stats.binomtest(int((raw[:, 0, 0] > 0).sum()), 500).pvalue < 1e-6
+
+
+def test_frames_are_invariant_under_rotation_from_either_side(generator):
+    frames = haar_frames(M, 3, 4000, generator)
+    left, right = haar_frames(M, M, 1, generator)[0], haar_frames(3, 3, 1, generator)[0]
+    turned = left @ haar_frames(M, 3, 4000, generator) @ right
+    for i, j in ((0, 0), (2, 1), (5, 2)):
+        assert stats.ks_2samp(frames[:, i, j], turned[:, i, j]).pvalue > 1e-3
+    # and jointly: off-diagonal products of two columns
+    assert stats.ks_2samp(frames[:, 0, 0] * frames[:, 1, 1], turned[:, 0, 0] * turned[:, 1, 1]).pvalue > 1e-3
+
+
+def test_mean_projector_holds_for_haar_and_fails_for_a_tilted_sampler(generator):
+    frames = haar_frames(M, R, TRIALS, generator)
+    assert rotational_invariance(frames).verdict == "holds"
+    tilted = generator.standard_normal((TRIALS, M, R)) * np.array([1.5, 1, 1, 1, 1, 1])[:, None]
+    assert rotational_invariance(np.linalg.qr(tilted)[0]).verdict == "violated"
+
+
+# -- lemmas, by hand ----------------------------------------------------------------------------------------------------
+
+
+def test_diagonal_ideal_by_hand():
+    ideal = np.zeros((3, 5))
+    np.fill_diagonal(ideal, (3.0, 2.0, 1.0))  # energies 9, 4, 1
+    first = np.eye(3)[:, :1]
+    assert kept_share(first, ideal) == pytest.approx(9 / 14)
+    assert kept_share(-7.0 * first, ideal) == pytest.approx(9 / 14)  # scale does not matter
+    assert kept_share(np.eye(5)[:, 1:3], ideal.T) == pytest.approx(5 / 14)
+    assert top_share(ideal, 2) == pytest.approx(13 / 14)
+
+
+def test_a_deficient_basis_counts_only_what_it_spans():
+    ideal = np.eye(3)
+    assert kept_share(np.array([[1.0, 2.0], [0, 0], [0, 0]]), ideal) == pytest.approx(1 / 3)
+    assert kept_share(np.zeros((3, 2)), ideal) == 0.0
+
+
+def test_lemmas_hold_against_the_solver(generator):
+    statements = projection_lemmas(generator.standard_normal((M, D)), R, generator)
+    assert len(statements) == 4
+    assert {statement.verdict for statement in statements} == {"holds"}
+
+
+def test_lemmas_fail_for_a_basis_that_is_not_orthonormal(generator, monkeypatch):
+    """The lemma is on orthonormal U: with skewed columns UᵀP* is not the minimiser, and the check sees it."""
+    from slimprompt.paper.theory import asymmetry
+
+    monkeypatch.setattr(asymmetry, "haar_frames", lambda n, r, trials, g: g.standard_normal((trials, n, r)))
+    statements = asymmetry.projection_lemmas(generator.standard_normal((M, D)), R, generator)
+    assert {statement.verdict for statement in statements} == {"violated"}
+
+
+# -- the theorem --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ideal", ["spread", "one token"])
+def test_theorem_and_corollary_hold(generator, ideal):
+    token, embedding = curves(generator, ideal)
+    np.testing.assert_allclose(token.samples[:, -1], 0, atol=1e-12)  # r = m: B is complete
+    statements = asymmetry_statements(token, embedding, R)
+    assert [statement.predicted for statement in statements[:2]] == [1 - R / M, 1 - R / D]
+    assert set(verdicts(statements).values()) == {"holds"}
+
+
+def test_one_token_ideal_has_the_beta_distribution(generator):
+    """P* in one token: the kept share is the squared length of a projected unit vector, Beta(r/2, (m − r)/2)."""
+    token, _ = curves(generator, "one token")
+    kept = 1 - token.samples[:, R - 1]
+    assert stats.kstest(kept, stats.beta(R / 2, (M - R) / 2).cdf).pvalue > 1e-3
+
+
+def test_theorem_fails_with_a_wrong_constant(generator):
+    token, embedding = curves(generator)
+    wrong = asymmetry_statements(replace(token, dimension=M + 1), embedding, R)  # 1 − r/(m + 1)
+    assert verdicts(wrong)["Residual, random B fixed"] == "violated"
+    assert verdicts(wrong)["Residual ratio"] == "violated"
+    assert verdicts(wrong)["Both formulas at every r"] == "violated"
+    assert verdicts(wrong)["Residual, random A fixed"] == "holds"
+
+
+def test_order_fails_when_the_sides_are_exchanged(generator):
+    token, embedding = curves(generator)
+    assert verdicts(asymmetry_statements(embedding, token, R))["Fixing B loses less"] == "violated"
+
+
+def test_theorem_fails_for_bases_that_are_not_uniform(generator):
+    """Coordinate axes instead of random directions, and P* in the first token: everything or nothing is kept."""
+    token, embedding = curves(generator, "one token")
+    favoured = np.zeros((TRIALS, M))
+    favoured[::3] = 1.0  # the first axis is chosen in two of three draws, not in r of m
+    biased = replace(token, samples=favoured)
+    assert verdicts(asymmetry_statements(biased, embedding, R))["Residual, random B fixed"] == "violated"
+
+
+def test_the_corollarys_word(generator):
+    token, embedding = curves(generator)
+    found = verdicts(corollary_wording(token, embedding, R))
+    assert found["Share kept, random B fixed"] == found["Share kept, random A fixed"] == "holds"
+    assert found["Corollary to the letter, random B fixed"] == "violated"
+    assert found["Corollary to the letter, random A fixed"] == "violated"
+
+
+def test_kept_and_removed_agree_at_half_the_tokens(generator):
+    """r = m/2 is the one case in which "removes r/m" is right for B."""
+    token, embedding = curves(generator)
+    assert verdicts(corollary_wording(token, embedding, M // 2))["Corollary to the letter, random B fixed"] == "holds"
+
+
+# -- bases in use -------------------------------------------------------------------------------------------------------
+
+
+def test_start_bases_are_those_of_a_run():
+    p0 = initial_context(M, D, 3).double().numpy()
+    bases = start_bases(p0, R, 3)
+    for name, basis in bases.items():
+        prompt = start_prompt("fixed-B", width=D, seed=3, n_ctx=M, rank=R, basis=name)
+        np.testing.assert_allclose(basis, prompt.B.detach().numpy(), rtol=1e-5)
+    fixed_a = start_prompt("fixed-A", width=D, seed=3, n_ctx=M, rank=R, basis="svd")
+    np.testing.assert_allclose(start_coefficients(p0, R), fixed_a.A.detach().numpy(), rtol=1e-5)
+
+
+def test_gaussian_and_orthogonal_of_a_seed_span_the_same_space():
+    p0 = initial_context(M, D, 3).double().numpy()
+    bases = start_bases(p0, R, 3)
+    assert kept_share(bases["gaussian"], bases["orthogonal"]) == pytest.approx(1.0)
+
+
+def test_bases_in_use_keep_what_a_random_one_keeps():
+    shares = kept_by_start_bases(M, D, R, range(150))
+    statements = start_basis_statements(shares)
+    assert {statement.verdict for statement in statements} == {"holds"}
+    wrong = [replace(kept, predicted=kept.predicted * 1.2) for kept in shares if kept.target == "independent"]
+    assert {statement.verdict for statement in start_basis_statements(wrong)} == {"violated"}
+
+
+def test_svd_basis_keeps_the_largest_share_of_p0():
+    (kept,) = [
+        one for one in kept_by_start_bases(M, D, R, [4]) if (one.basis, one.side, one.target) == ("svd", "token", "P0")
+    ]
+    assert kept.values[0] == pytest.approx(top_share(initial_context(M, D, 4).double().numpy(), R), rel=1e-5)

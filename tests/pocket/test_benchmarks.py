@@ -1,0 +1,253 @@
+import hashlib
+import json
+from itertools import combinations, product
+
+import numpy as np
+import open_clip
+import pytest
+from PIL import Image
+
+from slimprompt.errors import InputError
+from slimprompt.pocket.benchmarks import (
+    HELD_OUT_STYLES,
+    PICTURE_SIZE,
+    POCKET_BENCHMARKS,
+    draw_benchmark,
+    held_out,
+    seen_scene,
+    seen_style,
+)
+from slimprompt.pocket.captions import (
+    FILLERS,
+    MEDIUM_WORDS,
+    MODIFIER_WORDS,
+    NEUTRAL_NOUNS,
+    caption,
+    class_name,
+    vocabulary,
+)
+from slimprompt.pocket.images import (
+    BACKGROUNDS,
+    COLOURS,
+    MEDIA,
+    MODIFIERS,
+    OUTLINES,
+    SIZES,
+    TEXTURES,
+    Scene,
+    Style,
+    draw,
+)
+
+SCENE = Scene("square", "red", "plain", "large", "snow")
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def context_length_tokens(texts: list[str]) -> np.ndarray:
+    return open_clip.get_tokenizer("ViT-B-32")(texts, 77).numpy()
+
+
+# Pictures
+
+
+def test_a_picture_is_a_function_of_scene_style_size_and_seed() -> None:
+    for medium, modifier in product(MEDIA, [None, *MODIFIERS]):
+        style = Style(medium, frozenset({modifier} if modifier else ()))
+        picture = draw(SCENE, style, 40, rng(3))
+        assert picture.shape == (40, 40, 3)
+        assert picture.dtype == np.uint8
+        assert np.array_equal(picture, draw(SCENE, style, 40, rng(3)))
+        assert not np.array_equal(picture, draw(SCENE, style, 40, rng(4)))
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_the_centre_of_a_large_plain_square_has_the_colour_it_is_named_for(colour: str) -> None:
+    picture = draw(Scene("square", colour, "plain", "large", "wood"), Style(), 64, rng(1))
+    centre = picture[28:36, 28:36].reshape(-1, 3).mean(0) / 255
+    distance = {name: float(np.abs(centre - value).sum()) for name, value in COLOURS.items()}
+    assert min(distance, key=distance.__getitem__) == colour
+
+
+def test_shapes_and_textures_differ_in_more_than_a_few_pixels() -> None:
+    scenes = [Scene(shape, "red", "plain", "large", "snow") for shape in OUTLINES]
+    scenes += [Scene("square", "red", texture, "large", "snow") for texture in TEXTURES if texture != "plain"]
+    pictures = [draw(scene, Style("cartoon"), 48, rng(2)).astype(int) for scene in scenes]
+    for one, other in combinations(pictures, 2):
+        assert (np.abs(one - other).max(-1) > 60).mean() > 0.04
+
+
+def test_sizes_are_ordered() -> None:
+    def red(size: str) -> float:
+        picture = draw(Scene("circle", "red", "plain", size, "snow"), Style(), 64, rng(5)).astype(int)
+        return float(((picture[..., 0] - picture[..., 2]) > 60).mean())
+
+    assert red("small") < red("medium") < red("large")
+
+
+def test_modifiers_do_what_their_names_say() -> None:
+    def drawn(*modifiers: str) -> np.ndarray:
+        return draw(SCENE, Style("photo", frozenset(modifiers)), 64, rng(7)).astype(float)
+
+    def roughness(picture: np.ndarray) -> float:
+        return float(np.abs(np.diff(picture, axis=1)).mean())
+
+    plain = drawn()
+    assert np.abs(drawn("negative") - (255 - plain)).max() <= 1
+    assert drawn("dark").mean() < 0.5 * plain.mean()
+    assert drawn("faded").std() < 0.5 * plain.std()
+    assert roughness(drawn("blurry")) < roughness(plain) < roughness(drawn("noisy"))
+    assert (np.diff(drawn("pixelated"), axis=1) == 0).mean() > 0.5 > (np.diff(plain, axis=1) == 0).mean()
+
+
+# What pre-training sees and what it does not
+
+
+def test_a_fifth_of_the_combinations_is_held_out_but_every_pair_of_properties_is_seen() -> None:
+    every = list(product(OUTLINES, COLOURS, TEXTURES))
+    seen = [combination for combination in every if not held_out(*combination)]
+    assert len(seen) / len(every) == pytest.approx(0.8, abs=0.005)
+    for a, b in combinations(range(3), 2):
+        assert len({(c[a], c[b]) for c in seen}) == len({(c[a], c[b]) for c in every})
+
+
+def test_pre_training_draws_never_meet_a_benchmark() -> None:
+    generator = rng()
+    scenes = [seen_scene(generator) for _ in range(3000)]
+    styles = [seen_style(generator) for _ in range(3000)]
+    used = {(c.shape, c.colour, c.texture) for b in POCKET_BENCHMARKS.values() for c in b.classes}
+    assert not used & {(s.shape, s.colour, s.texture) for s in scenes}
+    assert not HELD_OUT_STYLES & set(styles)
+    assert {s.shape for s in scenes} == set(OUTLINES)
+    assert {s.medium for s in styles} == set(MEDIA)
+    assert {m for s in styles for m in s.modifiers} == set(MODIFIERS)
+
+
+# Captions
+
+
+def test_captions_say_nothing_untrue() -> None:
+    generator = rng()
+    meaning = {word: (field, value) for field, value, word in _meanings()}
+    mentioned = dict.fromkeys(("shape", "colour", "texture", "size", "background", "medium", "modifiers"), 0)
+    for _ in range(1500):
+        scene, style = seen_scene(generator), seen_style(generator)
+        for word in caption(scene, style, generator).strip(".").replace(",", " ").split():
+            if word in meaning:
+                field, value = meaning[word]
+                mentioned[field] += 1
+                if field == "modifiers":
+                    assert value in style.modifiers
+                else:
+                    assert value == (style.medium if field == "medium" else getattr(scene, field))
+    assert min(mentioned.values()) > 300
+
+
+def _meanings() -> list[tuple[str, str, str]]:
+    """(field, value, word) for every word with a meaning."""
+    found = [("shape", shape, word) for shape in OUTLINES for word in shape.split()]
+    for field, table in (("colour", COLOURS), ("texture", TEXTURES), ("size", SIZES), ("background", BACKGROUNDS)):
+        found += [(field, word, word) for word in table]
+    found += [("medium", medium, word) for medium, words in MEDIUM_WORDS.items() for word in words]
+    return found + [("modifiers", modifier, word) for modifier, words in MODIFIER_WORDS.items() for word in words]
+
+
+def test_every_word_has_one_meaning() -> None:
+    words = [word for _, _, word in _meanings()] + [*FILLERS, *NEUTRAL_NOUNS]
+    assert len(words) == len(set(words))
+
+
+def test_a_name_follows_up_to_26_tokens_of_context_and_fits_the_models() -> None:
+    generator = rng()
+    texts = [caption(seen_scene(generator), seen_style(generator), generator) for _ in range(2000)]
+    tokens = context_length_tokens(texts)
+    length = tokens.argmax(1) + 1
+    assert length.max() <= 48
+    colour = open_clip.get_tokenizer("ViT-B-32").encode("purple")[0]
+    places = {int(place) for row in tokens for place in np.flatnonzero(row == colour)}
+    assert set(range(17, 26)) <= places  # where a class name stands behind 16 context vectors
+
+
+def test_the_vocabulary_covers_captions_and_class_names() -> None:
+    generator = rng(1)
+    texts = [caption(seen_scene(generator), seen_style(generator), generator) for _ in range(500)]
+    for benchmark in POCKET_BENCHMARKS.values():
+        templates = (*benchmark.templates, benchmark.style_template)
+        texts += [template.format(name) for template in templates for name in benchmark.class_names]
+    assert set(np.unique(context_length_tokens(texts))) <= set(np.unique(context_length_tokens(vocabulary())))
+
+
+def test_class_names_leave_plain_unspoken() -> None:
+    assert class_name(SCENE) == "red square"
+    assert class_name(Scene("fish", "blue", "dotted", "small", "sand"), size=True, background=True) == (
+        "small dotted blue fish on sand"
+    )
+
+
+# Benchmarks
+
+
+def test_benchmarks_have_their_own_style_and_20_to_60_held_out_classes_with_ragged_names() -> None:
+    assert len(POCKET_BENCHMARKS) >= 5
+    assert len(HELD_OUT_STYLES) == len(POCKET_BENCHMARKS)
+    for name, benchmark in POCKET_BENCHMARKS.items():
+        names = benchmark.class_names
+        assert name == benchmark.name
+        assert 20 <= len(names) == len(set(names)) <= 60
+        assert all(held_out(c.shape, c.colour, c.texture) for c in benchmark.classes)
+        assert len({(c.shape, c.colour, c.texture) for c in benchmark.classes}) == len(names)
+        assert len({len(words.split()) for words in names}) >= 3
+        assert benchmark.train >= 16
+        assert benchmark.val >= 4
+        assert benchmark.test >= 20
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory):
+    return draw_benchmark("pocket-negative", tmp_path_factory.mktemp("pocket"))
+
+
+def test_a_drawn_benchmark_has_the_stated_counts_and_files(drawn) -> None:
+    benchmark = POCKET_BENCHMARKS["pocket-negative"]
+    split = json.loads((drawn / "split.json").read_text())
+    assert list(split) == ["train", "val", "test"]
+    paths = [path for items in split.values() for path, _, _ in items]
+    assert len(paths) == len(set(paths)) == len(list((drawn / "images").rglob("*.png")))
+    for part in split:
+        labels = [label for _, label, _ in split[part]]
+        assert [labels.count(c) for c in range(20)] == [getattr(benchmark, part)] * 20
+        assert all(benchmark.class_names[label] == name for _, label, name in split[part])
+    assert all((drawn / "images" / path).is_file() for path in paths)
+    assert PICTURE_SIZE > 48
+    assert [p.name for p in drawn.parent.iterdir()] == [drawn.name]  # no temporary folder is left
+
+
+def test_the_files_hold_the_benchmarks_pictures(drawn) -> None:
+    benchmark = POCKET_BENCHMARKS["pocket-negative"]
+    for part, numbers in benchmark.numbers.items():
+        path = f"{benchmark.class_names[3].replace(' ', '_')}/{numbers[0]:03d}.png"
+        assert [path, 3, benchmark.class_names[3]] in json.loads((drawn / "split.json").read_text())[part]
+        assert np.array_equal(np.asarray(Image.open(drawn / "images" / path)), benchmark.picture(3, numbers[0]))
+
+
+def test_drawing_again_gives_the_same_bytes(drawn, tmp_path) -> None:
+    def digest(folder) -> str:
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        content = b"".join(str(path.relative_to(folder)).encode() + path.read_bytes() for path in files)
+        return hashlib.sha256(content).hexdigest()
+
+    assert digest(draw_benchmark("pocket-negative", tmp_path / "new" / "root")) == digest(drawn)
+
+
+def test_a_benchmark_that_is_there_is_left_alone(drawn) -> None:
+    before = (drawn / "split.json").stat().st_mtime_ns
+    assert draw_benchmark("pocket-negative", drawn.parent) == drawn
+    assert (drawn / "split.json").stat().st_mtime_ns == before
+
+
+def test_an_unknown_benchmark_is_named_with_the_known_ones(tmp_path) -> None:
+    with pytest.raises(InputError, match="did you mean 'pocket-sketch'"):
+        draw_benchmark("pocket-sketsh", tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+import torch
+
+from slimprompt import InputError, start_prompt
+from slimprompt.prompts.start import balanced_svd, gaussian_basis, initial_context, least_squares, orthogonal_basis
+
+M, D, R = 16, 64, 4
+
+
+@pytest.fixture
+def p0():
+    return initial_context(M, D, seed=7)
+
+
+def test_p0_has_the_paper_s_spread():
+    sample = initial_context(16, 4096, seed=1)
+    assert abs(sample.std().item() - 0.02) < 2e-4
+    assert abs(sample.mean().item()) < 3e-4
+
+
+def test_every_variant_of_a_seed_starts_from_the_same_p0(p0):
+    assert torch.equal(start_prompt("dense", width=D, seed=7).A.detach(), p0)
+    b, a = balanced_svd(p0, R)
+    joint = start_prompt("joint", width=D, seed=7, rank=R)
+    assert torch.equal(joint.B.detach(), b)
+    assert torch.equal(joint.A.detach(), a)
+    assert not torch.equal(start_prompt("dense", width=D, seed=8).A, start_prompt("dense", width=D, seed=7).A)
+    assert not torch.equal(start_prompt("dense", width=D, seed=0).A, start_prompt("dense", width=D, seed=7).A)
+
+
+def test_balanced_svd_is_the_best_rank_r_approximation(p0):
+    b, a = balanced_svd(p0, R)
+    u, s, vt = np.linalg.svd(p0.double().numpy(), full_matrices=False)
+    best = (u[:, :R] * s[:R]) @ vt[:R]
+    np.testing.assert_allclose((b @ a).numpy(), best, atol=1e-6)
+    torch.testing.assert_close(b.T @ b, a @ a.T)  # balanced
+
+
+def test_norms_match_the_svd_basis(p0):
+    norm = balanced_svd(p0, R)[0].norm()
+    for rule in (gaussian_basis, orthogonal_basis):
+        torch.testing.assert_close(rule(p0, R, torch.Generator().manual_seed(1)).norm(), norm)
+
+
+def test_orthogonal_basis_has_orthogonal_columns_of_equal_length(p0):
+    basis = orthogonal_basis(p0, R, torch.Generator().manual_seed(1))
+    gram = basis.T @ basis
+    torch.testing.assert_close(gram, gram[0, 0] * torch.eye(R), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("basis", ["svd", "gaussian", "orthogonal", "learned"])
+def test_fixed_basis_starts_at_the_projection_of_p0(p0, basis):
+    trained = (torch.randn(M, R), torch.randn(R, D))
+    prompt = start_prompt("fixed-B", width=D, seed=7, rank=R, basis=basis, trained=trained)
+    solution = np.linalg.lstsq(prompt.B.detach().double().numpy(), p0.double().numpy(), rcond=None)[0]
+    np.testing.assert_allclose(prompt.A.detach().numpy(), solution, rtol=1e-3, atol=1e-5)
+    if basis == "learned":
+        assert torch.equal(prompt.B.detach(), trained[0])
+    assert prompt.trains == "A"
+
+
+def test_least_squares_residual_is_orthogonal_to_the_basis(p0):
+    basis = gaussian_basis(p0, R, torch.Generator().manual_seed(1))
+    residual = p0 - basis @ least_squares(basis, p0)
+    assert (basis.T @ residual).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(("variant", "frozen", "own"), [("fixed-B", "B", "A"), ("fixed-A", "A", "B")])
+def test_transfer_replaces_the_frozen_factor_and_fits_nothing(p0, variant, frozen, own):
+    start = dict(zip("BA", balanced_svd(p0, R), strict=True))
+    source = (torch.randn(M, R), torch.randn(R, D))
+    prompt = start_prompt(variant, width=D, seed=7, rank=R, basis="source", trained=source)
+    assert torch.equal(getattr(prompt, frozen).detach(), dict(zip("BA", source, strict=True))[frozen])
+    assert torch.equal(getattr(prompt, own).detach(), start[own])
+    control = start_prompt(variant, width=D, seed=7, rank=R, basis="random")
+    assert torch.equal(getattr(control, own).detach(), start[own])
+    assert not torch.allclose(getattr(control, frozen), start[frozen])
+    other = balanced_svd(initial_context(M, D, 7, "random control"), R)
+    assert torch.equal(getattr(control, frozen).detach(), dict(zip("BA", other, strict=True))[frozen])
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"variant": "joint", "rank": 0}, "between 1 and"),
+        ({"variant": "joint", "rank": 17}, "between 1 and"),
+        ({"variant": "joint"}, "needs a rank"),
+        ({"variant": "fixed-B", "rank": 4, "basis": "orthgonal"}, "did you mean 'orthogonal'"),
+        ({"variant": "fixed-A", "rank": 4, "basis": "gaussian"}, "unknown basis for fixed-A"),
+        ({"variant": "fixed-B", "rank": 4, "basis": "learned"}, "finished joint run"),
+        ({"variant": "fixed-b"}, "did you mean 'fixed-B'"),
+    ],
+)
+def test_bad_input(kwargs, message):
+    with pytest.raises(InputError, match=message):
+        start_prompt(**kwargs, width=D, seed=1)
