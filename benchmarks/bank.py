@@ -49,17 +49,17 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as name:
         paths = draw(Path(name), options.images, options.size)
-        backbone.encode_images(torch.stack([backbone.test_view(open_image(path)) for path in paths[:32]]))  # warm up
+        backbone.encode_images(torch.stack([backbone.eval_view(open_image(path)) for path in paths[:32]]))  # warm up
 
         start = time.perf_counter()
         for first in range(0, len(paths), 32):
             backbone.encode_images(
-                torch.stack([backbone.test_view(open_image(path)) for path in paths[first : first + 32]])
+                torch.stack([backbone.eval_view(open_image(path)) for path in paths[first : first + 32]])
             )
         plain = time.perf_counter() - start
 
         start = time.perf_counter()
-        pixels = torch.stack([backbone.test_view(open_image(path)) for path in paths[:32]])
+        pixels = torch.stack([backbone.eval_view(open_image(path)) for path in paths[:32]])
         for _ in range(0, len(paths), 32):
             backbone.encode_images(pixels)
         encoding = time.perf_counter() - start

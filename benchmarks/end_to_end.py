@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from slimprompt import SharedPrefixTextEncoder, load_backbone, start_prompt
 from slimprompt.allocator import keep_freed_memory
-from slimprompt.images.views import random_view
+from slimprompt.images.views import train_view
 from slimprompt.text.encoder import full_pass_encoder
 from slimprompt.training.loop import train
 from slimprompt.training.recipe import RECIPES
@@ -56,7 +56,7 @@ def main() -> None:
     backbone = load_backbone("ViT-B-16", "random:0", device="cpu", quick_gelu=True)
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8))
     paper, fast = RECIPES["paper"], RECIPES["fast"]
-    fast_views = len(fast.views_of(0))
+    fast_views = len(fast.views_at(0))
     results = []
     for n_classes in options.classes:
         n_images = n_classes * options.shots
@@ -74,7 +74,7 @@ def main() -> None:
 
         def image_batch(size: int = 32) -> torch.Tensor:
             return backbone.encode_images(
-                torch.stack([random_view(picture, backbone.preprocess, seed) for seed in range(size)])
+                torch.stack([train_view(picture, backbone.preprocess, seed) for seed in range(size)])
             )
 
         batch = image_batch()

@@ -46,7 +46,7 @@ def main() -> None:
     text = seconds(lambda: classifier.set_prompt(backbone, prompt, names(options.classes)))
     with tempfile.TemporaryDirectory() as folder:
         paths = draw(Path(folder), options.images, 400)
-        pixels = torch.stack([backbone.test_view(open_image(path)) for path in paths[:32]])
+        pixels = torch.stack([backbone.eval_view(open_image(path)) for path in paths[:32]])
         tower = whole = float("inf")
         for _ in range(3):
             tower = min(tower, seconds(lambda: [backbone.encode_images(pixels) for _ in range(0, len(paths), 32)]))

@@ -47,8 +47,10 @@ def task(text: str, backbone: str, benchmark: str, split: str, shots: int, seed:
 
     from slimprompt import SharedPrefixTextEncoder, start_prompt
     from slimprompt.data import base_new, few_shot, load_benchmark
-    from slimprompt.training.evaluation import accuracy, harmonic_mean
-    from slimprompt.training.loop import fit_prompts, view_names
+    from slimprompt.methods.prompt_learning import learn_prompts
+    from slimprompt.methods.task import Task
+    from slimprompt.training.evaluation import accuracy
+    from slimprompt.training.metrics import harmonic_mean
 
     images, recipe = bank(backbone), recipe_of(text)
     whole = load_benchmark(benchmark)
@@ -64,10 +66,10 @@ def task(text: str, backbone: str, benchmark: str, split: str, shots: int, seed:
         metric: SharedPrefixTextEncoder(images.backbone, part.class_names, 16) for metric, part in parts.items()
     }
     encoder = next(iter(encoders.values()))
-    views = [name for epoch in view_names(recipe, seed) for name in epoch]
-    images.build(pictures, list(dict.fromkeys(views)))
+    few = Task(images, pictures, labels, train.class_names, seed)
+    few.encode(recipe)
     started = time.process_time()
-    curves = fit_prompts(prompts, images, pictures, labels, encoder, recipe, seed=seed)
+    curves = [learned.curve for learned in learn_prompts(few, prompts, recipe, make_encoder=lambda *_: encoder)]
     seconds = (time.process_time() - started) / len(prompts)
     rows = []
     for variant, prompt, curve in zip(VARIANTS, prompts, curves, strict=True):

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw
 from safetensors.torch import save_file
 
 from slimprompt.clip.backbone import Backbone, load_backbone
-from slimprompt.lab.run import Execution
+from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.spec import RunSpec
 from slimprompt.paper.studies import Grid, make_grid
 
@@ -121,8 +121,8 @@ def collections(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture
-def execution(tmp_path: Path) -> Execution:
-    return Execution(runs=tmp_path / "runs", device="cpu")
+def environment(tmp_path: Path) -> RunEnvironment:
+    return RunEnvironment(runs=tmp_path / "runs", device="cpu")
 
 
 @pytest.fixture

@@ -141,7 +141,7 @@ def test_a_failed_save_leaves_nothing(classifier, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("slimprompt.classifier.save_file", full)
+    monkeypatch.setattr("slimprompt.classifier.publish", full)
     with pytest.raises(InputError, match="No space left on device"):
         classifier.save(tmp_path / "prompt")
     assert list(tmp_path.iterdir()) == []

@@ -9,11 +9,12 @@ from torch.nn import functional as F
 from slimprompt import FeatureBank, InputError, PromptClassifier, Recipe, load_backbone, start_prompt
 from slimprompt.coop import import_coop, read_coop_checkpoint
 from slimprompt.images.files import open_image
-from slimprompt.images.views import random_view
+from slimprompt.images.views import train_view
+from slimprompt.methods.prompt_learning import learn_prompts
+from slimprompt.methods.task import Task
 from slimprompt.seeds import stream_seed
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 from slimprompt.training.evaluation import accuracy
-from slimprompt.training.loop import fit_prompts
 from tests.conftest import TINY, draw
 
 COLOURS = ["red", "green", "blue", "dark orange", "light_sea_green"]
@@ -62,8 +63,8 @@ def test_dense_training_is_coop_s(tiny, tmp_path):
     prompt = start_prompt("dense", width=32, seed=seed, n_ctx=6)
     context = prompt().detach().clone()
     bank = FeatureBank(tiny)
-    encoder = SharedPrefixTextEncoder(tiny, COLOURS, 6)
-    (curve,) = fit_prompts([prompt], bank, paths, labels, encoder, recipe, seed=seed)
+    (learned,) = learn_prompts(Task(bank, paths, labels, tuple(COLOURS), seed), [prompt], recipe)
+    curve = learned.curve
 
     plain = PlainCoOp(load_backbone(TINY, seed=0, device="cpu").model, tiny.tokenizer, COLOURS, context)
     optimizer = torch.optim.SGD([plain.ctx], lr=0.02, momentum=0.9, weight_decay=5e-4)
@@ -78,7 +79,7 @@ def test_dense_training_is_coop_s(tiny, tmp_path):
         for batch in (permutation[:20], permutation[20:40]):
             seeds = [stream_seed(0, "view", f"{seed}/{epoch}", bank._hash(paths[i])) for i in batch]
             images = torch.stack(
-                [random_view(pictures[i], tiny.preprocess, s) for i, s in zip(batch, seeds, strict=True)]
+                [train_view(pictures[i], tiny.preprocess, s) for i, s in zip(batch, seeds, strict=True)]
             )
             loss = F.cross_entropy(plain(images), target[batch])
             optimizer.zero_grad()
@@ -89,7 +90,7 @@ def test_dense_training_is_coop_s(tiny, tmp_path):
         assert curve[epoch].loss == pytest.approx(np.mean(losses), rel=1e-4)
     assert steps >= 50
     torch.testing.assert_close(prompt().detach(), plain.ctx.detach(), rtol=1e-3, atol=1e-4)
-    test = torch.stack([tiny.test_view(picture) for picture in pictures])
+    test = torch.stack([tiny.eval_view(picture) for picture in pictures])
     theirs = 100 * (plain(test).argmax(1) == target).double().mean().item()
     text = SharedPrefixTextEncoder(tiny, COLOURS, 6)(prompt())
     assert accuracy(bank.features(paths), text, target) == pytest.approx(theirs)

@@ -31,7 +31,7 @@ from rich.table import Table
 from safetensors.torch import save_file
 from torch import Tensor
 
-from slimprompt.pocket.benchmarks import PICTURE_SIZE, POCKET_BENCHMARKS, seen_scene, seen_style
+from slimprompt.pocket.benchmarks import IMAGE_SIZE, POCKET_BENCHMARKS, seen_scene, seen_style
 from slimprompt.pocket.captions import caption, vocabulary
 from slimprompt.pocket.images import Scene, Style, draw
 from slimprompt.seeds import stream_seed
@@ -66,12 +66,12 @@ def scene_and_style(seed: int, index: int) -> tuple[Scene, Style, np.random.Gene
     return seen_scene(rng), seen_style(rng), rng
 
 
-def pretraining_picture(seed: int, index: int, size: int) -> Pictures:
-    """Picture `index`, (size, size, 3): drawn like a benchmark's and, every second time, cropped a little."""
+def pretraining_image(seed: int, index: int, size: int) -> Pictures:
+    """ImageSource `index`, (size, size, 3): drawn like a benchmark's and, every second time, cropped a little."""
     scene, style, rng = scene_and_style(seed, index)
-    image = Image.fromarray(draw(scene, style, PICTURE_SIZE, rng))
-    side = PICTURE_SIZE * (rng.uniform(0.7, 1.0) if rng.random() < 0.5 else 1.0)
-    left, top = rng.uniform(0, PICTURE_SIZE - side), rng.uniform(0, PICTURE_SIZE - side)
+    image = Image.fromarray(draw(scene, style, IMAGE_SIZE, rng))
+    side = IMAGE_SIZE * (rng.uniform(0.7, 1.0) if rng.random() < 0.5 else 1.0)
+    left, top = rng.uniform(0, IMAGE_SIZE - side), rng.uniform(0, IMAGE_SIZE - side)
     box = (left, top, left + side, top + side)
     return np.asarray(image.resize((size, size), Image.Resampling.BICUBIC, box=box))
 
@@ -80,7 +80,7 @@ def _draw_range(job: tuple[Path, int, int, int, int, int]) -> int:
     path, total, size, seed, start, stop = job
     pictures = np.memmap(path, np.uint8, "r+", shape=(total, size, size, 3))
     for index in range(start, stop):
-        pictures[index] = pretraining_picture(seed, index, size)
+        pictures[index] = pretraining_image(seed, index, size)
     return stop - start
 
 

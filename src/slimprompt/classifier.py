@@ -1,33 +1,32 @@
-"""PromptClassifier: a low-rank prompt on a frozen CLIP, with the manners of a scikit-learn estimator."""
+"""PromptClassifier: a low-rank prompt on a frozen CLIP, following scikit-learn's conventions."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from slimprompt import __version__
 from slimprompt.clip.backbone import Backbone, load_backbone
-from slimprompt.errors import InputError, unknown
-from slimprompt.images.bank import FeatureBank, Picture, encode_pictures
+from slimprompt.errors import InputError
+from slimprompt.images.bank import FeatureBank, ImageSource, encode_eval_views
+from slimprompt.methods.prompt_learning import learn_prompts
+from slimprompt.methods.task import Task
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.start import start_prompt
+from slimprompt.prompts.variants import VARIANTS
+from slimprompt.storage import draft_folder, publish, sha256
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 from slimprompt.training.evaluation import class_scores
-from slimprompt.training.loop import fit_prompts
-from slimprompt.training.recipe import RECIPES, Recipe
+from slimprompt.training.recipe import Recipe, make_recipe
 
 FACTORS_FILE, DESCRIPTION_FILE = "prompt.safetensors", "prompt.json"
 _FORMAT = 1
@@ -36,12 +35,41 @@ _FORMAT = 1
 class PromptClassifier(ClassifierMixin, BaseEstimator):
     """Classify images by `argmax_k cos(image, text(B A, name of class k))`, with B A learned from a few images per class.
 
-    backbone: a loaded `Backbone`, or a name for `load_backbone` (then with `pretrained`, `device` and `precision`).
-    variant: "fixed-B" (train A over a fixed token basis), "dense" (CoOp), "joint" or "fixed-A".
-    rank, basis: of the factorisation; a dense prompt has neither. n_ctx: context tokens. position: of the class name.
-    recipe: a name ("fast", "paper") or a `Recipe`. seed: of everything random. cache: keep image features on disk.
+    Images are paths or PIL images; labels are class names, which become part of the prompt.
 
-    Images are paths or PIL images; labels are class names, which is what the prompt is read with.
+    Parameters
+    ----------
+    backbone
+        A loaded `Backbone`, or a name for `load_backbone`, which then also gets `pretrained`, `device` and `precision`.
+    variant
+        "fixed-B" (train A over a fixed token basis), "dense" (CoOp), "joint" or "fixed-A".
+    rank
+        Rank of the factorisation; not used by "dense".
+    basis
+        Where the fixed factor comes from; used by "fixed-B" and "fixed-A".
+    n_ctx
+        Number of context tokens.
+    position
+        Position of the class name: "end", "middle" or "front".
+    recipe
+        How it is trained: "fast", "paper" or a `Recipe`.
+    seed
+        Seed of everything random.
+    device, precision
+        Passed to `load_backbone`.
+    cache
+        Store image features on disk.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        Class names.
+    prompt_ : Prompt
+        The learned prompt.
+    class_features_ : Tensor
+        Class features (n_classes, embed_dim), computed once.
+    curve_ : list of EpochResult
+        Learning curve; only after `fit`.
     """
 
     def __init__(
@@ -73,8 +101,16 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         self.precision = precision
         self.cache = cache
 
-    def fit(self, images: Sequence[Picture], labels: Sequence[str]) -> PromptClassifier:
-        """Learn the prompt from labelled images."""
+    def fit(self, images: Sequence[ImageSource], labels: Sequence[str]) -> PromptClassifier:
+        """Learn the prompt from labelled images.
+
+        Parameters
+        ----------
+        images
+            Paths or PIL images.
+        labels
+            The class name of each image.
+        """
         names = [str(label) for label in labels]
         if len(images) != len(names):
             raise InputError(f"{len(images)} images but {len(names)} labels were given: one label per image is needed")
@@ -83,29 +119,33 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         classes = sorted(set(names))
         if len(classes) < 2:
             raise InputError(f"only one class was given ({classes[0]!r}): a classifier needs at least two")
-        recipe = self._recipe()
+        recipe = make_recipe(self.recipe)
         backbone = self._load_backbone()
         prompt = self.start(backbone)
         bank = FeatureBank(backbone, "default" if self.cache else None)
-        index = {name: label for label, name in enumerate(classes)}
-        encoder = self._encoder(backbone, classes, prompt.n_ctx)
-        (curve,) = fit_prompts([prompt], bank, images, [index[name] for name in names], encoder, recipe, seed=self.seed)
-        self.curve_ = curve
-        return self.set_prompt(backbone, prompt, classes, encoder)
+        task = Task(bank, images, [classes.index(name) for name in names], tuple(classes), self.seed)
+        (learned,) = learn_prompts(task, [prompt], recipe, position=self.position)  # type: ignore[arg-type]
+        self.curve_ = learned.curve
+        return self.set_prompt(backbone, prompt, classes)
 
     def start(self, backbone: Backbone) -> Prompt:
-        """The prompt that training starts from."""
+        """The prompt before training."""
         return start_prompt(
             self.variant,
             width=backbone.text_width,
             seed=self.seed,
             n_ctx=self.n_ctx,
             rank=None if self.variant == "dense" else self.rank,
-            basis=self.basis if self.variant.startswith("fixed") else None,
+            basis=self._basis,
         )
 
+    @property
+    def _basis(self) -> str | None:
+        row = VARIANTS.get(self.variant)
+        return self.basis if row and row.bases else None
+
     def with_classes(self, class_names: Sequence[str]) -> PromptClassifier:
-        """The same prompt reading other class names; nothing is trained."""
+        """The same prompt on other class names; nothing is trained."""
         check_is_fitted(self)
         names = [str(name).strip() for name in class_names]
         repeated = sorted({name for name in names if names.count(name) > 1})
@@ -114,12 +154,12 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         other = PromptClassifier(**self.get_params(deep=False))
         return other.set_prompt(self.backbone_, self.prompt_, names)
 
-    def predict_proba(self, images: Sequence[Picture]) -> np.ndarray:
+    def predict_proba(self, images: Sequence[ImageSource]) -> np.ndarray:
         """Class probabilities (n_images, n_classes), columns as in `classes_`."""
         check_is_fitted(self)
         return self.probabilities(self.encode(images))
 
-    def predict(self, images: Sequence[Picture]) -> np.ndarray:
+    def predict(self, images: Sequence[ImageSource]) -> np.ndarray:
         """The most likely class name of each image."""
         return (
             self.classes_[self.predict_proba(images).argmax(1)]
@@ -127,60 +167,57 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             else np.empty(0, dtype=self.classes_.dtype)
         )
 
-    def encode(self, images: Sequence[Picture]) -> Tensor:
-        """Unit-length image features (n_images, embed_dim) of the test view."""
+    def encode(self, images: Sequence[ImageSource]) -> Tensor:
+        """Unit-length image features (n_images, embed_dim) of the eval view."""
         check_is_fitted(self)
-        return encode_pictures(self.backbone_, images)
+        return encode_eval_views(self.backbone_, images)
 
     def probabilities(self, features: Tensor) -> np.ndarray:
         """softmax(logit_scale · cos) for image features."""
-        logits = self.backbone_.logit_scale * class_scores(features, self.text_features_)
+        logits = self.backbone_.logit_scale * class_scores(features, self.class_features_)
         return logits.double().softmax(1).cpu().numpy()
 
     def save(self, folder: str | Path, *, overwrite: bool = False, **facts: Any) -> Path:
-        """Write `prompt.safetensors` and `prompt.json`, a few KB, whole or not at all; `facts` are kept in the latter."""
+        """Write `prompt.safetensors` and `prompt.json`, a few KB, completely or not at all.
+
+        Parameters
+        ----------
+        folder
+            Where to write.
+        overwrite
+            Replace a saved prompt in that folder.
+        facts
+            Further entries for `prompt.json`.
+        """
         check_is_fitted(self)
         folder = Path(folder)
         check_free(folder, overwrite=overwrite)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        try:
-            save_file(
-                {"A": self.prompt_.A.detach().cpu(), "B": self.prompt_.B.detach().cpu()}, temporary / FACTORS_FILE
-            )
-            description = {
-                "format": _FORMAT,
-                "slimprompt": __version__,
-                "class_names": self.classes_.tolist(),
-                "backbone": {
-                    "name": self.backbone_.name,
-                    "pretrained": self.backbone_.pretrained,
-                    "fingerprint": self.backbone_.fingerprint,
-                },
-                "variant": self.variant,
-                "basis": self.basis if self.variant.startswith("fixed") else None,
-                "trains": self.prompt_.trains,
-                "n_ctx": self.prompt_.n_ctx,
-                "rank": self.prompt_.rank,
-                "position": self.position,
-                "recipe": self._recipe().model_dump(),
-                "seed": self.seed,
-                "factors_sha256": hashlib.sha256((temporary / FACTORS_FILE).read_bytes()).hexdigest(),
-                **facts,
-            }
-            (temporary / DESCRIPTION_FILE).write_text(json.dumps(description, indent=1, ensure_ascii=False) + "\n")
-            os.chmod(temporary, 0o755)
-            replaced = None
-            if folder.exists():
-                replaced = folder.with_name(f".{folder.name}-replaced-{os.getpid()}")
-                folder.rename(replaced)
-            temporary.rename(folder)
-            if replaced is not None:
-                shutil.rmtree(replaced)
-        except OSError as error:
-            raise InputError(f"the prompt could not be written to {folder}: {error}") from None
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        factors = save({"A": self.prompt_.A.detach().cpu(), "B": self.prompt_.B.detach().cpu()})
+        description = {
+            "format": _FORMAT,
+            "slimprompt": __version__,
+            "class_names": self.classes_.tolist(),
+            "backbone": {
+                "name": self.backbone_.name,
+                "pretrained": self.backbone_.pretrained,
+                "fingerprint": self.backbone_.fingerprint,
+            },
+            "variant": self.variant,
+            "basis": self._basis,
+            "trains": self.prompt_.trainable,
+            "n_ctx": self.prompt_.n_ctx,
+            "rank": self.prompt_.rank,
+            "position": self.position,
+            "recipe": make_recipe(self.recipe).model_dump(),
+            "seed": self.seed,
+            "factors_sha256": sha256(factors),
+            **facts,
+        }
+        with draft_folder(folder) as draft:
+            (draft / FACTORS_FILE).write_bytes(factors)
+            text = json.dumps(description, indent=1, ensure_ascii=False) + "\n"
+            (draft / DESCRIPTION_FILE).write_text(text, encoding="utf-8")
+            publish(draft, folder)
         return folder
 
     @classmethod
@@ -194,9 +231,20 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         precision: str = "fp32",
         cache: bool = True,
     ) -> PromptClassifier:
-        """Read a saved prompt and load its backbone, or use the one given; another backbone's weights are refused.
+        """Read a saved prompt and load its backbone; weights other than those it was trained on are refused.
 
-        pretrained: where the weights are on this machine, if not where they were when the prompt was saved.
+        Parameters
+        ----------
+        folder
+            The folder that `save` wrote.
+        backbone
+            A loaded backbone to use.
+        pretrained
+            Tag or file of the weights, if it differs from when the prompt was saved.
+        device, precision
+            Passed to `load_backbone`.
+        cache
+            Store image features on disk.
         """
         folder = Path(folder)
         description, factors = _read(folder)
@@ -229,31 +277,15 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         )
         return classifier.set_prompt(backbone, prompt, description["class_names"])
 
-    def set_prompt(
-        self,
-        backbone: Backbone,
-        prompt: Prompt,
-        class_names: Sequence[str],
-        encoder: SharedPrefixTextEncoder | None = None,
-    ) -> PromptClassifier:
-        """Take over a finished prompt instead of fitting one. encoder: of these class names, if there is one already."""
+    def set_prompt(self, backbone: Backbone, prompt: Prompt, class_names: Sequence[str]) -> PromptClassifier:
+        """Use a finished prompt instead of fitting one."""
         self.backbone_ = backbone
         self.prompt_ = prompt.to(backbone.device)
         self.classes_ = np.array(class_names, dtype=object if not len(class_names) else None)
-        encoder = encoder or self._encoder(backbone, class_names, prompt.n_ctx)
+        encode = SharedPrefixTextEncoder(backbone, class_names, prompt.n_ctx, self.position)  # type: ignore[arg-type]
         with torch.inference_mode():
-            self.text_features_ = encoder(prompt())  # computed once: prediction only runs the image tower
+            self.class_features_ = encode(prompt())  # computed once: prediction only runs the image tower
         return self
-
-    def _encoder(self, backbone: Backbone, class_names: Sequence[str], n_ctx: int) -> SharedPrefixTextEncoder:
-        return SharedPrefixTextEncoder(backbone, class_names, n_ctx, self.position)  # type: ignore[arg-type]
-
-    def _recipe(self) -> Recipe:
-        if isinstance(self.recipe, Recipe):
-            return self.recipe
-        if self.recipe not in RECIPES:
-            raise unknown("recipe", self.recipe, RECIPES)
-        return RECIPES[self.recipe]
 
     def _load_backbone(self) -> Backbone:
         if isinstance(self.backbone, Backbone):
@@ -262,7 +294,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
 
 
 def check_free(folder: Path, *, overwrite: bool) -> None:
-    """Whether a prompt may be written to `folder`; an old prompt is only replaced on request, anything else never."""
+    """Raise an error unless a prompt may be written to `folder`: an old prompt is only replaced on request, other files never."""
     if not folder.exists():
         return
     is_prompt = (folder / DESCRIPTION_FILE).is_file()
@@ -277,7 +309,7 @@ def check_free(folder: Path, *, overwrite: bool) -> None:
 
 
 def saved_description(folder: str | Path) -> dict[str, Any]:
-    """What `prompt.json` of a saved prompt says."""
+    """The content of a saved prompt's `prompt.json`."""
     return _read(Path(folder))[0]
 
 
@@ -293,11 +325,11 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
                 f"{folder} has prompt format {description['format']}; this slimprompt reads format {_FORMAT}: update it"
             )
         data = (folder / FACTORS_FILE).read_bytes()
-        if hashlib.sha256(data).hexdigest() != description["factors_sha256"]:
+        if sha256(data) != description["factors_sha256"]:
             raise InputError(
                 f"{folder / FACTORS_FILE} is damaged: its content is not what {DESCRIPTION_FILE} describes. Fit the prompt again or restore the file"
             )
-        factors = load_file(folder / FACTORS_FILE)
+        factors = load(data)
         return description, {"B": factors["B"], "A": factors["A"]}
     except InputError:
         raise

@@ -14,7 +14,7 @@ from slimprompt.clip.backbone import Backbone
 from slimprompt.clip.checkpoints import read_tensors_only
 from slimprompt.errors import InputError
 from slimprompt.prompts.prompt import Prompt
-from slimprompt.text.encoder import Position, prompt_tokens
+from slimprompt.text.tokens import Position, prompt_tokens
 
 
 class CoOpCheckpoint(NamedTuple):

@@ -1,15 +1,21 @@
-"""The one error a user is meant to read, and the sentence "did you mean …?"."""
+"""The error that users are meant to read, and helpers that phrase it."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    Model = TypeVar("Model", bound=BaseModel)
 
 
 class InputError(ValueError):
     """Something given cannot be used: the message says what was given, what is allowed and what to do next.
 
-    The command line prints it in one piece and exits with code 2; from Python it is an ordinary `ValueError`.
+    The command line prints the message and exits with code 2; from Python it is an ordinary `ValueError`.
     """
 
 
@@ -26,3 +32,38 @@ def unknown(kind: str, given: str, allowed: Iterable[str], *, next_step: str = "
     hint = f"; did you mean {' or '.join(repr(name) for name in close)}?" if close else "."
     listing = f" Allowed: {', '.join(names)}." if len(names) <= 30 else f" ({len(names)} names are known.)"
     return InputError(f"unknown {kind} {given!r}{hint}{listing}{' ' + next_step if next_step else ''}")
+
+
+def choose(kind: str, given: str, allowed: Mapping[str, Any], *, next_step: str = "") -> Any:
+    """`allowed[given]`, or the error that names what is allowed."""
+    if given not in allowed:
+        raise unknown(kind, given, allowed, next_step=next_step)
+    return allowed[given]
+
+
+def validate(model: type[Model], fields: Mapping[str, Any], what: str) -> Model:
+    """`model(**fields)`; an unknown or invalid field is an `InputError` of one sentence instead of pydantic's report.
+
+    Parameters
+    ----------
+    model
+        A pydantic model class.
+    fields
+        Its fields as plain data.
+    what
+        What the model describes, for the message: "run", "recipe", "grid".
+    """
+    from pydantic import ValidationError
+
+    for name in fields:
+        if name not in model.model_fields:
+            raise unknown(f"{what} field", name, model.model_fields)
+    try:
+        return model(**fields)
+    except ValidationError as error:
+        problems = []
+        for problem in error.errors():
+            where = ".".join(str(part) for part in problem["loc"])
+            message = problem["msg"].removeprefix("Value error, ")
+            problems.append(f"{where}: {message} (given: {problem['input']!r})" if where else message)
+        raise InputError(f"this {what} cannot be used: " + "; ".join(problems)) from None

@@ -1,4 +1,4 @@
-"""A progress bar on the terminal, and nothing at all when there is none."""
+"""A progress bar on the terminal; nothing is printed when standard error is not a terminal."""
 
 from __future__ import annotations
 
@@ -6,27 +6,25 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_hidden = False
-
 
 @contextmanager
-def no_progress() -> Iterator[None]:
-    """Inside, no bars are shown: something else, such as a table of many runs, has the terminal."""
-    global _hidden
-    before, _hidden = _hidden, True
-    try:
-        yield
-    finally:
-        _hidden = before
+def progress(
+    description: str, total: int | None, unit: str = "", *, show: bool = True
+) -> Iterator[Callable[..., None]]:
+    """Yield `advance(n=1, note="", total=None)`, which moves a bar with count, rate, time left and a note.
 
-
-@contextmanager
-def progress(description: str, total: int | None, unit: str = "") -> Iterator[Callable[..., None]]:
-    """Yields `advance(n=1, note="", total=None)`: bar, count, rate, time left and note on standard error, if a terminal.
-
-    A total that is only known later is None here and given to `advance`.
+    Parameters
+    ----------
+    description
+        Text to the left of the bar.
+    total
+        Number of items, or None if it is only known later and passed to `advance`.
+    unit
+        Name of an item; if given, the rate is shown as `unit/s`.
+    show
+        False shows no bar, for instance because the output of a study already occupies the terminal.
     """
-    if _hidden or not sys.stderr.isatty() or total == 0:
+    if not show or not sys.stderr.isatty() or total == 0:
         yield lambda n=1, note="", total=None: None
         return
     from rich.console import Console
@@ -50,10 +48,10 @@ def progress(description: str, total: int | None, unit: str = "") -> Iterator[Ca
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
         *([Rate()] if unit else []),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
     )
-    with Progress(
-        *columns, TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=Console(stderr=True), transient=True
-    ) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(description, total=total, note="")
 
         def advance(n: int = 1, note: str = "", total: int | None = None) -> None:

@@ -1,15 +1,157 @@
-"""Where everything that can be made again is kept: feature banks and drawn benchmarks."""
+"""Files and folders that are written completely or not at all; locks, hashes and the cache directory.
+
+A writer first creates a temporary entry beside the target, named `.<target>.<host>.<process>.<random>.tmp`, flushes it to
+disk and then renames it. A reader therefore never sees half a file. The name tells which process wrote it, so that
+`remove_leftovers` can delete what a killed process left behind. File modes follow the umask.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import secrets
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from slimprompt.errors import InputError
 
 
 def cache_dir() -> Path:
-    """The environment variable SLIMPROMPT_CACHE, else `~/.cache/slimprompt`; not created here.
-
-    A relative value is taken from the current folder, once, so that a later change of folder does not move the cache.
-    """
+    """Cache directory: the environment variable SLIMPROMPT_CACHE, else `~/.cache/slimprompt`. It is not created here."""
     given = os.environ.get("SLIMPROMPT_CACHE")
     return Path(given).expanduser().absolute() if given else Path.home() / ".cache" / "slimprompt"
+
+
+def sha256(content: bytes | Path) -> str:
+    """Hexadecimal sha256 of some bytes, or of a file's content."""
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
+    with content.open("rb") as file:
+        digest = hashlib.sha256()
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+@contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on the file `path`, across processes and machines that share the disk."""
+    from filelock import FileLock
+
+    with FileLock(path):
+        yield
+
+
+@contextmanager
+def new_file(target: Path) -> Iterator[Path]:
+    """Yield a temporary path to write to; it replaces `target` when the block ends without an error.
+
+    Raises
+    ------
+    InputError
+        If the file system refuses; `target` is then unchanged.
+    """
+    draft = _temporary(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield draft
+        _flush(draft)
+        draft.replace(target)
+        _flush(target.parent)
+    except OSError as error:
+        raise cannot_write(target, error) from None
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+def write_file(target: Path, content: str | bytes) -> Path:
+    """Write a whole file atomically; text is stored as UTF-8."""
+    with new_file(target) as draft:
+        draft.write_bytes(content.encode() if isinstance(content, str) else content)
+    return target
+
+
+@contextmanager
+def draft_folder(target: Path) -> Iterator[Path]:
+    """Yield an empty temporary folder beside `target`, to be filled and given to `publish`; it is deleted otherwise."""
+    draft = _temporary(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft.mkdir()
+        yield draft
+    except OSError as error:
+        raise cannot_write(target, error) from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def publish(draft: Path, target: Path) -> None:
+    """Flush a draft folder to disk and rename it to `target`; an existing folder there is replaced."""
+    for path in draft.rglob("*"):
+        _flush(path)
+    if target.exists():
+        replaced = _temporary(target)
+        target.rename(replaced)
+        draft.rename(target)
+        shutil.rmtree(replaced, ignore_errors=True)
+    else:
+        draft.rename(target)
+    _flush(target.parent)
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a folder; a reader sees all of it or nothing."""
+    removed = _temporary(folder)
+    folder.rename(removed)
+    shutil.rmtree(removed)
+
+
+def remove_leftovers(folder: Path) -> int:
+    """Delete the temporary entries that processes of this machine which no longer run left in `folder`.
+
+    Returns
+    -------
+    int
+        How many entries were deleted.
+    """
+    removed = 0
+    for path in folder.glob(".*.tmp"):
+        parts = path.name.split(".")  # "", target…, host, process, random, "tmp"
+        if len(parts) >= 6 and parts[-4] == _host() and parts[-3].isdigit() and not _is_running(int(parts[-3])):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+            removed += 1
+    return removed
+
+
+def cannot_write(target: Path, error: OSError) -> InputError:
+    """The error for a file or folder that the file system refuses to write."""
+    return InputError(f"{target} cannot be written: {error.strerror or error}")
+
+
+def _temporary(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{_host()}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+
+
+def _host() -> str:
+    return socket.gethostname().replace(".", "-") or "localhost"
+
+
+def _flush(path: Path) -> None:
+    """Force a file, or the entries of a folder, to disk, so that a crash of the machine leaves no empty files."""
+    if os.name == "nt" and path.is_dir():  # Windows cannot open a folder
+        return
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_running(process: int) -> bool:
+    import psutil
+
+    return bool(psutil.pid_exists(process))

@@ -17,8 +17,9 @@ from typer.testing import CliRunner, Result
 
 from slimprompt.cli import app
 from slimprompt.errors import InputError
-from slimprompt.lab.run import Execution
-from slimprompt.lab.study import InlineExecutor, run_study
+from slimprompt.lab.environment import RunEnvironment
+from slimprompt.lab.executors.inline import InlineExecutor
+from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import read_grid, study_specs
 from tests.conftest import fingerprints, run_folders
 
@@ -214,6 +215,6 @@ def test_interrupted_then_killed_then_finished(grid_file: Path, tmp_path: Path) 
     assert process.returncode == 0, output
     assert "12 of 12 runs complete" in output
 
-    execution = Execution(runs=tmp_path / "undisturbed", cache=tmp_path / "other cache", device="cpu")
-    run_study(study_specs(read_grid(grid_file)), execution.runs, InlineExecutor(execution))
-    assert fingerprints(runs) == fingerprints(execution.runs)
+    environment = RunEnvironment(runs=tmp_path / "undisturbed", cache=tmp_path / "other cache", device="cpu")
+    run_study(study_specs(read_grid(grid_file)), environment.runs, InlineExecutor(environment))
+    assert fingerprints(runs) == fingerprints(environment.runs)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slimprompt.data import CATALOGUE, base_new, load_benchmark
-from slimprompt.data.catalogue import benchmark_folder, find_row
+from slimprompt.data.catalogue import benchmark_folder, benchmark_info
 from slimprompt.errors import InputError
 
 #: name: classes, (train, val, test), (base, new), first and last class
@@ -70,7 +70,7 @@ def test_annotations_are_enough_and_other_sizes_are_announced(dtd_root: Path) ->
 
 @pytest.mark.parametrize("name", ["Oxford Pets", "OXFORD-PETS", "oxford_pets", "oxfordpets"])
 def test_names_and_titles(name: str) -> None:
-    assert find_row(name).name == "oxford_pets"
+    assert benchmark_info(name).name == "oxford_pets"
 
 
 def test_unknown_name() -> None:
@@ -140,5 +140,5 @@ def test_drawn_benchmark_is_drawn_into_the_cache_and_read_like_any_other(
 
 def test_drawing_where_one_cannot_write(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="cannot draw pocket-sketch"):
+    with pytest.raises(InputError, match="pocket-sketch cannot be written"):
         load_benchmark("pocket-sketch", tmp_path / "file")

@@ -6,9 +6,9 @@ import torch
 from PIL import Image
 
 from slimprompt import FeatureBank, InputError, load_backbone
-from slimprompt.images.bank import cached_banks, clear_cached_banks, encode_pictures, random_view_name
+from slimprompt.images.bank import cached_banks, clear_cached_banks, encode_eval_views, train_view_name
 from slimprompt.images.files import open_image
-from slimprompt.images.views import random_view
+from slimprompt.images.views import train_view
 from slimprompt.seeds import stream_seed
 from tests.conftest import TINY, draw
 
@@ -31,9 +31,9 @@ def count_encoded(monkeypatch):
 
 def test_features_are_the_encoder_s_in_order(tiny, pictures):
     features = FeatureBank(tiny).features(pictures)
-    direct = tiny.encode_images(torch.stack([tiny.test_view(open_image(path)) for path in pictures]))
+    direct = tiny.encode_images(torch.stack([tiny.eval_view(open_image(path)) for path in pictures]))
     torch.testing.assert_close(features, direct, atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(encode_pictures(tiny, pictures), direct, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(encode_eval_views(tiny, pictures), direct, atol=1e-6, rtol=1e-5)
     assert torch.equal(FeatureBank(tiny).features(pictures[::-1]), features.flip(0))
 
 
@@ -49,10 +49,10 @@ def test_each_view_is_encoded_once_and_then_read(tiny, pictures, monkeypatch):
 
 def test_random_views_depend_on_view_and_picture_only(tiny, pictures):
     bank = FeatureBank(tiny)
-    a, b = bank.features(pictures, random_view_name(1, 0)), bank.features(pictures, random_view_name(1, 1))
+    a, b = bank.features(pictures, train_view_name(1, 0)), bank.features(pictures, train_view_name(1, 1))
     assert not torch.allclose(a, b)
     seed = stream_seed(0, "view", "1/0", bank._hash(pictures[3]))
-    expected = tiny.encode_images(random_view(open_image(pictures[3]), tiny.preprocess, seed)[None])
+    expected = tiny.encode_images(train_view(open_image(pictures[3]), tiny.preprocess, seed)[None])
     torch.testing.assert_close(a[3:4], expected, atol=1e-6, rtol=1e-5)
 
 

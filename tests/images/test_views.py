@@ -8,7 +8,7 @@ from scipy.stats import ks_2samp
 from torchvision.transforms import InterpolationMode, RandomResizedCrop
 from torchvision.transforms import functional as vision
 
-from slimprompt.images.views import crop_box, random_view
+from slimprompt.images.views import crop_box, train_view
 
 
 def test_boxes_are_distributed_like_torchvision_s():
@@ -34,7 +34,7 @@ def test_pixels_are_torchvision_s():
         if rng.random() < 0.5:
             expected = vision.hflip(expected)
         expected = vision.normalize(vision.to_tensor(expected), cfg.mean, cfg.std)
-        torch.testing.assert_close(random_view(image, cfg, seed), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(train_view(image, cfg, seed), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_extreme_shapes_fall_back_to_the_centre():

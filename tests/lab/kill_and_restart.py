@@ -19,8 +19,9 @@ import slimprompt.clip.backbone
 import slimprompt.images.bank
 import slimprompt.training.evaluation
 import slimprompt.training.loop  # noqa: F401
-from slimprompt.lab.run import Execution
-from slimprompt.lab.study import InlineExecutor, run_study
+from slimprompt.lab.environment import RunEnvironment
+from slimprompt.lab.executors.inline import InlineExecutor
+from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import make_grid, study_specs
 
 
@@ -31,8 +32,8 @@ def main() -> None:
     for attempt in range(1, 1000):
         child = os.fork()
         if child == 0:
-            execution = Execution(runs=runs, device="cpu")
-            outcome = run_study(specs, runs, InlineExecutor(execution))
+            environment = RunEnvironment(runs=runs, device="cpu")
+            outcome = run_study(specs, runs, InlineExecutor(environment))
             os._exit(1 if outcome.failed else 0)
         if attempt <= kills:
             time.sleep(rng.uniform(0.02, 0.9))

@@ -7,22 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from slimprompt.lab.environment import RunEnvironment
+from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.plan import Plan, count_runs, plan_study
-from slimprompt.lab.run import Execution
-from slimprompt.lab.study import InlineExecutor, run_study
+from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import Grid, make_grid, study_specs
 
 
 @pytest.fixture
-def small_plan(small_grid: Callable[..., Grid], execution: Execution) -> tuple[Grid, Execution, Plan]:
+def small_plan(small_grid: Callable[..., Grid], environment: RunEnvironment) -> tuple[Grid, RunEnvironment, Plan]:
     grid = small_grid(study="all", shots=[1, 2], seeds=[1, 2])
-    return grid, execution, plan_study(grid, execution, workers=2)
+    return grid, environment, plan_study(grid, environment, workers=2)
 
 
-def test_the_plan_is_what_happens(small_plan: tuple[Grid, Execution, Plan], tmp_path: Path) -> None:
-    grid, execution, plan = small_plan
-    execution = replace(execution, cache=tmp_path / "cache")
-    outcome = run_study(study_specs(grid), execution.runs, InlineExecutor(execution))
+def test_the_plan_is_what_happens(small_plan: tuple[Grid, RunEnvironment, Plan], tmp_path: Path) -> None:
+    grid, environment, plan = small_plan
+    environment = replace(environment, cache=tmp_path / "cache")
+    outcome = run_study(study_specs(grid), environment.runs, InlineExecutor(environment))
     records = outcome.complete
     assert plan.runs == len(records)
     assert plan.steps == sum(record.facts["steps"] for record in records)
@@ -30,15 +31,15 @@ def test_the_plan_is_what_happens(small_plan: tuple[Grid, Execution, Plan], tmp_
     (bank,) = (tmp_path / "cache" / "features").glob("*.sqlite")
     stored = sqlite3.connect(bank).execute("SELECT count(*) FROM features").fetchone()[0]
     assert sum(bank.test + bank.train for bank in plan.banks) == stored
-    on_disk = sum(path.stat().st_blocks * 512 for path in execution.runs.rglob("*")) + bank.stat().st_size
+    on_disk = sum(path.stat().st_blocks * 512 for path in environment.runs.rglob("*")) + bank.stat().st_size
     assert on_disk / 2 < plan.disk_bytes < on_disk * 2
 
-    after = plan_study(grid, execution, workers=2)
+    after = plan_study(grid, environment, workers=2)
     assert (after.runs, after.complete, after.steps) == (plan.runs, plan.runs, plan.steps)
     assert after.seconds == 0 and after.disk_bytes == 0  # nothing is left to do
 
 
-def test_counts_by_hand(small_plan: tuple[Grid, Execution, Plan]) -> None:
+def test_counts_by_hand(small_plan: tuple[Grid, RunEnvironment, Plan]) -> None:
     _, _, plan = small_plan
     # per dataset, shot and seed: 2 dense, 1 joint, 2 fixed; 3 base-to-new; 16 shots are not in the grid, so both shots
     # have transfers: 2 with a source, 2 random
@@ -63,45 +64,45 @@ def test_counts_by_hand(small_plan: tuple[Grid, Execution, Plan]) -> None:
     assert plan.missing == []
 
 
-def test_sources_are_counted(small_grid: Callable[..., Grid], execution: Execution) -> None:
-    plan = count_runs(small_grid(study="transfer", shots=[2]), execution, workers=1)
+def test_sources_are_counted(small_grid: Callable[..., Grid], environment: RunEnvironment) -> None:
+    plan = count_runs(small_grid(study="transfer", shots=[2]), environment, workers=1)
     assert (plan.studies, plan.runs, plan.sources) == ({"transfer": 8}, 10, 2)
 
 
 def test_what_is_missing_is_said(
-    small_grid: Callable[..., Grid], execution: Execution, monkeypatch: pytest.MonkeyPatch
+    small_grid: Callable[..., Grid], environment: RunEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLIMPROMPT_DATA", raising=False)
     datasets = [*small_grid().datasets, "dtd"]
-    plan = plan_study(small_grid(study="headline", datasets=datasets), execution, workers=1)
+    plan = plan_study(small_grid(study="headline", datasets=datasets), environment, workers=1)
     assert plan.runs == 3 * 2 * 3
     assert len(plan.tasks) == 2
     (missing,) = plan.missing
     assert missing.startswith("dtd: no data root for dtd")
     assert plan.seconds is None
-    nowhere = plan_study(small_grid(study="headline", backbones=["local-dir:/nowhere"]), execution, workers=1)
+    nowhere = plan_study(small_grid(study="headline", backbones=["local-dir:/nowhere"]), environment, workers=1)
     assert nowhere.missing[0].startswith("local-dir:/nowhere: cannot load")
     assert nowhere.tasks[0].tokens_per_step is None
     assert nowhere.steps > 0
 
 
-def test_drawn_benchmarks_are_not_drawn_for_a_plan(execution: Execution, tmp_path: Path) -> None:
+def test_drawn_benchmarks_are_not_drawn_for_a_plan(environment: RunEnvironment, tmp_path: Path) -> None:
     grid = make_grid({"study": "headline", "backbones": "pocket", "shots": [1, 24], "seeds": 1}, pocket=True)
-    plan = plan_study(grid, replace(execution, data_root=tmp_path / "data"), workers=1)
+    plan = plan_study(grid, replace(environment, data_root=tmp_path / "data"), workers=1)
     assert not (tmp_path / "data").exists()
     sketch = next(task for task in plan.tasks if task.dataset == "pocket-sketch")
     assert sketch.classes == 24
     epochs = grid.recipe.epochs
     assert sketch.steps == 3 * epochs * (grid.recipe.steps_per_epoch(24) + grid.recipe.steps_per_epoch(24 * 24))
     bank = next(bank for bank in plan.banks if bank.dataset == "pocket-sketch")
-    assert (bank.test, bank.train) == (24 * 24, 24 * 24 * len(grid.recipe.views_of(0)))
+    assert (bank.test, bank.train) == (24 * 24, 24 * 24 * len(grid.recipe.views_at(0)))
 
 
-def test_the_papers_plan(data_root: Path, execution: Execution) -> None:
+def test_the_papers_plan(data_root: Path, environment: RunEnvironment) -> None:
     grid = make_grid(
         {"datasets": ["dtd", "fgvc_aircraft"], "backbones": ["ViT-B-16"], "seeds": [1], "study": "headline"}
     )
-    plan = plan_study(grid, replace(execution, data_root=data_root), workers=1)
+    plan = plan_study(grid, replace(environment, data_root=data_root), workers=1)
     # start, 4 or 16 context tokens, and every class's own tokens; a few more where short names are filled up
     needed = {"dtd": (191, 203), "fgvc_aircraft": (729, 741)}
     for task in plan.tasks:

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,6 @@ from slimprompt.lab.records import (
     find_run,
     load_records,
     read_record,
-    remove_drafts,
     remove_run,
     select_records,
     store_run,
@@ -99,21 +95,6 @@ def test_a_folder_that_is_being_written_is_not_a_record(tmp_path: Path) -> None:
     draft.mkdir()
     (draft / "record.json").write_text("{")
     assert len(load_records(tmp_path)) == 1
-
-
-def test_drafts_of_dead_processes_are_removed_and_others_stay(tmp_path: Path) -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    from slimprompt.lab.records import _here
-
-    dead, alive, elsewhere = (
-        tmp_path / f".{spec().fingerprint}.{host}.{process}.abc"
-        for host, process in ((_here(), gone.pid), (_here(), os.getpid()), ("another-machine", gone.pid))
-    )
-    for path in (dead, alive, elsewhere):
-        path.mkdir()
-    assert remove_drafts(tmp_path) == 1
-    assert not dead.exists() and alive.exists() and elsewhere.exists()
 
 
 def test_a_damaged_record_is_not_a_run(tmp_path: Path) -> None:

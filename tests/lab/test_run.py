@@ -12,29 +12,32 @@ import torch
 
 from slimprompt.data import base_new, few_shot, load_folder, read_manifest
 from slimprompt.images.bank import FeatureBank
+from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.records import Record, find_run
-from slimprompt.lab.run import Execution, SetupError, Workbench, make_run
+from slimprompt.lab.run import make_run
+from slimprompt.lab.run_cache import RunCache, SetupError
 from slimprompt.lab.spec import RunSpec
+from slimprompt.methods.zero_shot import zero_shot_features
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.start import initial_context, start_prompt
 from slimprompt.text.encoder import SharedPrefixTextEncoder
-from slimprompt.training.evaluation import accuracy, zero_shot_features
+from slimprompt.training.evaluation import accuracy
 from tests.conftest import draw, fingerprints, run_folders
 
 MakeSpec = Callable[..., RunSpec]
 
 
 @pytest.fixture
-def workbench(execution: Execution) -> Workbench:
-    return Workbench(execution)
+def run_cache(environment: RunEnvironment) -> RunCache:
+    return RunCache(environment)
 
 
-def test_a_run_folder_is_whole(run_spec: MakeSpec, workbench: Workbench) -> None:
+def test_a_run_folder_is_whole(run_spec: MakeSpec, run_cache: RunCache) -> None:
     spec = run_spec()
-    record = make_run(spec, workbench)
+    record = make_run(spec, run_cache)
     assert record.error is None
-    assert record.folder == workbench.execution.runs / spec.fingerprint
-    assert run_folders(workbench.execution.runs) == [spec.fingerprint]
+    assert record.folder == run_cache.environment.runs / spec.fingerprint
+    assert run_folders(run_cache.environment.runs) == [spec.fingerprint]
     data = json.loads((record.folder / "record.json").read_text())
     assert data["status"] == "complete"
     assert data["trainable_parameters"] == 2 * (4 + 32)
@@ -53,11 +56,11 @@ def test_a_run_folder_is_whole(run_spec: MakeSpec, workbench: Workbench) -> None
     assert record.curve()["lr"].tolist() == [spec.recipe.lr_at(epoch) for epoch in range(3)]
 
 
-def test_accuracy_is_that_of_the_stored_factors(run_spec: MakeSpec, workbench: Workbench) -> None:
+def test_accuracy_is_that_of_the_stored_factors(run_spec: MakeSpec, run_cache: RunCache) -> None:
     spec = run_spec(recipe={"epochs": 4, "views": 2, "batch_size": 4, "lr": 0.5})
-    record = make_run(spec, workbench)
+    record = make_run(spec, run_cache)
     images = load_folder(spec.dataset)
-    bank = workbench.bank(spec)
+    bank = run_cache.bank(spec)
     features = bank.features([images.path(item) for item in images.test])
     labels = torch.tensor([item.label for item in images.test])
     context = torch.from_numpy(record.factors()["B"] @ record.factors()["A"]).float()
@@ -71,9 +74,9 @@ def test_accuracy_is_that_of_the_stored_factors(run_spec: MakeSpec, workbench: W
     assert not np.array_equal(record.factors()["A"], record.factors()["A0"])
 
 
-def test_base_split_draws_first_then_cuts(run_spec: MakeSpec, workbench: Workbench) -> None:
+def test_base_split_draws_first_then_cuts(run_spec: MakeSpec, run_cache: RunCache) -> None:
     spec = run_spec(split="base", shots=3, recipe={"epochs": 4, "views": 2, "batch_size": 4, "lr": 0.5})
-    record = make_run(spec, workbench)
+    record = make_run(spec, run_cache)
     drawn = few_shot(load_folder(spec.dataset), 3, 1)
     base, new = base_new(drawn)
     manifest = read_manifest(record.folder / "manifest.json")
@@ -81,7 +84,7 @@ def test_base_split_draws_first_then_cuts(run_spec: MakeSpec, workbench: Workben
     assert manifest.class_names == ("brown disc", "orange disc", "pink disc")
     factors = record.factors()
     context = torch.from_numpy(factors["B"] @ factors["A"]).float()
-    bank = workbench.bank(spec)
+    bank = run_cache.bank(spec)
     for name, part in (("seen", base), ("unseen", new)):
         with torch.inference_mode():
             text = SharedPrefixTextEncoder(bank.backbone, part.class_names, spec.n_ctx)(context)
@@ -94,9 +97,9 @@ def test_base_split_draws_first_then_cuts(run_spec: MakeSpec, workbench: Workben
 
 
 def test_a_folder_without_test_images_is_judged_on_what_the_draw_left(
-    run_spec: MakeSpec, workbench: Workbench, photos: Path
+    run_spec: MakeSpec, run_cache: RunCache, photos: Path
 ) -> None:
-    one, two = (make_run(run_spec(dataset=str(photos), shots=shots), workbench) for shots in (2, 4))
+    one, two = (make_run(run_spec(dataset=str(photos), shots=shots), run_cache) for shots in (2, 4))
     assert (one.facts["n_images"], two.facts["n_images"]) == ({"train": 6, "test": 12}, {"train": 12, "test": 6})
 
 
@@ -110,20 +113,20 @@ def test_the_same_spec_gives_the_same_bytes(run_spec: MakeSpec, tmp_path: Path) 
     made = []
     for turn in ("first", "second"):
         # Another cache each time: the features are encoded again, in another order.
-        execution = Execution(runs=tmp_path / turn, cache=tmp_path / f"{turn} cache", device="cpu")
-        workbench = Workbench(execution)
+        environment = RunEnvironment(runs=tmp_path / turn, cache=tmp_path / f"{turn} cache", device="cpu")
+        run_cache = RunCache(environment)
         for spec in specs if turn == "first" else [specs[3], specs[0], specs[2], specs[1]]:
-            make_run(spec, workbench)
-        made.append(fingerprints(execution.runs))
+            make_run(spec, run_cache)
+        made.append(fingerprints(environment.runs))
     assert made[0] == made[1]
     assert len(made[0]) == 4
 
 
-def test_every_variant_of_a_seed_starts_from_the_same_p0(run_spec: MakeSpec, workbench: Workbench) -> None:
+def test_every_variant_of_a_seed_starts_from_the_same_p0(run_spec: MakeSpec, run_cache: RunCache) -> None:
     p0 = initial_context(4, 32, seed=1).numpy()
-    dense = make_run(run_spec(variant="dense"), workbench).factors()
+    dense = make_run(run_spec(variant="dense"), run_cache).factors()
     assert np.array_equal(dense["B0"], np.eye(4)) and np.array_equal(dense["A0"], p0)
-    full = make_run(run_spec(rank=4), workbench).factors()
+    full = make_run(run_spec(rank=4), run_cache).factors()
     assert np.allclose(full["B0"] @ full["A0"], p0, atol=1e-6)
 
 
@@ -138,43 +141,43 @@ def test_every_variant_of_a_seed_starts_from_the_same_p0(run_spec: MakeSpec, wor
     ],
 )
 def test_only_the_factor_that_trains_moves(
-    run_spec: MakeSpec, workbench: Workbench, fields: dict[str, str], moves: set[str]
+    run_spec: MakeSpec, run_cache: RunCache, fields: dict[str, str], moves: set[str]
 ) -> None:
-    factors = make_run(run_spec(**fields), workbench).factors()
+    factors = make_run(run_spec(**fields), run_cache).factors()
     assert {name for name in "AB" if not np.array_equal(factors[name], factors[name + "0"])} == moves
 
 
 def test_learned_basis_and_transfers_take_over_the_trained_factor(
-    run_spec: MakeSpec, workbench: Workbench, collections: dict[str, str]
+    run_spec: MakeSpec, run_cache: RunCache, collections: dict[str, str]
 ) -> None:
-    joint = make_run(run_spec(), workbench).factors()
-    learned = make_run(run_spec(variant="fixed-B", basis="learned"), workbench)
+    joint = make_run(run_spec(), run_cache).factors()
+    learned = make_run(run_spec(variant="fixed-B", basis="learned"), run_cache)
     assert np.array_equal(learned.factors()["B"], joint["B"])
     assert learned.facts["source_run"] == run_spec().fingerprint
     target = {"dataset": collections["cold"], "basis": "source", "source": collections["warm"]}
-    source_b = make_run(run_spec(variant="fixed-B", **target), workbench).factors()
-    source_a = make_run(run_spec(variant="fixed-A", **target), workbench).factors()
+    source_b = make_run(run_spec(variant="fixed-B", **target), run_cache).factors()
+    source_a = make_run(run_spec(variant="fixed-A", **target), run_cache).factors()
     own: Prompt = start_prompt("joint", width=32, seed=1, n_ctx=4, rank=2)
     assert np.array_equal(source_b["B"], joint["B"]) and np.array_equal(source_a["A"], joint["A"])
     assert np.array_equal(source_b["A0"], own.A.detach().numpy())  # the trained factor keeps its own start
     assert np.array_equal(source_a["B0"], own.B.detach().numpy())
 
 
-def test_a_run_without_its_source_fails_with_the_reason(run_spec: MakeSpec, workbench: Workbench) -> None:
-    record = make_run(run_spec(variant="fixed-B", basis="learned"), workbench)
+def test_a_run_without_its_source_fails_with_the_reason(run_spec: MakeSpec, run_cache: RunCache) -> None:
+    record = make_run(run_spec(variant="fixed-B", basis="learned"), run_cache)
     assert record.status == "failed"
-    assert record.error is not None and "joint r2" in record.error and "which is not there" in record.error
+    assert record.error is not None and "joint r2" in record.error and "which does not exist" in record.error
 
 
-def test_a_source_of_other_weights_is_refused(run_spec: MakeSpec, workbench: Workbench) -> None:
-    source = make_run(run_spec(), workbench)
+def test_a_source_of_other_weights_is_refused(run_spec: MakeSpec, run_cache: RunCache) -> None:
+    source = make_run(run_spec(), run_cache)
     path = source.folder / "record.json"
     path.write_text(path.read_text().replace(source.facts["backbone_fingerprint"], "0" * 64))
-    record = make_run(run_spec(variant="fixed-B", basis="learned"), workbench)
+    record = make_run(run_spec(variant="fixed-B", basis="learned"), run_cache)
     assert record.error is not None and "other weights" in record.error
 
 
-def test_a_failure_is_kept_and_tried_again(run_spec: MakeSpec, workbench: Workbench, tmp_path: Path) -> None:
+def test_a_failure_is_kept_and_tried_again(run_spec: MakeSpec, run_cache: RunCache, tmp_path: Path) -> None:
     for colour in ("red", "green"):
         for number in range(4):
             draw(tmp_path / "own" / colour / f"{number}.png", colour, number)
@@ -182,37 +185,37 @@ def test_a_failure_is_kept_and_tried_again(run_spec: MakeSpec, workbench: Workbe
     whole = broken.read_bytes()
     broken.write_bytes(whole[:60])
     spec = run_spec(dataset=str(tmp_path / "own"), shots=1)
-    failed = make_run(spec, workbench)
+    failed = make_run(spec, run_cache)
     assert failed.status == "failed"
     assert failed.error is not None and "red/0.png" in failed.error
     assert "Traceback" in failed.facts["traceback"]
     assert [path.name for path in failed.folder.iterdir()] == ["record.json"]
     broken.write_bytes(whole)
-    fresh = Workbench(workbench.execution)
+    fresh = RunCache(run_cache.environment)
     assert make_run(spec, fresh).complete
-    assert find_run(workbench.execution.runs, spec) == make_run(spec, fresh)
+    assert find_run(run_cache.environment.runs, spec) == make_run(spec, fresh)
 
 
-def test_an_unexpected_error_is_a_failed_run_too(run_spec: MakeSpec, workbench: Workbench) -> None:
-    record = make_run(run_spec(recipe={"epochs": 2, "views": 1, "lr": 1e30}), workbench)
+def test_an_unexpected_error_is_a_failed_run_too(run_spec: MakeSpec, run_cache: RunCache) -> None:
+    record = make_run(run_spec(recipe={"epochs": 2, "views": 1, "lr": 1e30}), run_cache)
     assert record.status == "failed"
     assert record.error is not None and "the loss became" in record.error
 
 
 @pytest.mark.parametrize("fields", [{"precision": "bf16"}, {"position": "middle"}, {"position": "front"}])
 def test_precision_and_position_reach_the_model(
-    run_spec: MakeSpec, workbench: Workbench, fields: dict[str, str]
+    run_spec: MakeSpec, run_cache: RunCache, fields: dict[str, str]
 ) -> None:
-    plain, other = make_run(run_spec(), workbench), make_run(run_spec(**fields), workbench)
+    plain, other = make_run(run_spec(), run_cache), make_run(run_spec(**fields), run_cache)
     assert other.error is None
     assert np.array_equal(plain.factors()["A0"], other.factors()["A0"])
     assert not np.array_equal(plain.factors()["A"], other.factors()["A"])
 
 
-def test_a_complete_run_is_never_made_again(run_spec: MakeSpec, workbench: Workbench) -> None:
-    record = make_run(run_spec(), workbench)
+def test_a_complete_run_is_never_made_again(run_spec: MakeSpec, run_cache: RunCache) -> None:
+    record = make_run(run_spec(), run_cache)
     changed = (record.folder / "record.json").stat().st_mtime_ns
-    assert make_run(run_spec(), Workbench(workbench.execution)) == record
+    assert make_run(run_spec(), RunCache(run_cache.environment)) == record
     assert (record.folder / "record.json").stat().st_mtime_ns == changed
 
 
@@ -225,15 +228,15 @@ def test_a_complete_run_is_never_made_again(run_spec: MakeSpec, workbench: Workb
     ],
 )
 def test_what_cannot_be_had_at_all_stops(
-    run_spec: MakeSpec, workbench: Workbench, monkeypatch: pytest.MonkeyPatch, fields: dict[str, str], message: str
+    run_spec: MakeSpec, run_cache: RunCache, monkeypatch: pytest.MonkeyPatch, fields: dict[str, str], message: str
 ) -> None:
     monkeypatch.delenv("SLIMPROMPT_DATA", raising=False)
     with pytest.raises(SetupError, match=message):
-        make_run(run_spec(**fields), workbench)
-    assert not workbench.execution.runs.exists()
+        make_run(run_spec(**fields), run_cache)
+    assert not run_cache.environment.runs.exists()
 
 
-def test_what_the_reader_warns_of_is_recorded(run_spec: MakeSpec, execution: Execution, tmp_path: Path) -> None:
+def test_what_the_reader_warns_of_is_recorded(run_spec: MakeSpec, environment: RunEnvironment, tmp_path: Path) -> None:
     items: dict[str, list[list[object]]] = {"train": [], "val": [], "test": []}
     for label in range(47):
         for part in items:
@@ -241,28 +244,28 @@ def test_what_the_reader_warns_of_is_recorded(run_spec: MakeSpec, execution: Exe
             draw(tmp_path / "dtd" / "images" / name, "red", label)
             items[part].append([name, label, f"class {label}"])
     (tmp_path / "dtd" / "split_zhou_DescribableTextures.json").write_text(json.dumps(items))
-    record = make_run(run_spec(dataset="dtd", shots=1), Workbench(replace(execution, data_root=tmp_path)))
+    record = make_run(run_spec(dataset="dtd", shots=1), RunCache(replace(environment, data_root=tmp_path)))
     assert record.complete
     (note,) = record.facts["notes"]
     assert "not comparable with published ones" in note
 
 
-def test_missing_pictures_stop(run_spec: MakeSpec, execution: Execution, tmp_path: Path) -> None:
+def test_missing_pictures_stop(run_spec: MakeSpec, environment: RunEnvironment, tmp_path: Path) -> None:
     (tmp_path / "dtd").mkdir()
     items = {part: [[f"a/{i}.jpg", i, f"class {i}"] for i in range(47)] for part in ("train", "val", "test")}
     (tmp_path / "dtd" / "split_zhou_DescribableTextures.json").write_text(json.dumps(items))
     with pytest.raises(SetupError, match="141 of 141 images of dtd are missing"):
-        make_run(run_spec(dataset="dtd"), Workbench(replace(execution, data_root=tmp_path)))
+        make_run(run_spec(dataset="dtd"), RunCache(replace(environment, data_root=tmp_path)))
 
 
 def test_runs_of_a_process_share_what_is_the_same(
-    run_spec: MakeSpec, workbench: Workbench, monkeypatch: pytest.MonkeyPatch
+    run_spec: MakeSpec, run_cache: RunCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_run(run_spec(), workbench)
+    make_run(run_spec(), run_cache)
     encoded: list[int] = []
     original = FeatureBank._encode
     monkeypatch.setattr(FeatureBank, "_encode", lambda bank, batch: (encoded.append(len(batch)), original(bank, batch)))
-    second: Record = make_run(run_spec(variant="dense"), workbench)
+    second: Record = make_run(run_spec(variant="dense"), run_cache)
     assert second.complete
     assert encoded == []  # no image was encoded again
     assert second.facts["times"]["setup"] < 0.5  # nor the backbone loaded

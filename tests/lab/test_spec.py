@@ -49,13 +49,13 @@ def test_survives_json() -> None:
 
 def test_learned_basis_needs_its_joint_run() -> None:
     spec = RunSpec(**JOINT | {"variant": "fixed-B", "basis": "learned", "split": "base", "seed": 3})
-    assert spec.needs() == RunSpec(**JOINT | {"split": "base", "seed": 3})
+    assert spec.source_spec() == RunSpec(**JOINT | {"split": "base", "seed": 3})
 
 
 def test_transfer_needs_the_joint_run_of_its_source() -> None:
     spec = RunSpec(**JOINT | {"variant": "fixed-A", "basis": "source", "source": "food101"})
-    assert spec.needs() == RunSpec(**JOINT | {"dataset": "food101"})
-    assert RunSpec(**JOINT | {"variant": "fixed-A", "basis": "random"}).needs() is None
+    assert spec.source_spec() == RunSpec(**JOINT | {"dataset": "food101"})
+    assert RunSpec(**JOINT | {"variant": "fixed-A", "basis": "random"}).source_spec() is None
 
 
 def test_words_for_people() -> None:
@@ -69,10 +69,10 @@ def test_words_for_people() -> None:
     [
         ({"variant": "dense"}, "a dense prompt has no rank"),
         ({"rank": None}, "needs a rank"),
-        ({"rank": 17}, "rank 17 is above n_ctx=16"),
+        ({"rank": 17}, "rank 17 does not fit.*n_ctx=16"),
         ({"basis": "svd"}, "takes no basis"),
-        ({"variant": "fixed-B"}, "needs a basis out of svd"),
-        ({"variant": "fixed-A", "basis": "gaussian"}, "needs a basis out of svd, source, random"),
+        ({"variant": "fixed-B"}, "needs a basis; allowed: gaussian"),
+        ({"variant": "fixed-A", "basis": "gaussian"}, "unknown basis for fixed-A 'gaussian'.*random, source, svd"),
         ({"variant": "fixed-B", "basis": "source"}, "go together"),
         ({"variant": "fixed-B", "basis": "source", "source": "dtd"}, "must be another dataset"),
         ({"shots": 0}, "shots: Input should be greater than or equal to 1"),

@@ -17,19 +17,16 @@ import pytest
 
 from slimprompt import Prompt, start_prompt
 from slimprompt.errors import InputError
+from slimprompt.lab.environment import RunEnvironment
+from slimprompt.lab.executors import ATTEMPTS, Executor, default_workers
+from slimprompt.lab.executors.inline import InlineExecutor
+from slimprompt.lab.executors.processes import ProcessExecutor
+from slimprompt.lab.observer import StudyObserver
 from slimprompt.lab.records import Record, load_records, read_record, store_run
-from slimprompt.lab.run import Execution, SetupError, stack_key
+from slimprompt.lab.run import prompt_batch_key
+from slimprompt.lab.run_cache import SetupError
 from slimprompt.lab.spec import RunSpec
-from slimprompt.lab.study import (
-    ATTEMPTS,
-    Executor,
-    InlineExecutor,
-    ProcessExecutor,
-    Watch,
-    default_workers,
-    run_study,
-    with_sources,
-)
+from slimprompt.lab.study import run_study, with_sources
 from slimprompt.paper.studies import Grid, study_specs
 from tests.conftest import fingerprints, run_folders
 
@@ -69,7 +66,7 @@ class Pretend:
         self.closed = True
 
 
-class Noted(Watch):
+class Noted(StudyObserver):
     def __init__(self) -> None:
         self.events: list[tuple[str, Any]] = []
 
@@ -98,7 +95,7 @@ def test_sources_are_complete_before_their_dependants_start(small_grid: MakeGrid
     assert executor.closed
     assert max(map(len, executor.together)) <= slots
     for running in executor.together:
-        waiting_for = {source.fingerprint for spec in running if (source := spec.needs())}
+        waiting_for = {source.fingerprint for spec in running if (source := spec.source_spec())}
         assert waiting_for.isdisjoint(spec.fingerprint for spec in running)
 
 
@@ -115,7 +112,7 @@ def test_no_two_runs_encode_the_same_images_at_once(small_grid: MakeGrid, tmp_pa
 def test_a_failed_source_fails_its_dependants_with_the_reason(small_grid: MakeGrid, tmp_path: Path) -> None:
     specs = with_sources(study_specs(small_grid()))
     bad = next(spec for spec in specs if spec.variant == "joint" and spec.split == "all" and spec.shots == 2)
-    dependants = [spec for spec in specs if spec.needs() == bad]
+    dependants = [spec for spec in specs if spec.source_spec() == bad]
     assert len(dependants) == 3  # learned basis, and both factors as a source
     watch = Noted()
     outcome = run_study(specs, tmp_path, Pretend(tmp_path, failing=lambda spec: spec == bad), watch)
@@ -143,22 +140,22 @@ def test_only_what_is_missing_is_made(small_grid: MakeGrid, tmp_path: Path) -> N
     assert watch.events[-1] == ("end", None)
 
 
-def test_runs_of_other_weights_are_not_mixed(run_spec: MakeSpec, execution: Execution) -> None:
+def test_runs_of_other_weights_are_not_mixed(run_spec: MakeSpec, environment: RunEnvironment) -> None:
     first, second = run_spec(), run_spec(seed=2)
-    run_study([first], execution.runs, InlineExecutor(execution))
-    path = execution.runs / first.fingerprint / "record.json"
+    run_study([first], environment.runs, InlineExecutor(environment))
+    path = environment.runs / first.fingerprint / "record.json"
     data = json.loads(path.read_text())
     path.write_text(json.dumps(data | {"backbone_fingerprint": "0" * 64}))
     with pytest.raises(InputError, match="made with other weights"):
-        run_study([first, second], execution.runs, InlineExecutor(execution))
+        run_study([first, second], environment.runs, InlineExecutor(environment))
 
 
-def test_what_cannot_be_had_stops_the_study(run_spec: MakeSpec, execution: Execution) -> None:
+def test_what_cannot_be_had_stops_the_study(run_spec: MakeSpec, environment: RunEnvironment) -> None:
     specs = [run_spec(dataset="dtdd", seed=seed) for seed in range(3)]
-    for executor in (InlineExecutor(execution), ProcessExecutor(execution, 2)):
+    for executor in (InlineExecutor(environment), ProcessExecutor(environment, 2)):
         with pytest.raises(SetupError, match="unknown benchmark 'dtdd'"):
-            run_study(specs, execution.runs, executor)
-    assert not execution.runs.exists()
+            run_study(specs, environment.runs, executor)
+    assert not environment.runs.exists()
 
 
 # --- side by side ----------------------------------------------------------------------------------------------------
@@ -167,22 +164,22 @@ def test_what_cannot_be_had_stops_the_study(run_spec: MakeSpec, execution: Execu
 def test_groups_see_the_same_images_and_keep_their_order(small_grid: MakeGrid, tmp_path: Path) -> None:
     specs = with_sources(study_specs(small_grid()))
     executor = Pretend(tmp_path, slots=3)
-    outcome = run_study(specs, tmp_path, executor, stack=4)
+    outcome = run_study(specs, tmp_path, executor, prompt_batch=4)
     assert len(outcome.complete) == len(specs)
     assert max(map(len, executor.groups)) == 4
     for group in executor.groups:
-        assert len({stack_key(spec) for spec in group}) == 1
-        assert {spec.needs() for spec in group}.isdisjoint(group)
+        assert len({prompt_batch_key(spec) for spec in group}) == 1
+        assert {spec.source_spec() for spec in group}.isdisjoint(group)
     other = Pretend(tmp_path / "other", slots=1)
-    run_study(specs, tmp_path / "other", other, stack=4)
+    run_study(specs, tmp_path / "other", other, prompt_batch=4)
     assert sorted(map(str, other.groups)) == sorted(map(str, executor.groups))  # whatever the executor
 
 
-def test_side_by_side_equals_one_by_one(small_grid: MakeGrid, execution: Execution, tmp_path: Path) -> None:
+def test_side_by_side_equals_one_by_one(small_grid: MakeGrid, environment: RunEnvironment, tmp_path: Path) -> None:
     specs = study_specs(small_grid())
-    alone = replace(execution, runs=tmp_path / "alone")
+    alone = replace(environment, runs=tmp_path / "alone")
     run_study(specs, alone.runs, InlineExecutor(alone))
-    outcome = run_study(specs, execution.runs, ProcessExecutor(execution, 2), stack=8)
+    outcome = run_study(specs, environment.runs, ProcessExecutor(environment, 2), prompt_batch=8)
     assert outcome.failed == []
     assert max(record.facts["trained_together"] for record in outcome.complete) > 2
     for record in outcome.complete:
@@ -195,18 +192,18 @@ def test_side_by_side_equals_one_by_one(small_grid: MakeGrid, execution: Executi
 
 
 def test_one_run_s_failure_is_not_its_neighbours(
-    run_spec: MakeSpec, execution: Execution, monkeypatch: pytest.MonkeyPatch
+    run_spec: MakeSpec, environment: RunEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, bad = run_spec(variant="fixed-B", basis="svd"), run_spec(variant="fixed-B", basis="learned")
-    executor = InlineExecutor(execution)
+    executor = InlineExecutor(environment)
     executor.submit([good, bad])
     first, second = executor.collect()
     assert first.complete
-    assert not second.complete and "which is not there" in str(second.error)
+    assert not second.complete and "which does not exist" in str(second.error)
 
     def start_with_nan(variant: str, **options: Any) -> Prompt:
         prompt = start_prompt(variant, **options)
-        return Prompt(prompt.B, prompt.A * float("nan"), prompt.trains) if variant == "joint" else prompt
+        return Prompt(prompt.B, prompt.A * float("nan"), prompt.trainable) if variant == "joint" else prompt
 
     monkeypatch.setattr("slimprompt.prompts.start.start_prompt", start_with_nan)
     executor.submit([run_spec(variant="joint"), run_spec(variant="dense", rank=None)])
@@ -226,21 +223,21 @@ def undisturbed() -> dict[str, Any]:
 
 def reference(undisturbed: dict[str, Any], grid: Grid, tmp_path: Path) -> dict[str, dict[str, str]]:
     if not undisturbed:
-        execution = Execution(runs=tmp_path / "undisturbed", cache=tmp_path / "undisturbed cache", device="cpu")
-        outcome = run_study(study_specs(grid), execution.runs, InlineExecutor(execution))
+        environment = RunEnvironment(runs=tmp_path / "undisturbed", cache=tmp_path / "undisturbed cache", device="cpu")
+        outcome = run_study(study_specs(grid), environment.runs, InlineExecutor(environment))
         assert outcome.failed == []
-        undisturbed.update(fingerprints(execution.runs))
+        undisturbed.update(fingerprints(environment.runs))
     return undisturbed
 
 
 def test_processes_give_the_bytes_of_one_process_even_if_one_is_killed(
-    small_grid: MakeGrid, execution: Execution, tmp_path: Path, undisturbed: dict[str, Any]
+    small_grid: MakeGrid, environment: RunEnvironment, tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
     grid = small_grid()
     expected = reference(undisturbed, grid, tmp_path)
-    executor = ProcessExecutor(replace(execution, cache=tmp_path / "own cache"), 2)
+    executor = ProcessExecutor(replace(environment, cache=tmp_path / "own cache"), 2)
 
-    class KillOnce(Watch):
+    class KillOnce(StudyObserver):
         killed = 0
 
         def ended(self, record: Record) -> None:
@@ -249,14 +246,14 @@ def test_processes_give_the_bytes_of_one_process_even_if_one_is_killed(
                 os.kill(self.killed, signal.SIGKILL)
 
     watch = KillOnce()
-    outcome = run_study(study_specs(grid), execution.runs, executor, watch)
+    outcome = run_study(study_specs(grid), environment.runs, executor, watch)
     assert watch.killed
     assert outcome.failed == []
-    assert fingerprints(execution.runs) == expected
+    assert fingerprints(environment.runs) == expected
 
 
-def test_a_run_whose_process_always_dies_is_given_up(run_spec: MakeSpec, execution: Execution) -> None:
-    executor = ProcessExecutor(execution, 1)
+def test_a_run_whose_process_always_dies_is_given_up(run_spec: MakeSpec, environment: RunEnvironment) -> None:
+    executor = ProcessExecutor(environment, 1)
     victims: set[int] = set()
     ended = threading.Event()
 
@@ -271,7 +268,7 @@ def test_a_run_whose_process_always_dies_is_given_up(run_spec: MakeSpec, executi
     killer = threading.Thread(target=kill_all)
     killer.start()
     try:
-        outcome = run_study([run_spec()], execution.runs, executor)
+        outcome = run_study([run_spec()], environment.runs, executor)
     finally:
         ended.set()
         killer.join()
@@ -280,11 +277,11 @@ def test_a_run_whose_process_always_dies_is_given_up(run_spec: MakeSpec, executi
     assert record.error is not None and f"by signal 9 (SIGKILL), {ATTEMPTS} times" in record.error
 
 
-def test_default_workers_fill_the_machine(execution: Execution) -> None:
+def test_default_workers_fill_the_machine(environment: RunEnvironment) -> None:
     cores = os.cpu_count() or 1
-    assert 1 <= default_workers(execution) <= cores
-    assert default_workers(replace(execution, threads=2 * cores)) == 1
-    assert default_workers(replace(execution, device="cuda")) == 1
+    assert 1 <= default_workers(environment) <= cores
+    assert default_workers(replace(environment, threads=2 * cores)) == 1
+    assert default_workers(replace(environment, device="cuda")) == 1
 
 
 def grid_fields(grid: Grid) -> dict[str, Any]:
@@ -292,25 +289,25 @@ def grid_fields(grid: Grid) -> dict[str, Any]:
 
 
 def test_killed_again_and_again_and_restarted(
-    small_grid: MakeGrid, execution: Execution, tmp_path: Path, undisturbed: dict[str, Any]
+    small_grid: MakeGrid, environment: RunEnvironment, tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
     grid = small_grid()
     expected = reference(undisturbed, grid, tmp_path)
     (tmp_path / "grid.json").write_text(json.dumps(grid_fields(grid)))
     script = Path(__file__).with_name("kill_and_restart.py")
-    command = [sys.executable, str(script), str(tmp_path / "grid.json"), str(execution.runs), "12", "3"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
+    command = [sys.executable, str(script), str(tmp_path / "grid.json"), str(environment.runs), "12", "3"]
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=True)
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["code"] == 0
     assert told["attempts"] > 3  # it was killed several times before it could end
-    assert fingerprints(execution.runs) == expected
-    assert not [name for name in run_folders(execution.runs) if name.startswith(".")]  # nothing half written is left
+    assert fingerprints(environment.runs) == expected
+    assert not [name for name in run_folders(environment.runs) if name.startswith(".")]  # nothing half written is left
 
 
-def test_executors_have_the_same_three_methods(execution: Execution) -> None:
+def test_executors_have_the_same_three_methods(environment: RunEnvironment) -> None:
     def takes(executor: Executor) -> int:
         return executor.slots
 
-    assert takes(InlineExecutor(execution)) == 1
-    assert takes(ProcessExecutor(execution, 3)) == 3
+    assert takes(InlineExecutor(environment)) == 1
+    assert takes(ProcessExecutor(environment, 3)) == 3

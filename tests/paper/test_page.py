@@ -104,9 +104,9 @@ def test_what_it_says(report: Report, page: Page):
     assert "This is the pocket world: a stand-in, not the paper's results." in text
     for finding in report.findings:
         assert " ".join(finding.sentence.split()) in text
-    glance = report.glance
-    assert glance.rows and "Zero-shot" in [column.label for column in glance.columns]
-    joint = next(row for row in glance.rows if row.labels[:3] == ("pocket", "accuracy", "4"))
+    summary_table = report.summary_table
+    assert summary_table.rows and "Zero-shot" in [column.label for column in summary_table.columns]
+    joint = next(row for row in summary_table.rows if row.labels[:3] == ("pocket", "accuracy", "4"))
     values = [cell.value for cell in joint.cells if cell.show_sd]
     assert all(isinstance(value, float) and 60 < value < 80 for value in values)
     assert "In every row: backbone pocket, datasets 2." in text  # instead of a column each
@@ -207,10 +207,10 @@ def test_errors_say_what_to_do(small: Report, tmp_path: Path):
 def test_recipes_in_words():
     assert (
         describe_recipe(Recipe())
-        == "200 epochs of SGD, batches of 32, learning rate 0.002, a fresh random view of each image every epoch"
+        == "200 epochs of SGD, batches of 32, learning rate 0.002, a new train view of each image every epoch"
     )
     fast = describe_recipe(RECIPES["fast"])
-    assert fast.startswith("20 epochs of Adam, batches of 256, learning rate 0.005, the plain and 2 random views")
-    assert "rises by 10 %" in fast and "rests within 0.5 %" in fast
+    assert fast.startswith("20 epochs of AdamW, batches of 256, learning rate 0.005, the eval view and 2 train views")
+    assert "rises by 10 %" in fast and "changes by less than 0.5 % over 5 epochs" in fast
     assert "all images in one step" in describe_recipe(Recipe(batch_size=None))
-    assert "the plain view" in describe_recipe(Recipe(views=0)) and "in turn" in describe_recipe(Recipe(views=2))
+    assert "the eval view" in describe_recipe(Recipe(views=0)) and "in turn" in describe_recipe(Recipe(views=2))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slimprompt.data.catalogue import find_row
+from slimprompt.data.catalogue import benchmark_info
 from slimprompt.errors import InputError
 from slimprompt.lab.study import with_sources
 from slimprompt.paper.studies import (
@@ -57,12 +57,14 @@ def test_transfer_runs_are_16_pairs_and_7_shared_controls() -> None:
     }
     assert {(spec.backbone, spec.shots, spec.rank) for spec in specs} == {("ViT-B-16", 16, 4)}
     joint = {spec.fingerprint for spec in STUDIES["headline"](PAPER)}
-    assert all(source.fingerprint in joint for spec in specs if (source := spec.needs()))
+    assert all(source.fingerprint in joint for spec in specs if (source := spec.source_spec()))
 
 
 def test_transfer_pairs_are_the_published_ones() -> None:
     rows = [row for row in published() if row["table"] == "transfer_four_modes"]
-    assert set(PAPER_PAIRS) == {(find_row(row["source"]).name, find_row(row["dataset"]).name) for row in rows}
+    assert set(PAPER_PAIRS) == {
+        (benchmark_info(row["source"]).name, benchmark_info(row["dataset"]).name) for row in rows
+    }
     assert len(PAPER_PAIRS) == 16
 
 
@@ -83,8 +85,8 @@ def test_every_published_cell_has_its_runs() -> None:
             continue
         if row["metric"].startswith("delta"):
             continue
-        source = find_row(row["source"]).name if row["basis"].startswith("source") else None
-        dataset, backbone = find_row(row["dataset"]).name, row["backbone"].replace("/", "-")
+        source = benchmark_info(row["source"]).name if row["basis"].startswith("source") else None
+        dataset, backbone = benchmark_info(row["dataset"]).name, row["backbone"].replace("/", "-")
         shots = int(float(row["shots"]))
         split = tables[row["table"]]
         cell = (backbone, dataset, split, row["method"], row["basis"], row["rank"], shots, source)
@@ -158,7 +160,7 @@ def test_sources_come_before_their_dependants_and_are_added() -> None:
     ordered = with_sources(asked)
     place = {spec.fingerprint: index for index, spec in enumerate(ordered)}
     assert len(ordered) == len(asked) + 7
-    assert all(place[need.fingerprint] < place[spec.fingerprint] for spec in ordered if (need := spec.needs()))
+    assert all(place[need.fingerprint] < place[spec.fingerprint] for spec in ordered if (need := spec.source_spec()))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ def test_sources_come_before_their_dependants_and_are_added() -> None:
         ({"datasets": ["dtdd"]}, "unknown benchmark 'dtdd'; did you mean 'dtd'"),
         ({"bases": ["orthogonl"]}, "unknown basis 'orthogonl'; did you mean 'orthogonal'"),
         ({"study": ["hedline"]}, "unknown study 'hedline'; did you mean 'headline'"),
-        ({"ranks": [32]}, "rank 32 does not fit: it must be between 1 and n_ctx=16"),
+        ({"ranks": [32]}, "rank 32 does not fit: it must be between 1 and the number of context tokens, n_ctx=16"),
         ({"shots": [0]}, "shots.0: Input should be greater than or equal to 1"),
         ({"seeds": []}, "at least one value is needed"),
         ({"recipe": {"epoch": 3}}, "unknown recipe field 'epoch'; did you mean 'epochs'"),

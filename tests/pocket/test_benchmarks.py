@@ -10,10 +10,10 @@ from PIL import Image
 from slimprompt.errors import InputError
 from slimprompt.pocket.benchmarks import (
     HELD_OUT_STYLES,
-    PICTURE_SIZE,
+    IMAGE_SIZE,
     POCKET_BENCHMARKS,
-    draw_benchmark,
     held_out,
+    render_benchmark,
     seen_scene,
     seen_style,
 )
@@ -206,7 +206,7 @@ def test_benchmarks_have_their_own_style_and_20_to_60_held_out_classes_with_ragg
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory):
-    return draw_benchmark("pocket-negative", tmp_path_factory.mktemp("pocket"))
+    return render_benchmark("pocket-negative", tmp_path_factory.mktemp("pocket"))
 
 
 def test_a_drawn_benchmark_has_the_stated_counts_and_files(drawn) -> None:
@@ -220,7 +220,7 @@ def test_a_drawn_benchmark_has_the_stated_counts_and_files(drawn) -> None:
         assert [labels.count(c) for c in range(20)] == [getattr(benchmark, part)] * 20
         assert all(benchmark.class_names[label] == name for _, label, name in split[part])
     assert all((drawn / "images" / path).is_file() for path in paths)
-    assert PICTURE_SIZE > 48
+    assert IMAGE_SIZE > 48
     assert [p.name for p in drawn.parent.iterdir()] == [drawn.name]  # no temporary folder is left
 
 
@@ -238,16 +238,16 @@ def test_drawing_again_gives_the_same_bytes(drawn, tmp_path) -> None:
         content = b"".join(str(path.relative_to(folder)).encode() + path.read_bytes() for path in files)
         return hashlib.sha256(content).hexdigest()
 
-    assert digest(draw_benchmark("pocket-negative", tmp_path / "new" / "root")) == digest(drawn)
+    assert digest(render_benchmark("pocket-negative", tmp_path / "new" / "root")) == digest(drawn)
 
 
 def test_a_benchmark_that_is_there_is_left_alone(drawn) -> None:
     before = (drawn / "split.json").stat().st_mtime_ns
-    assert draw_benchmark("pocket-negative", drawn.parent) == drawn
+    assert render_benchmark("pocket-negative", drawn.parent) == drawn
     assert (drawn / "split.json").stat().st_mtime_ns == before
 
 
 def test_an_unknown_benchmark_is_named_with_the_known_ones(tmp_path) -> None:
     with pytest.raises(InputError, match="did you mean 'pocket-sketch'"):
-        draw_benchmark("pocket-sketsh", tmp_path)
+        render_benchmark("pocket-sketsh", tmp_path)
     assert not list(tmp_path.iterdir())

@@ -13,11 +13,12 @@ from safetensors.torch import load_file
 
 import slimprompt.clip.backbone
 from slimprompt.clip.backbone import Backbone, load_backbone
-from slimprompt.images.bank import encode_pictures
+from slimprompt.images.bank import encode_eval_views
+from slimprompt.methods.zero_shot import zero_shot_features
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS, PocketBenchmark
 from slimprompt.prompts.start import start_prompt
 from slimprompt.text.encoder import SharedPrefixTextEncoder
-from slimprompt.training.evaluation import accuracy, zero_shot_features
+from slimprompt.training.evaluation import accuracy
 from slimprompt.training.loop import train
 from slimprompt.training.recipe import Recipe
 
@@ -42,7 +43,7 @@ def encoded(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Features (n, embed_dim) and labels (n,)."""
     pictures, labels = zip(*drawn(benchmark, part, per_class), strict=True)
-    return encode_pictures(backbone, pictures), torch.tensor(labels)
+    return encode_eval_views(backbone, pictures), torch.tensor(labels)
 
 
 def test_the_weights_are_the_published_ones_and_small() -> None:

@@ -57,7 +57,7 @@ def test_fixed_basis_starts_at_the_projection_of_p0(p0, basis):
     np.testing.assert_allclose(prompt.A.detach().numpy(), solution, rtol=1e-3, atol=1e-5)
     if basis == "learned":
         assert torch.equal(prompt.B.detach(), trained[0])
-    assert prompt.trains == "A"
+    assert prompt.trainable == "A"
 
 
 def test_least_squares_residual_is_orthogonal_to_the_basis(p0):

@@ -9,12 +9,11 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
-from tests.html_page import Page
-from slimprompt.quickstart import job as module
 from slimprompt.classifier import PromptClassifier
 from slimprompt.cli.quickstart import quickstart as command
 from slimprompt.errors import InputError
 from slimprompt.lab.records import Record
+from slimprompt.quickstart import job as module
 from slimprompt.quickstart.job import (
     ARMS,
     METRICS,
@@ -23,8 +22,9 @@ from slimprompt.quickstart.job import (
     quickstart_specs,
     run_quickstart,
 )
-from slimprompt.training.recipe import Recipe
 from slimprompt.quickstart.page import contact_sheet, results_table, write_quickstart
+from slimprompt.training.recipe import Recipe
+from tests.html_page import Page
 
 TINY = Recipe(epochs=2, batch_size=None, views=0, lr=0.05)
 

@@ -52,9 +52,9 @@ def fit_page(tiny: Backbone, tmp_path_factory: pytest.TempPathFactory) -> str:
     recipe = Recipe(epochs=1, views=0)
     classifier = PromptClassifier(tiny, recipe=recipe, n_ctx=4, rank=2, cache=False).fit(images, names)
     labels = torch.tensor([0, 1, 2])
-    features = F.normalize(classifier.text_features_, dim=-1)[[1, 2, 0]]
+    features = F.normalize(classifier.class_features_, dim=-1)[[1, 2, 0]]
     path = tmp_path_factory.mktemp("fit") / "fit.html"
-    zero_shot = classifier.text_features_
+    zero_shot = classifier.class_features_
     return write_fit_page(path, classifier, images, labels, features, zero_shot, templates=["{}"]).as_uri()
 
 
@@ -129,7 +129,7 @@ def test_a_click_on_a_title_sorts_and_says_so(browser: webdriver.Chrome, page: s
 
 def test_sorting_works_from_the_keyboard(browser: webdriver.Chrome, page: str):
     opened(browser, page)
-    button = browser.find_element("css selector", "#table-glance thead tr:last-child th:last-child button")
+    button = browser.find_element("css selector", "#table-summary thead tr:last-child th:last-child button")
     button.send_keys("\ue007")  # enter
     script = "return [...document.getElementById('table-glance').tBodies[0].rows].map(r => Number(r.cells[r.cells.length - 1].dataset.v))"
     values = browser.execute_script(script)
@@ -162,7 +162,7 @@ def test_claims_are_filtered_by_verdict(browser: webdriver.Chrome, page: str):
 
 def test_a_number_leads_to_its_runs(browser: webdriver.Chrome, page: str):
     opened(browser, page)
-    link = browser.find_element("css selector", "#table-glance a.n")
+    link = browser.find_element("css selector", "#table-summary a.n")
     numbers = str(link.get_attribute("data-runs")).split()
     link.click()
     dialog = browser.find_element("id", "origin")

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from slimprompt.classifier import PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
+from slimprompt.methods.zero_shot import zero_shot_features
 from slimprompt.report.fit_page import FitFindings, nearest_words, study_fit, write_fit_page
-from slimprompt.training.evaluation import zero_shot_features
 from slimprompt.training.recipe import Recipe
 from tests.html_page import Page
 
@@ -29,14 +29,14 @@ def classifier(tiny: Backbone) -> PromptClassifier:
 
 def planted(classifier: PromptClassifier, said: list[int]) -> torch.Tensor:
     """Image features that the classifier takes for the classes `said`: the classes' own text features."""
-    return F.normalize(classifier.text_features_, dim=-1)[said]
+    return F.normalize(classifier.class_features_, dim=-1)[said]
 
 
 @pytest.fixture(scope="module")
 def findings(classifier: PromptClassifier) -> FitFindings:
     # Truth 0 0 0 1 1 2; the prompt says 0 0 1 1 1 0. Zero-shot features are the prompt's with classes 0 and 1 swapped.
     labels, said = torch.tensor([0, 0, 0, 1, 1, 2]), [0, 0, 1, 1, 1, 0]
-    swapped = classifier.text_features_[[1, 0, 2]]
+    swapped = classifier.class_features_[[1, 0, 2]]
     pictures = [Image.new("RGB", (8, 200), "red")] * 6
     return study_fit(classifier, pictures, labels, planted(classifier, said), swapped)
 
@@ -118,7 +118,7 @@ def test_a_perfect_prompt_has_no_mistakes_to_show(classifier: PromptClassifier, 
         [Image.new("RGB", (8, 8))] * 3,
         torch.tensor([0, 1, 2]),
         planted(classifier, [0, 1, 2]),
-        classifier.text_features_,
+        classifier.class_features_,
         templates=["{}"],
     )
     text = Page(path.read_text(encoding="utf-8")).text
@@ -128,4 +128,4 @@ def test_a_perfect_prompt_has_no_mistakes_to_show(classifier: PromptClassifier, 
 def test_no_images_is_an_error(classifier: PromptClassifier):
     nothing = torch.empty(0, dtype=torch.long)
     with pytest.raises(InputError, match="no images to report on"):
-        study_fit(classifier, [], nothing, torch.empty(0, 24), classifier.text_features_)
+        study_fit(classifier, [], nothing, torch.empty(0, 24), classifier.class_features_)

@@ -9,7 +9,8 @@ import torch
 
 from slimprompt import InputError, SharedPrefixTextEncoder, load_backbone
 from slimprompt.clip.backbone import Backbone
-from slimprompt.text.encoder import _chunk_size, _group_sizes, prompt_tokens
+from slimprompt.text.encoder import _chunk_size, _group_sizes
+from slimprompt.text.tokens import prompt_tokens
 
 RAGGED = ["cat", "red panda", "a_rather_long_name of many different words", "737-300", "forget-me-not"]
 

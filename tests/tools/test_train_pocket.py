@@ -34,7 +34,7 @@ def _one_thread():
 
 
 def pictures(tool: ModuleType, total: int, size: int) -> np.ndarray:
-    return np.stack([tool.pretraining_picture(0, index, size) for index in range(total)])
+    return np.stack([tool.pretraining_image(0, index, size) for index in range(total)])
 
 
 @pytest.mark.parametrize("name", ["pocket", "pocket-rn"])
@@ -71,8 +71,8 @@ def test_pictures_of_pre_training_come_from_the_seen_part_of_the_world(tool: Mod
         scene, style, _ = tool.scene_and_style(0, index)
         assert not held_out(scene.shape, scene.colour, scene.texture)
         assert style not in HELD_OUT_STYLES
-    assert np.array_equal(tool.pretraining_picture(0, 5, 48), tool.pretraining_picture(0, 5, 48))
-    assert not np.array_equal(tool.pretraining_picture(0, 5, 48), tool.pretraining_picture(1, 5, 48))
+    assert np.array_equal(tool.pretraining_image(0, 5, 48), tool.pretraining_image(0, 5, 48))
+    assert not np.array_equal(tool.pretraining_image(0, 5, 48), tool.pretraining_image(1, 5, 48))
 
 
 def test_the_command_writes_architecture_weights_and_facts(

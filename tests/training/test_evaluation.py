@@ -5,7 +5,9 @@ import torch
 from torch.nn import functional as F
 
 from slimprompt import InputError
-from slimprompt.training.evaluation import accuracy, harmonic_mean, per_class_accuracy, zero_shot_features
+from slimprompt.methods.zero_shot import zero_shot_features
+from slimprompt.training.evaluation import accuracy, per_class_accuracy
+from slimprompt.training.metrics import harmonic_mean
 
 IMAGES = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [-1.0, 0.0]])
 TEXT = torch.tensor([[2.0, 0.0], [0.0, 5.0], [-0.1, 0.0]])

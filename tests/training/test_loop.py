@@ -66,7 +66,7 @@ def test_steps_equal_steps_by_hand(tiny, task, variant, basis):
             loss = -probability[torch.arange(12), labels[batch]].log().mean()
             grads = dict(zip(factors, torch.autograd.grad(loss, list(factors.values())), strict=True))
             with torch.no_grad():
-                for name in prompt.trains:
+                for name in prompt.trainable:
                     velocity[name] = 0.9 * velocity[name] + grads[name] + 0.01 * factors[name]
                     factors[name] -= (1e-5 if epoch == 0 else 0.1) * velocity[name]
     torch.testing.assert_close(prompt.A.detach(), factors["A"].detach(), rtol=1e-4, atol=1e-6)
@@ -124,10 +124,10 @@ def test_no_images(tiny):
 
 
 def test_views_in_turn():
-    assert [Recipe().views_of(epoch) for epoch in range(3)] == [[0], [1], [2]]
-    assert [Recipe(views=2).views_of(epoch) for epoch in range(4)] == [[0], [1], [0], [1]]
-    assert Recipe(views=0).views_of(7) == [None]
-    assert Recipe(views=2, all_views=True).views_of(5) == [None, 0, 1]
+    assert [Recipe().views_at(epoch) for epoch in range(3)] == [[0], [1], [2]]
+    assert [Recipe(views=2).views_at(epoch) for epoch in range(4)] == [[0], [1], [0], [1]]
+    assert Recipe(views=0).views_at(7) == [None]
+    assert Recipe(views=2, all_views=True).views_at(5) == [None, 0, 1]
     assert [Recipe(views=2, all_views=True).steps_per_epoch(n) for n in (1, 32, 33)] == [1, 3, 3]
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from slimprompt.training.metrics import harmonic_mean
+
 MACRO = "macro: datasets averaged within each seed, then mean and sd over the seeds"
 POOLED = "pooled: mean and sd over all dataset × seed values"
 HARMONIC_OF_AVERAGES = "H of the averaged S and the averaged U"
@@ -59,11 +61,6 @@ def macro_average(datasets: Sequence[BySeed]) -> Summary | None:
 def pooled_average(datasets: Sequence[BySeed]) -> Summary | None:
     """Mean and sd over every dataset × seed value. Its sd is mostly between datasets, not between seeds."""
     return summarise([value for values in datasets for value in values.values()], POOLED)
-
-
-def harmonic_mean(seen: float, unseen: float) -> float:
-    """H = 2SU/(S+U); 0 where both are 0."""
-    return 2 * seen * unseen / (seen + unseen) if seen + unseen > 0 else 0.0
 
 
 def harmonic_of_averages(seen: Sequence[BySeed], unseen: Sequence[BySeed]) -> Summary | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 import warnings
 from dataclasses import replace
@@ -16,7 +15,7 @@ from slimprompt.errors import InputError
 
 if TYPE_CHECKING:
     from slimprompt.data import Benchmark
-    from slimprompt.data.catalogue import Row
+    from slimprompt.data.catalogue import BenchmarkInfo
 
 app = typer.Typer(help="Benchmarks and your own images: list, check, fetch, draw.", no_args_is_help=True)
 
@@ -50,7 +49,7 @@ def list_benchmarks(data_root: DataRoot = None) -> None:
     )
 
 
-def _state(row: Row, root: Path | None) -> str:
+def _state(row: BenchmarkInfo, root: Path | None) -> str:
     from slimprompt.data.catalogue import benchmark_folder, find_source, load_benchmark
     from slimprompt.data.check import missing_images
 
@@ -151,11 +150,11 @@ def download(
     data_root: DataRoot = None,
 ) -> None:
     """Fetch a benchmark as far as it can be fetched, and say what is left to do by hand."""
-    from slimprompt.data.catalogue import benchmark_folder, find_row
+    from slimprompt.data.catalogue import benchmark_folder, benchmark_info
     from slimprompt.data.check import missing_images
     from slimprompt.data.download import by_hand, download_annotations, download_images
 
-    row = find_row(name)
+    row = benchmark_info(name)
     if data_root:
         try:
             data_root.mkdir(parents=True, exist_ok=True)
@@ -200,10 +199,10 @@ def extract(
     workers: Workers = None,
 ) -> None:
     """Write the middle frame of every video as a JPEG file, in the layout that UCF101's split uses."""
-    from slimprompt.data.catalogue import benchmark_folder, find_row
+    from slimprompt.data.catalogue import benchmark_folder, benchmark_info
     from slimprompt.data.download import extract_midframes
 
-    row = find_row("ucf101")
+    row = benchmark_info("ucf101")
     target = out or benchmark_folder(row, data_root) / row.images
     from slimprompt.progress import progress
 
@@ -248,9 +247,10 @@ def pocket(
     name: Annotated[str, typer.Argument(help="Which of the drawn benchmarks.")] = "pocket-sketch",
 ) -> None:
     """Write a drawn benchmark as an ordinary image folder: OUT/{train,test}/<class>/<image>.png."""
-    from slimprompt.data.catalogue import CATALOGUE, find_row
+    from slimprompt.data.catalogue import CATALOGUE, benchmark_info
+    from slimprompt.storage import draft_folder, publish
 
-    row = find_row(name)
+    row = benchmark_info(name)
     if not row.drawn:
         drawn = ", ".join(row.name for row in CATALOGUE.values() if row.drawn)
         raise InputError(f"{row.name} is not a drawn benchmark; the drawn ones are {drawn}")
@@ -258,22 +258,13 @@ def pocket(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} exists already and is not an empty folder; give another --out")
     benchmark = _load(row.name, None)
-    draft = None
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    with draft_folder(out) as draft:
         for part, items in (("train", benchmark.train), ("test", benchmark.test)):
             for item in items:
                 folder = draft / part / item.class_name.replace(" ", "_")
                 folder.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(benchmark.path(item), folder / Path(item.path).name)
-        draft.chmod(0o755)  # mkdtemp makes it private
-        draft.replace(out)
-    except OSError as error:
-        raise InputError(f"cannot write {out}: {error.strerror}") from None
-    finally:
-        if draft:
-            shutil.rmtree(draft, ignore_errors=True)
+        publish(draft, out)
     typer.echo(
         f"{len(benchmark.train):,} train and {len(benchmark.test):,} test images of {row.classes} classes in {out}"
     )
@@ -281,18 +272,11 @@ def pocket(
 
 def _load(target: str, root: Path | None) -> Benchmark:
     """A benchmark by name, else a folder or CSV file; what the reader warns of goes to the error stream."""
-    from slimprompt.data import load_benchmark, load_folder
-    from slimprompt.data.catalogue import find_row
+    from slimprompt.data.catalogue import open_dataset
 
-    try:
-        name = find_row(target).name
-    except InputError:
-        if Path(target).exists():
-            return load_folder(target)
-        raise
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        benchmark = load_benchmark(name, root)
+        benchmark = open_dataset(target, root)
     for warning in caught:
         typer.echo(f"note: {warning.message}", err=True)
     return benchmark

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from slimprompt.clip.backbone import Backbone
     from slimprompt.data import Benchmark, Item
     from slimprompt.images.bank import FeatureBank
-    from slimprompt.training.recipe import Recipe
 
 BackboneName = Annotated[
     str,
@@ -126,7 +125,9 @@ def fit(
     console = Console(highlight=False)
     given = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "warmup_epochs": warmup_epochs, "warmup_lr": warmup_lr,
              "momentum": momentum, "weight_decay": weight_decay, "views": views}  # fmt: skip
-    chosen = _recipe(recipe, {name: value for name, value in given.items() if value is not None})
+    from slimprompt.training.recipe import make_recipe
+
+    chosen = make_recipe(recipe, **{name: value for name, value in given.items() if value is not None})
     if variant != "dense" and not 1 <= rank <= n_ctx:
         raise InputError(
             f"rank {rank} does not fit: it must be between 1 and the number of context tokens, n_ctx={n_ctx}"
@@ -137,8 +138,8 @@ def fit(
 
     # torch starts here: everything above fails fast
     from slimprompt.classifier import PromptClassifier, check_free
-    from slimprompt.text.encoder import prompt_tokens
-    from slimprompt.training.evaluation import check_templates
+    from slimprompt.methods.zero_shot import check_templates
+    from slimprompt.text.tokens import prompt_tokens
 
     check_free(out, overwrite=overwrite)
     check_templates(template or [])
@@ -398,15 +399,6 @@ def backbones(
 # -- parts ---------------------------------------------------------------------------------------------------------------
 
 
-def _recipe(name: str, overrides: dict[str, object]) -> Recipe:
-    from slimprompt.lab.spec import validated
-    from slimprompt.training.recipe import RECIPES, Recipe
-
-    if name not in RECIPES:
-        raise unknown("recipe", name, RECIPES)
-    return validated(Recipe, {**RECIPES[name].model_dump(), **overrides}, "recipe")
-
-
 def _images(source: Path | None, benchmark: str | None, data_root: Path | None) -> Benchmark:
     from slimprompt.data import check_images, load_benchmark, load_folder
 
@@ -455,7 +447,7 @@ def _held_out(
 ) -> _HeldOut:
     import torch
 
-    from slimprompt.training.evaluation import zero_shot_features
+    from slimprompt.methods.zero_shot import zero_shot_features
 
     if not items:
         raise InputError("there are no readable images to measure on")
@@ -467,7 +459,7 @@ def _held_out(
         rows.append(
             (f"zero-shot, {len(templates)} templates averaged", zero_shot_features(bank.backbone, names, templates))
         )
-    rows.append(("learned prompt", classifier.text_features_))
+    rows.append(("learned prompt", classifier.class_features_))
     return _HeldOut(pictures, labels, bank.features(pictures), rows)
 
 

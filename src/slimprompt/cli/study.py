@@ -13,10 +13,11 @@ import typer
 from slimprompt.errors import InputError, unknown
 
 if TYPE_CHECKING:
+    from slimprompt.lab.environment import RunEnvironment
+    from slimprompt.lab.executors import Executor
     from slimprompt.lab.plan import Plan
     from slimprompt.lab.records import Record
-    from slimprompt.lab.run import Execution
-    from slimprompt.lab.study import Executor, Outcome
+    from slimprompt.lab.study import Outcome
     from slimprompt.paper.studies import Grid
 
 runs_app = typer.Typer(help="Look at the runs of studies: list, show, remove.", no_args_is_help=True)
@@ -57,9 +58,11 @@ def study(
         int | None, typer.Option(min=1, help="inline: runs side by side; default: as cores and memory allow.")
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of one run; part of what makes results repeatable.")] = 1,
-    stack: Annotated[
+    prompt_batch: Annotated[
         int,
-        typer.Option(min=1, help="At most so many runs on the same images train side by side; 1: each by itself."),
+        typer.Option(
+            "--prompt-batch", "--stack", min=1, help="Most runs on the same images to train together; 1: none."
+        ),
     ] = 8,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     address: Annotated[
@@ -70,7 +73,7 @@ def study(
     ] = None,
 ) -> None:
     """Run a study of the paper, or a grid of your own. Stop it at any time: the same command goes on where it stopped."""
-    from slimprompt.lab.run import Execution
+    from slimprompt.lab.environment import RunEnvironment
 
     if name is None:
         _list_studies()
@@ -89,7 +92,7 @@ def study(
     grid = _grid(name, pocket, given, recipe)
     if executor not in _EXECUTORS:
         raise unknown("executor", executor, _EXECUTORS)
-    execution = Execution(
+    environment = RunEnvironment(
         runs=runs,
         data_root=data_root,
         cache=_cache_folder(),
@@ -99,9 +102,16 @@ def study(
         executor=executor,
     )
     if plan:
-        _plan(grid, execution, workers, as_json=as_json)
+        _plan(grid, environment, workers, as_json=as_json)
     else:
-        _run(name, grid, execution, _executor(execution, workers, address, gpus), stack=stack, as_json=as_json)
+        _run(
+            name,
+            grid,
+            environment,
+            _executor(environment, workers, address, gpus),
+            prompt_batch=prompt_batch,
+            as_json=as_json,
+        )
 
 
 def _list_studies() -> None:
@@ -156,22 +166,22 @@ def _cache_folder() -> Path | None:
 # --- plan ------------------------------------------------------------------------------------------------------------
 
 
-def _plan(grid: Grid, execution: Execution, workers: int | None, *, as_json: bool) -> None:
+def _plan(grid: Grid, environment: RunEnvironment, workers: int | None, *, as_json: bool) -> None:
+    from slimprompt.lab.executors import default_workers
     from slimprompt.lab.plan import count_runs, plan_study
-    from slimprompt.lab.study import default_workers
 
     if not as_json:
-        _print_counts(count_runs(grid, execution, workers or 1), execution)
+        _print_counts(count_runs(grid, environment, workers or 1), environment)
         typer.echo("counting tokens and measuring this machine …", err=True)
-    full = plan_study(grid, execution, workers or default_workers(execution))
+    full = plan_study(grid, environment, workers or default_workers(environment))
     if as_json:
         typer.echo(json.dumps(full.as_json(), indent=1))
     else:
         _print_estimate(full)
 
 
-def _print_counts(plan: Plan, execution: Execution) -> None:
-    typer.echo(f"{plan.runs:,} runs, {plan.complete:,} of them complete in {execution.runs}")
+def _print_counts(plan: Plan, environment: RunEnvironment) -> None:
+    typer.echo(f"{plan.runs:,} runs, {plan.complete:,} of them complete in {environment.runs}")
     for name, count in plan.studies.items():
         typer.echo(f"  {name:<12} {count:>6,}")
     if len(plan.studies) > 1 and sum(plan.studies.values()) + plan.sources > plan.runs:
@@ -217,31 +227,38 @@ def _print_estimate(plan: Plan) -> None:
 # --- run -------------------------------------------------------------------------------------------------------------
 
 
-def _executor(execution: Execution, workers: int | None, address: str | None, gpus: float | None) -> Executor:
-    from slimprompt.lab.study import InlineExecutor, ProcessExecutor, default_workers
+def _executor(environment: RunEnvironment, workers: int | None, address: str | None, gpus: float | None) -> Executor:
+    from slimprompt.lab.executors import default_workers
+    from slimprompt.lab.executors.inline import InlineExecutor
+    from slimprompt.lab.executors.processes import ProcessExecutor
 
-    if execution.executor == "ray":
+    if environment.executor == "ray":
         from slimprompt.lab.executors.ray import RayExecutor
 
         if workers is not None:
             raise InputError("--workers is for the inline executor; Ray runs as many as the cluster's CPUs allow")
-        return RayExecutor(execution, address=address, gpus=gpus or float(execution.device.startswith("cuda")))
+        return RayExecutor(environment, address=address, gpus=gpus or float(environment.device.startswith("cuda")))
     if address is not None or gpus is not None:
         raise InputError("--address and --gpus are for the Ray executor: add --executor ray")
-    workers = workers or default_workers(execution)
-    return InlineExecutor(execution) if workers == 1 else ProcessExecutor(execution, workers)
+    workers = workers or default_workers(environment)
+    return InlineExecutor(environment) if workers == 1 else ProcessExecutor(environment, workers)
 
 
-def _run(name: str, grid: Grid, execution: Execution, executor: Executor, *, stack: int, as_json: bool) -> None:
-    from slimprompt.lab.observer import watch_study
+def _run(
+    name: str, grid: Grid, environment: RunEnvironment, executor: Executor, *, prompt_batch: int, as_json: bool
+) -> None:
+    from slimprompt.lab.observer import study_observer
     from slimprompt.lab.study import run_study
     from slimprompt.paper.studies import study_specs
 
     try:
-        outcome = run_study(study_specs(grid), execution.runs, executor, watch_study(name), stack=stack)
+        outcome = run_study(
+            study_specs(grid), environment.runs, executor, study_observer(name), prompt_batch=prompt_batch
+        )
     except KeyboardInterrupt:
         typer.echo(
-            f"stopped. Complete runs are in {execution.runs}; the same command goes on where this one stopped", err=True
+            f"stopped. Complete runs are in {environment.runs}; the same command goes on where this one stopped",
+            err=True,
         )
         raise typer.Exit(130) from None
     if as_json:
@@ -250,15 +267,15 @@ def _run(name: str, grid: Grid, execution: Execution, executor: Executor, *, sta
             json.dumps({what: [record.spec.fingerprint for record in records] for what, records in counts.items()})
         )
     else:
-        _print_outcome(outcome, execution)
+        _print_outcome(outcome, environment)
     if outcome.failed:
         raise typer.Exit(1)
 
 
-def _print_outcome(outcome: Outcome, execution: Execution) -> None:
+def _print_outcome(outcome: Outcome, environment: RunEnvironment) -> None:
     total = len(outcome.present) + len(outcome.complete) + len(outcome.failed)
     there = f" ({len(outcome.present):,} were there already)" if outcome.present else ""
-    typer.echo(f"{total - len(outcome.failed):,} of {total:,} runs complete in {execution.runs}{there}")
+    typer.echo(f"{total - len(outcome.failed):,} of {total:,} runs complete in {environment.runs}{there}")
     for note in dict.fromkeys(note for record in outcome.complete for note in record.facts.get("notes", ())):
         typer.echo(f"note: {note}")
     for record in outcome.failed[:5]:

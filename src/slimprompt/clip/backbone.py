@@ -108,12 +108,12 @@ class Backbone:
             features.append(F.normalize(self.model.encode_text(ids).float(), dim=-1))
         return torch.cat(features)
 
-    def test_view(self, image: Image.Image) -> Tensor:
+    def eval_view(self, image: Image.Image) -> Tensor:
         """RGB picture → (3, height, width): the model's own deterministic preprocessing."""
-        return self._test_transform(image)
+        return self._eval_transform(image)
 
     @property
-    def _test_transform(self) -> Any:
+    def _eval_transform(self) -> Any:
         return image_transform_v2(self.preprocess, is_train=False)
 
     def __repr__(self) -> str:
@@ -128,16 +128,32 @@ def load_backbone(
     device: str = "auto",
     precision: str = "fp32",
     quick_gelu: bool | None = None,
+    cache: Path | None = None,
 ) -> Backbone:
-    """Load a CLIP and freeze it.
+    """Load a CLIP model and freeze it.
 
-    name: an embedded model ("pocket"), any open_clip architecture ("ViT-B-16", "RN50"), "hf-hub:org/model" or
+    Parameters
+    ----------
+    name
+        An embedded model ("pocket"), any open_clip architecture ("ViT-B-16", "RN50"), "hf-hub:org/model" or
         "local-dir:folder".
-    pretrained: an open_clip tag ("openai", "laion2b_s34b_b88k") or a checkpoint file (OpenAI's .pt archive, open_clip's .pt
-        or .safetensors). A tag is looked for under `<cache>/weights/<name>/<tag>.{pt,safetensors}` before it is downloaded.
-    seed: with `pretrained=None`, random weights from this seed, for tests and benchmarks; `pretrained="random:0"` says the same.
-    device: auto, cpu, cuda or mps. precision: of the frozen forward passes; prompts are always trained in fp32.
-    quick_gelu: by default on for weights trained with it (OpenAI's); set it for a local file that needs it otherwise.
+    pretrained
+        An open_clip tag ("openai", "laion2b_s34b_b88k") or a checkpoint file (OpenAI's .pt archive, open_clip's .pt or
+        .safetensors). A tag is looked up at `<cache>/weights/<name>/<tag>.{pt,safetensors}` before it is downloaded.
+    seed
+        With `pretrained=None`: random weights from this seed, for tests and benchmarks. `pretrained="random:0"` is the same.
+    device
+        "auto", "cpu", "cuda" or "mps".
+    precision
+        Of the frozen forward passes: "fp32", "bf16" or "fp16". Prompts are always trained in fp32.
+    quick_gelu
+        Whether to use QuickGELU; None turns it on for weights that are known to be trained with it (OpenAI's).
+    cache
+        Cache directory; default: `storage.cache_dir()`.
+
+    Returns
+    -------
+    Backbone
     """
     if pretrained is not None and pretrained.startswith("random:"):
         seed = _seed(pretrained)
@@ -175,7 +191,7 @@ def load_backbone(
             model = _build(name, quick_gelu or False, seed)
             pretrained = f"random:{seed}"
         else:
-            model = _load_pretrained(name, pretrained, quick_gelu)
+            model = _load_pretrained(name, pretrained, quick_gelu, cache or cache_dir())
 
     _refuse_unusable(model, name)
     model.requires_grad_(False).eval()
@@ -232,7 +248,7 @@ def _build(name: str, quick_gelu: bool, seed: int = 0) -> Any:
         return open_clip.create_model(name, pretrained=None, force_quick_gelu=quick_gelu)
 
 
-def _load_pretrained(name: str, pretrained: str, quick_gelu: bool | None) -> Any:
+def _load_pretrained(name: str, pretrained: str, quick_gelu: bool | None, cache: Path) -> Any:
     tag = get_pretrained_cfg(name, pretrained)
     if not tag and not Path(pretrained).exists():
         tags = list_pretrained_tags_by_model(name)
@@ -241,7 +257,7 @@ def _load_pretrained(name: str, pretrained: str, quick_gelu: bool | None) -> Any
         raise unknown(
             f"weights tag for {name}", pretrained, tags, next_step="A checkpoint file may be given instead of a tag."
         )
-    path = _weights_of_tag(name, pretrained, tag) if tag else Path(pretrained)
+    path = _weights_of_tag(name, pretrained, tag, cache) if tag else Path(pretrained)
     state, openai = read_state_dict(path)
     if quick_gelu is None:
         quick_gelu = openai or bool(tag and tag.get("quick_gelu"))
@@ -254,8 +270,8 @@ def _load_pretrained(name: str, pretrained: str, quick_gelu: bool | None) -> Any
     return model
 
 
-def _weights_of_tag(name: str, pretrained: str, tag: dict[str, Any]) -> Path:
-    folder = cache_dir() / "weights" / name
+def _weights_of_tag(name: str, pretrained: str, tag: dict[str, Any], cache: Path) -> Path:
+    folder = cache / "weights" / name
     for suffix in (".pt", ".safetensors"):
         if (folder / f"{pretrained}{suffix}").is_file():
             return folder / f"{pretrained}{suffix}"

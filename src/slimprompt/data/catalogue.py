@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slimprompt.data.benchmark import Benchmark
+from slimprompt.data.folder import load_folder
 from slimprompt.data.splits import (
     Source,
     Split,
@@ -20,7 +21,7 @@ from slimprompt.data.splits import (
     variant_lists,
 )
 from slimprompt.errors import InputError, unknown
-from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS, draw_benchmark
+from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS, render_benchmark
 from slimprompt.storage import cache_dir
 
 #: The environment variable that names the folder with all the benchmarks' folders in it.
@@ -51,7 +52,7 @@ class Download:
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchmarkInfo:
     """One benchmark: where its files are, how large it is, what it may be used for."""
 
     name: str
@@ -84,7 +85,7 @@ class Row:
 
 
 _PUBLISHED = (
-    Row(
+    BenchmarkInfo(
         name="caltech101",
         title="Caltech101",
         templates=("a photo of a {}.", *GENERAL_TEMPLATES),
@@ -106,7 +107,7 @@ _PUBLISHED = (
         download=Download("Caltech101", "caltech101", ("101_ObjectCategories",)),
         drive_files=(("split_zhou_Caltech101.json", "1hyarUivQE36mY6jSomru6Fjd-JzwcCzN"),),
     ),
-    Row(
+    BenchmarkInfo(
         name="dtd",
         title="DTD",
         templates=("{} texture.", *GENERAL_TEMPLATES),
@@ -121,7 +122,7 @@ _PUBLISHED = (
         download=Download("DTD", "dtd/dtd", ("images", "labels")),
         drive_files=(("split_zhou_DescribableTextures.json", "1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x"),),
     ),
-    Row(
+    BenchmarkInfo(
         name="fgvc_aircraft",
         title="FGVC Aircraft",
         templates=("a photo of a {}, a type of aircraft.", *GENERAL_TEMPLATES),
@@ -135,7 +136,7 @@ _PUBLISHED = (
         site="https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/",
         download=Download("FGVCAircraft", "fgvc-aircraft-2013b/data", ("images", *variant_lists().needs)),
     ),
-    Row(
+    BenchmarkInfo(
         name="food101",
         title="Food101",
         templates=("a photo of {}, a type of food.", *GENERAL_TEMPLATES),
@@ -150,7 +151,7 @@ _PUBLISHED = (
         download=Download("Food101", "food-101", ("images", "meta")),
         drive_files=(("split_zhou_Food101.json", "1QK0tGi096I0Ba6kggatX1ee6dJFIcEJl"),),
     ),
-    Row(
+    BenchmarkInfo(
         name="oxford_flowers",
         title="Oxford Flowers",
         templates=("a photo of a {}, a type of flower.", *GENERAL_TEMPLATES),
@@ -168,7 +169,7 @@ _PUBLISHED = (
             ("cat_to_name.json", "1AkcxCXeK_RCGCEC_GvmWxjcjaNhu-at0"),
         ),
     ),
-    Row(
+    BenchmarkInfo(
         name="oxford_pets",
         title="Oxford Pets",
         templates=("a photo of a {}, a type of pet.", *GENERAL_TEMPLATES),
@@ -183,7 +184,7 @@ _PUBLISHED = (
         download=Download("OxfordIIITPet", "oxford-iiit-pet", ("images", "annotations")),
         drive_files=(("split_zhou_OxfordPets.json", "1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs"),),
     ),
-    Row(
+    BenchmarkInfo(
         name="ucf101",
         title="UCF101",
         templates=("a photo of a person doing {}.", *GENERAL_TEMPLATES),
@@ -202,7 +203,7 @@ _PUBLISHED = (
         ),
         drive_files=(("split_zhou_UCF101.json", "1I0S0q91hJfsV9Gf4xDIjgDq4AqBNJb1y"),),
     ),
-    Row(
+    BenchmarkInfo(
         name="eurosat",
         title="EuroSAT",
         templates=("a centered satellite photo of {}.", *GENERAL_TEMPLATES),
@@ -232,7 +233,7 @@ _PUBLISHED = (
         download=Download("EuroSAT", "eurosat", ("2750",)),
         drive_files=(("split_zhou_EuroSAT.json", "1Ip7yaCWFi0eaOFUGga0lUdVi_DDQth1o"),),
     ),
-    Row(
+    BenchmarkInfo(
         name="stanford_cars",
         title="Stanford Cars",
         templates=("a photo of a {}.", *GENERAL_TEMPLATES),
@@ -250,7 +251,7 @@ _PUBLISHED = (
         ),
         drive_files=(("split_zhou_StanfordCars.json", "1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT"),),
     ),
-    Row(
+    BenchmarkInfo(
         name="sun397",
         title="SUN397",
         templates=("a photo of a {}.", *GENERAL_TEMPLATES),
@@ -268,7 +269,7 @@ _PUBLISHED = (
 )
 
 _POCKET = tuple(
-    Row(
+    BenchmarkInfo(
         name=pocket.name,
         title=pocket.name,
         folder=pocket.name,
@@ -286,13 +287,13 @@ _POCKET = tuple(
 )
 
 #: Every known benchmark by name.
-CATALOGUE: dict[str, Row] = {row.name: row for row in (*_PUBLISHED, *_POCKET)}
+CATALOGUE: dict[str, BenchmarkInfo] = {row.name: row for row in (*_PUBLISHED, *_POCKET)}
 
 
-def find_row(name: str) -> Row:
+def benchmark_info(name: str) -> BenchmarkInfo:
     """The row of a benchmark by its name or published title, whatever the case and punctuation.
 
-    >>> find_row("Oxford Pets").name
+    >>> benchmark_info("Oxford Pets").name
     'oxford_pets'
     """
     key = _key(name)
@@ -306,14 +307,14 @@ def _key(name: str) -> str:
     return re.sub("[^a-z0-9]", "", name.lower())
 
 
-def benchmark_folder(row: Row, root: str | Path | None = None) -> Path:
+def benchmark_folder(row: BenchmarkInfo, root: str | Path | None = None, cache: Path | None = None) -> Path:
     """`<data root>/<folder of the row>`.
 
-    The data root is the one given, else the environment variable SLIMPROMPT_DATA; drawn benchmarks go to the cache
-    unless a root is given.
+    The data root is the one given, else the environment variable SLIMPROMPT_DATA. Rendered benchmarks are stored in the
+    cache directory unless a root is given.
     """
     if root is None and row.drawn:
-        return cache_dir() / "data" / row.folder
+        return (cache or cache_dir()) / "data" / row.folder
     root = root if root is not None else os.environ.get(DATA_ROOT) or None
     if root is None:
         raise InputError(
@@ -328,19 +329,32 @@ def benchmark_folder(row: Row, root: str | Path | None = None) -> Path:
     return base / row.folder
 
 
-def load_benchmark(name: str, root: str | Path | None = None) -> Benchmark:
+def dataset_name(given: str) -> str:
+    """The name of a benchmark in any spelling; the path of an existing folder or CSV file is returned unchanged."""
+    try:
+        return benchmark_info(given).name
+    except InputError:
+        if Path(given).exists():
+            return given
+        raise
+
+
+def open_dataset(given: str, root: str | Path | None = None, cache: Path | None = None) -> Benchmark:
+    """A benchmark by its name, or a folder or CSV file of the user's own images."""
+    name = dataset_name(given)
+    return load_benchmark(name, root, cache) if name in CATALOGUE else load_folder(name)
+
+
+def load_benchmark(name: str, root: str | Path | None = None, cache: Path | None = None) -> Benchmark:
     """Classes and items of a benchmark, from its annotation files alone; no picture needs to be there yet.
 
     A drawn benchmark that is not there is drawn first. A split that is not the published one, because it had to be
     dealt here or has other sizes, is announced with a warning.
     """
-    row = find_row(name)
-    folder = benchmark_folder(row, root)
+    row = benchmark_info(name)
+    folder = benchmark_folder(row, root, cache)
     if row.drawn and find_source(row, folder) is None:
-        try:
-            draw_benchmark(row.name, folder.parent)
-        except OSError as error:
-            raise InputError(f"cannot draw {row.name} in {folder.parent}: {error}; give another data root") from None
+        render_benchmark(row.name, folder.parent)
     split = _read_split(row, folder)
     return Benchmark(
         name=row.name,
@@ -353,7 +367,7 @@ def load_benchmark(name: str, root: str | Path | None = None) -> Benchmark:
     )
 
 
-def _read_split(row: Row, folder: Path) -> Split:
+def _read_split(row: BenchmarkInfo, folder: Path) -> Split:
     source = find_source(row, folder)
     if source is None:
         looked_for = " or ".join(" + ".join(source.needs) for source in row.sources)
@@ -383,6 +397,6 @@ def _read_split(row: Row, folder: Path) -> Split:
     return split
 
 
-def find_source(row: Row, folder: Path) -> Source | None:
+def find_source(row: BenchmarkInfo, folder: Path) -> Source | None:
     """The first source of the row whose files are all in `folder`."""
     return next((source for source in row.sources if not source.missing(folder)), None)

@@ -11,15 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from slimprompt.data.catalogue import Row
+from slimprompt.data.catalogue import BenchmarkInfo
 from slimprompt.data.splits import underscored
 from slimprompt.errors import InputError
+from slimprompt.storage import new_file
 
 _ARCHIVES = (".tar", ".gz", ".tgz", ".zip", ".rar")
 _VIDEOS = (".avi", ".mp4", ".mkv", ".mov", ".webm")
 
 
-def download_images(row: Row, folder: Path) -> bool:
+def download_images(row: BenchmarkInfo, folder: Path) -> bool:
     """Fetch the pictures of a benchmark into its folder through torchvision; False if they are there already.
 
     Archives are kept in `<folder>/.download` until all is unpacked, so that an interrupted download goes on from them.
@@ -50,7 +51,7 @@ def download_images(row: Row, folder: Path) -> bool:
     return True
 
 
-def download_annotations(row: Row, folder: Path) -> list[str]:
+def download_annotations(row: BenchmarkInfo, folder: Path) -> list[str]:
     """Fetch the annotation files that are published on Google Drive and not there yet; the names of those fetched."""
     wanted = [(name, file_id) for name, file_id in row.drive_files if not (folder / name).is_file()]
     if wanted and importlib.util.find_spec("gdown") is None:
@@ -59,19 +60,15 @@ def download_annotations(row: Row, folder: Path) -> list[str]:
     for name, file_id in wanted:
         from torchvision.datasets.utils import download_file_from_google_drive
 
-        draft = folder / f".{name}.tmp"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            download_file_from_google_drive(file_id, str(folder), filename=draft.name)
-            draft.replace(folder / name)
-        except Exception as error:  # gdown raises errors of its own, of requests and of urllib
-            raise InputError(f"fetching {name} failed: {error}") from error
-        finally:
-            draft.unlink(missing_ok=True)
+        with new_file(folder / name) as draft:
+            try:
+                download_file_from_google_drive(file_id, str(folder), filename=draft.name)
+            except Exception as error:  # gdown raises errors of its own, of requests and of urllib
+                raise InputError(f"fetching {name} failed: {error}") from error
     return [name for name, _ in wanted]
 
 
-def by_hand(row: Row, folder: Path) -> list[str]:
+def by_hand(row: BenchmarkInfo, folder: Path) -> list[str]:
     """What a person can do for what is missing in `folder`, step by step."""
     steps = []
     if not _has_images(row, folder):
@@ -84,7 +81,7 @@ def by_hand(row: Row, folder: Path) -> list[str]:
     return steps
 
 
-def _has_images(row: Row, folder: Path) -> bool:
+def _has_images(row: BenchmarkInfo, folder: Path) -> bool:
     if row.images == ".":  # the pictures are in folders beside the split file
         return any(path.is_dir() and not path.name.startswith(".") for path in folder.glob("*"))
     return (folder / row.images).is_dir()
@@ -131,12 +128,8 @@ def extract_midframes(
 
 
 def _write_midframe(video: Path, frame: Path) -> None:
-    draft = frame.with_name(f".{frame.name}.tmp")
-    try:
+    with new_file(frame) as draft:
         middle_frame(video).save(draft, format="JPEG", quality=95)
-        draft.replace(frame)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def middle_frame(video: Path) -> Any:

@@ -7,7 +7,6 @@ draw, and the hashes show that the pictures are the same.
 from __future__ import annotations
 
 import json
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from slimprompt.data.benchmark import Benchmark, Item
 from slimprompt.data.splits import PARTS, leaves_root
 from slimprompt.errors import InputError
 from slimprompt.images.files import file_sha256
+from slimprompt.storage import write_file
 
 FORMAT = "slimprompt manifest 1"
 
@@ -74,15 +74,7 @@ def write_manifest(manifest: Manifest, path: str | Path) -> None:
     for part in PARTS:
         entries = ",\n".join(json.dumps(item._asdict(), ensure_ascii=False) for item in getattr(manifest, part))
         lines.append(f'"{part}": [\n{entries}\n]' if entries else f'"{part}": []')
-    target = Path(path)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-        draft.replace(target)
-    except OSError as error:
-        raise InputError(f"cannot write the manifest {target}: {error.strerror}") from None
-    finally:
-        draft.unlink(missing_ok=True)
+    write_file(Path(path), "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def read_manifest(path: str | Path) -> Manifest:

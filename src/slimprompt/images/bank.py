@@ -1,8 +1,8 @@
-"""Image features, encoded once per view and kept on disk.
+"""Image features, encoded once per view and stored on disk.
 
-A feature is found by the backbone's fingerprint, precision and preprocessing (one file per such combination, which carries
-them inside), the hash of the picture's content, and the view: the plain test view or a numbered random one. Every variant,
-rank, shot count and seed that can share a feature does.
+The key of a feature holds the backbone's fingerprint, precision and preprocessing (one file per combination, which stores
+them inside), the hash of the image's content, and the view: the eval view or a numbered train view. All variants, ranks,
+shot counts and seeds share the features they have in common.
 """
 
 from __future__ import annotations
@@ -26,37 +26,52 @@ from torch import Tensor
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
 from slimprompt.images.files import file_sha256, open_image
-from slimprompt.images.views import random_view
+from slimprompt.images.views import train_view
 from slimprompt.progress import progress
 from slimprompt.seeds import stream_seed
 from slimprompt.storage import cache_dir
 
-Picture = str | Path | Image.Image
-#: A view's name: "" is the test view, "seed/number" a random one.
-TEST_VIEW = ""
+ImageSource = str | Path | Image.Image
+#: A view's name: "" is the eval view, "seed/number" a train view.
+EVAL_VIEW = ""
 
-# Every batch is filled up to this size, so that a feature does not depend on what else was encoded with it.
+# The bank pads every batch to this size, so that a feature does not depend on the images encoded with it.
 _BATCH = 32
 _VIEWS_PER_TASK = 16
 
 
-def random_view_name(seed: int, number: int) -> str:
-    """The name of random view `number` in the stream of `seed`."""
+def train_view_name(seed: int, number: int) -> str:
+    """The name of train view `number` in the stream of `seed`."""
     return f"{seed}/{number}"
 
 
 class FeatureBank:
-    """Unit-length image features (n, embed_dim) by picture and view.
+    """Unit-length image features (n, embed_dim) by image and view.
 
-    folder: where the files are; default `<cache>/features`. None keeps everything in memory and writes nothing.
-    Safe under several processes: each feature is written in a transaction and the first one written counts.
+    Safe under several processes: each batch is written in a transaction, and the first feature written is kept.
+
+    Parameters
+    ----------
+    backbone
+        The model whose image tower computes the features.
+    folder
+        Where the files are stored; "default" is `<cache>/features`. None keeps everything in memory.
+    workers
+        Threads that decode images and make views; default: one per core.
+    show_progress
+        Show a progress bar on a terminal while encoding.
     """
 
     def __init__(
-        self, backbone: Backbone, folder: Path | str | None = "default", *, workers: int | None = None
+        self,
+        backbone: Backbone,
+        folder: Path | str | None = "default",
+        *,
+        workers: int | None = None,
+        show_progress: bool = True,
     ) -> None:
         self.backbone = backbone
-        self._workers = workers or os.cpu_count() or 1
+        self._workers, self._show_progress = workers or os.cpu_count() or 1, show_progress
         self._hashes: dict[str, str] = {}
         key = {
             "weights": backbone.fingerprint,
@@ -73,28 +88,35 @@ class FeatureBank:
             self.path = root / f"{backbone.name.split(':')[-1].replace('/', '-')}-{name}.sqlite"
         self._database = _open(self.path, key)
 
-    def features(self, pictures: Sequence[Picture], view: str = TEST_VIEW) -> Tensor:
-        """(n, embed_dim), in the order of the pictures; what is missing is encoded first."""
-        if not pictures:
+    def features(self, images: Sequence[ImageSource], view: str = EVAL_VIEW) -> Tensor:
+        """Features (n, embed_dim) in the order of the images; missing ones are encoded first."""
+        if not images:
             return torch.empty(0)
-        keys = [self._hash(picture) for picture in pictures]
+        keys = [self._hash(image) for image in images]
         if any(self._read(key, view) is None for key in keys):
-            self.build(pictures, [view])
+            self.build(images, [view])
         return torch.from_numpy(np.stack([feature for key in keys if (feature := self._read(key, view)) is not None]))
 
     def build(
-        self, pictures: Sequence[Picture], views: Sequence[str] = (TEST_VIEW,), *, skip_bad: bool = False
+        self, images: Sequence[ImageSource], views: Sequence[str] = (EVAL_VIEW,), *, skip_bad: bool = False
     ) -> dict[int, InputError]:
-        """Encode every missing (picture, view); what is done stays done when this is interrupted.
+        """Encode every missing (image, view). If interrupted, finished batches stay stored.
 
-        An unreadable picture stops it with an error that names the picture; with `skip_bad` those are returned, by index.
+        Parameters
+        ----------
+        images
+            Paths or PIL images.
+        views
+            Names of the views to encode.
+        skip_bad
+            Skip unreadable images and return their errors by index, instead of raising the first one.
         """
         bad: dict[int, InputError] = {}
         tasks: list[_Task] = []
         planned: set[str] = set()
-        for index, picture in enumerate(pictures):
+        for index, image in enumerate(images):
             try:
-                key = self._hash(picture)
+                key = self._hash(image)
             except InputError as error:
                 if not skip_bad:
                     raise
@@ -106,9 +128,9 @@ class FeatureBank:
             present = {row[0] for row in self._query("SELECT view FROM features WHERE picture = ?", (key,))}
             missing = [view for view in views if view not in present]
             for start in range(0, len(missing), _VIEWS_PER_TASK):
-                tasks.append(_Task(index, picture, key, tuple(missing[start : start + _VIEWS_PER_TASK])))
+                tasks.append(_Task(index, image, key, tuple(missing[start : start + _VIEWS_PER_TASK])))
         total = sum(len(task.views) for task in tasks)
-        with progress("encoding images", total, "views") as advance:
+        with progress("encoding images", total, "views", show=self._show_progress) as advance:
             batch: list[tuple[str, str, Tensor]] = []
             for task, result in _prefetched(self._views, tasks, self._workers):
                 if isinstance(result, InputError):
@@ -129,13 +151,13 @@ class FeatureBank:
 
     def _views(self, task: _Task) -> list[Tensor] | InputError:
         try:
-            image = open_image(task.picture)
+            image = open_image(task.image)
         except InputError as error:
             return error
         return [
-            self.backbone.test_view(image)
-            if view == TEST_VIEW
-            else random_view(image, self.backbone.preprocess, stream_seed(0, "view", view, task.key))
+            self.backbone.eval_view(image)
+            if view == EVAL_VIEW
+            else train_view(image, self.backbone.preprocess, stream_seed(0, "view", view, task.key))
             for view in task.views
         ]
 
@@ -164,12 +186,12 @@ class FeatureBank:
         rows = self._query("SELECT feature FROM features WHERE picture = ? AND view = ?", (key, view))
         return np.frombuffer(rows[0][0], dtype=np.float32) if rows else None
 
-    def _hash(self, picture: Picture) -> str:
-        if isinstance(picture, Image.Image):
-            return hashlib.sha256(f"{picture.mode}{picture.size}".encode() + picture.tobytes()).hexdigest()
-        name = str(picture)
+    def _hash(self, image: ImageSource) -> str:
+        if isinstance(image, Image.Image):
+            return hashlib.sha256(f"{image.mode}{image.size}".encode() + image.tobytes()).hexdigest()
+        name = str(image)
         if name not in self._hashes:
-            self._hashes[name] = file_sha256(Path(picture))
+            self._hashes[name] = file_sha256(Path(image))
         return self._hashes[name]
 
     def __len__(self) -> int:
@@ -177,16 +199,14 @@ class FeatureBank:
         return int(self._query("SELECT count(*) FROM features", ())[0][0])
 
 
-def encode_pictures(backbone: Backbone, pictures: Sequence[Picture]) -> Tensor:
-    """Test-view features (n, embed_dim) of pictures that will not be needed again: nothing is stored."""
+def encode_eval_views(backbone: Backbone, images: Sequence[ImageSource]) -> Tensor:
+    """Eval-view features (n, embed_dim) of images that will not be needed again: nothing is stored, no batch is padded."""
     features: list[Tensor] = []
     batch: list[Tensor] = []
-    with progress("encoding images", len(pictures), "images") as advance:
-        for _, pixels in _prefetched(
-            lambda picture: backbone.test_view(open_image(picture)), pictures, os.cpu_count() or 1
-        ):
+    with progress("encoding images", len(images), "images") as advance:
+        for _, pixels in _prefetched(lambda image: backbone.eval_view(open_image(image)), images, os.cpu_count() or 1):
             batch.append(pixels)
-            if len(batch) == _BATCH or len(features) * _BATCH + len(batch) == len(pictures):
+            if len(batch) == _BATCH or len(features) * _BATCH + len(batch) == len(images):
                 features.append(backbone.encode_images(torch.stack(batch)))
                 advance(len(batch))
                 batch = []
@@ -198,7 +218,7 @@ R = TypeVar("R")
 
 
 def _prefetched(function: Callable[[T], R], tasks: Iterable[T], workers: int) -> Iterator[tuple[T, R]]:
-    """(task, function(task)) in order, computed a few tasks ahead on threads: Pillow releases the interpreter lock."""
+    """Yield (task, function(task)) in order, computed a few tasks ahead on threads; Pillow releases the interpreter lock."""
     with ThreadPoolExecutor(workers) as pool:
         waiting: deque[tuple[T, Future[R]]] = deque()
         try:
@@ -217,7 +237,7 @@ def _prefetched(function: Callable[[T], R], tasks: Iterable[T], workers: int) ->
 
 class _Task(NamedTuple):
     position: int
-    picture: Picture
+    image: ImageSource
     key: str
     views: tuple[str, ...]
 
@@ -261,7 +281,7 @@ def _damaged(path: Path | None, error: Exception) -> InputError:
 
 
 class CacheFile(NamedTuple):
-    """One bank on disk: its file, the number of features in it and its size in bytes."""
+    """One bank on disk: its file, its number of features and its size in bytes."""
 
     path: Path
     features: int
@@ -269,7 +289,7 @@ class CacheFile(NamedTuple):
 
 
 def cached_banks(folder: Path | None = None) -> list[CacheFile]:
-    """The banks on disk and what they take."""
+    """The banks on disk."""
     found = []
     for path in sorted((folder or cache_dir() / "features").glob("*.sqlite")):
         size = sum(part.stat().st_size for part in path.parent.glob(path.name + "*"))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from slimprompt.errors import InputError
+from slimprompt.storage import sha256
 
 #: Files with these endings count as pictures when a folder is read.
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
@@ -45,7 +45,7 @@ def open_image(source: str | Path | Image.Image) -> Image.Image:
 def file_sha256(path: Path) -> str:
     """sha256 of a picture file's bytes, in hexadecimal."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return sha256(path)
     except FileNotFoundError:
         raise InputError(f"no such image: {path}") from None
     except OSError as error:

@@ -18,7 +18,7 @@ _RESAMPLING = {
 }
 
 
-def random_view(image: Image.Image, preprocess: PreprocessCfg, seed: int) -> Tensor:
+def train_view(image: Image.Image, preprocess: PreprocessCfg, seed: int) -> Tensor:
     """RGB picture → (3, size, size): random resized crop (area 8–100 %, ratio 3/4–4/3), flip with probability ½, normalised."""
     rng = random.Random(seed)
     left, top, width, height = crop_box(image.width, image.height, rng)

@@ -8,17 +8,32 @@ from typing import Any
 
 from slimprompt.lab.records import Record
 from slimprompt.lab.spec import RunSpec
-from slimprompt.lab.study import Watch
 
 _SHOWN = 8
 
 
-def watch_study(name: str) -> Watch:
+class StudyObserver:
+    """Is told what happens in a study; this one does not care."""
+
+    def begin(self, specs: list[RunSpec], present: list[Record]) -> None:
+        """The study starts: all its runs, and those of them that are complete already."""
+
+    def started(self, spec: RunSpec) -> None:
+        """A run was handed to the executor."""
+
+    def ended(self, record: Record) -> None:
+        """A run is complete or failed."""
+
+    def end(self) -> None:
+        """The study is over, or was interrupted."""
+
+
+def study_observer(name: str) -> StudyObserver:
     """The watch that suits standard error: a table on a terminal, else lines."""
     return _Table(name) if sys.stderr.isatty() else _Lines(name)
 
 
-class _Count(Watch):
+class _Count(StudyObserver):
     """Done, running, failed and time left."""
 
     def __init__(self, name: str) -> None:

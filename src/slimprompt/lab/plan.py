@@ -18,15 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimprompt.data import Benchmark, Item, base_new, few_shot
-from slimprompt.data.catalogue import CATALOGUE, benchmark_folder, find_source
+from slimprompt.data.catalogue import CATALOGUE, benchmark_folder, find_source, open_dataset
 from slimprompt.errors import InputError
+from slimprompt.lab.environment import RunEnvironment, torch_threads
 from slimprompt.lab.records import find_run
-from slimprompt.lab.run import Execution, open_benchmark, torch_threads
 from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.study import with_sources
 from slimprompt.paper.studies import STUDIES, Grid, study_specs
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
-from slimprompt.progress import no_progress
 
 if TYPE_CHECKING:
     from slimprompt.clip.backbone import Backbone
@@ -109,7 +108,7 @@ class Plan:
         return asdict(self)
 
 
-def count_runs(grid: Grid, execution: Execution, workers: int) -> Plan:
+def count_runs(grid: Grid, environment: RunEnvironment, workers: int) -> Plan:
     """The plan's numbers of runs; needs neither data nor weights."""
     names = [name for name in STUDIES if name != "all"] if "all" in grid.study else grid.study
     asked = study_specs(grid)
@@ -118,20 +117,20 @@ def count_runs(grid: Grid, execution: Execution, workers: int) -> Plan:
         studies={name: len(STUDIES[name](grid)) for name in names},
         runs=len(every),
         sources=len(every) - len(asked),
-        complete=sum(_is_complete(execution.runs, spec) for spec in every),
+        complete=sum(_is_complete(environment.runs, spec) for spec in every),
         workers=workers,
-        threads=execution.threads,
+        threads=environment.threads,
     )
 
 
-def plan_study(grid: Grid, execution: Execution, workers: int) -> Plan:
+def plan_study(grid: Grid, environment: RunEnvironment, workers: int) -> Plan:
     """The whole plan."""
-    plan = count_runs(grid, execution, workers)
+    plan = count_runs(grid, environment, workers)
     specs = with_sources(study_specs(grid))
     benchmarks: dict[str, Benchmark] = {}
     for dataset in dict.fromkeys(spec.dataset for spec in specs):
         try:
-            benchmarks[dataset] = _annotations(dataset, execution.data_root)
+            benchmarks[dataset] = _annotations(dataset, environment.data_root, environment.cache)
         except InputError as error:
             plan.missing.append(f"{dataset}: {error}")
     draws = _Draws(benchmarks)
@@ -142,20 +141,20 @@ def plan_study(grid: Grid, execution: Execution, workers: int) -> Plan:
     for (name, pretrained), mine in by_backbone.items():
         backbone = None
         try:
-            backbone = _stand_in(name, pretrained, execution)
+            backbone = _stand_in(name, pretrained, environment)
         except InputError as error:
             plan.missing.append(f"{name}: {error}")
-        _plan_backbone(plan, backbone, mine, draws, execution)
+        _plan_backbone(plan, backbone, mine, draws, environment)
     if plan.speeds and not plan.missing:
         plan.seconds = (plan.training_seconds + plan.encoding_seconds) / workers
     return plan
 
 
 def _plan_backbone(
-    plan: Plan, backbone: Backbone | None, specs: list[RunSpec], draws: _Draws, execution: Execution
+    plan: Plan, backbone: Backbone | None, specs: list[RunSpec], draws: _Draws, environment: RunEnvironment
 ) -> None:
     """Add what the runs of one backbone take."""
-    todo = [spec for spec in specs if not _is_complete(execution.runs, spec)]
+    todo = [spec for spec in specs if not _is_complete(environment.runs, spec)]
     tokens = _Tokens(backbone, draws) if backbone else None
     name = specs[0].backbone
     groups: dict[tuple[str, str], list[RunSpec]] = defaultdict(list)
@@ -177,7 +176,7 @@ def _plan_backbone(
     if backbone is None or tokens is None:
         return
     drawn = all(dataset in POCKET_BENCHMARKS for dataset, _ in groups)
-    with no_progress(), torch_threads(execution.threads):
+    with torch_threads(environment.threads):
         speed = measure(backbone, name, picture_size=64 if drawn else 400)
     plan.speeds.append(speed)
     for spec in todo:
@@ -215,7 +214,7 @@ class _Draws:
         views: dict[tuple[int, str], int] = {}
         plain: set[str] = set()
         for spec in {(s.split, s.shots, s.seed, s.recipe): s for s in specs}.values():
-            numbers = {view for epoch in range(spec.recipe.epochs) for view in spec.recipe.views_of(epoch)}
+            numbers = {view for epoch in range(spec.recipe.epochs) for view in spec.recipe.views_at(epoch)}
             for item in self(spec).train:
                 if None in numbers:
                     plain.add(item.path)
@@ -241,13 +240,13 @@ class _Tokens:
         return self._known[key]
 
 
-def _annotations(dataset: str, data_root: Path | None) -> Benchmark:
+def _annotations(dataset: str, data_root: Path | None, cache: Path | None) -> Benchmark:
     """The benchmark without its pictures; one that is drawn when used is not drawn for this."""
     row = CATALOGUE.get(dataset)
-    if row is None or not row.drawn or find_source(row, benchmark_folder(row, data_root)) is not None:
+    if row is None or not row.drawn or find_source(row, benchmark_folder(row, data_root, cache)) is not None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return open_benchmark(dataset, data_root)
+            return open_dataset(dataset, data_root, cache)
     pocket = POCKET_BENCHMARKS[dataset]
 
     def items(first: int, count: int) -> tuple[Item, ...]:
@@ -267,12 +266,12 @@ def _annotations(dataset: str, data_root: Path | None) -> Benchmark:
     )
 
 
-def _stand_in(name: str, pretrained: str | None, execution: Execution) -> Backbone:
+def _stand_in(name: str, pretrained: str | None, environment: RunEnvironment) -> Backbone:
     """A model of the same shape: random weights for an open_clip architecture, which has no other on an offline machine."""
     from slimprompt.clip.backbone import load_backbone
 
     weights = "random:0" if pretrained is not None else None
-    return load_backbone(name, weights, device=execution.device)
+    return load_backbone(name, weights, device=environment.device)
 
 
 def _run_bytes(spec: RunSpec, n_train: int, width: int) -> int:
@@ -300,7 +299,7 @@ def measure(backbone: Backbone, name: str, *, picture_size: int, seconds: float 
     from PIL import Image
     from torch.nn import functional as F
 
-    from slimprompt.images.views import random_view
+    from slimprompt.images.views import train_view
     from slimprompt.prompts.start import start_prompt
     from slimprompt.text.encoder import SharedPrefixTextEncoder
 
@@ -329,12 +328,12 @@ def measure(backbone: Backbone, name: str, *, picture_size: int, seconds: float 
     noise = rng.integers(0, 255, (picture_size // 8, picture_size // 8, 3), dtype=np.uint8)
     file = io.BytesIO()
     Image.fromarray(noise).resize((picture_size, picture_size)).save(file, "JPEG")
-    view = random_view(Image.open(file).convert("RGB"), backbone.preprocess, 0)
+    view = train_view(Image.open(file).convert("RGB"), backbone.preprocess, 0)
     encode = _fastest(lambda: backbone.encode_images(view[None]), seconds)
     if 16 * encode < seconds:  # small models are faster by the batch
         batch = view[None].expand(32, -1, -1, -1)
         encode = _fastest(lambda: backbone.encode_images(batch), seconds) / 32
-    decode = _fastest(lambda: random_view(Image.open(file).convert("RGB"), backbone.preprocess, 0), 0.05)
+    decode = _fastest(lambda: train_view(Image.open(file).convert("RGB"), backbone.preprocess, 0), 0.05)
     return Speed(name, max(short - token * few, 0.0), token, encode + decode, embed_dim, backbone.text_width)
 
 

@@ -1,4 +1,4 @@
-"""Where a result comes from: versions, machine, state of the code, and the memory a run took."""
+"""Provenance of a result: versions, machine, state of the code, and the memory that a run used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from slimprompt import __version__
+from slimprompt.lab.environment import RunEnvironment
 
 _LIBRARIES = ("torch", "open_clip_torch", "torchvision", "numpy", "pillow", "safetensors")
 
@@ -37,11 +40,12 @@ def machine() -> dict[str, Any]:
         "system": platform.platform(),
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "memory_gb": _memory_gb(),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
     }
 
 
 def _processor() -> str:
+    """Model name, which the standard library reports everywhere but on Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -49,20 +53,9 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def _memory_gb() -> float | None:
-    try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    except (ValueError, OSError, AttributeError):
-        return None
-
-
-def free_memory_gb() -> float | None:
-    """Memory that new processes can have, where the system tells."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) / 2**20
-    except (OSError, StopIteration):
-        return _memory_gb()
+def free_memory_gb() -> float:
+    """Memory that new processes can use."""
+    return float(psutil.virtual_memory().available / 2**30)
 
 
 @lru_cache
@@ -81,6 +74,18 @@ def git_state() -> dict[str, Any] | None:
         return None
 
 
+def origin(environment: RunEnvironment) -> dict[str, Any]:
+    """The entries of a record that say how and where the run was executed."""
+    return {
+        "threads": environment.threads,
+        "executor": environment.executor,
+        "invocation": list(environment.invocation),
+        "versions": versions(),
+        "machine": machine(),
+        "git": git_state(),
+    }
+
+
 def _has_cuda() -> bool:
     import torch
 
@@ -88,9 +93,9 @@ def _has_cuda() -> bool:
 
 
 class PeakMemory:
-    """The most memory used since it was made, in MB: by this process on CPU, plus on the GPU where there is one.
+    """Peak memory in MB since this object was created: of the process, and of the GPU if there is one.
 
-    Linux can start the count anew for every run; elsewhere it is the peak since the process began (`of` says which).
+    Linux can reset the peak of a process; elsewhere it is the peak since the process began (`of` says which).
     """
 
     def __init__(self, device: str) -> None:
@@ -106,7 +111,7 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats()
 
     def facts(self) -> dict[str, Any]:
-        """As they go into the record."""
+        """The entries of a record."""
         found: dict[str, Any] = {"peak_memory_mb": round(self._cpu_mb(), 1), "peak_memory_of": self.of}
         if self._cuda:
             import torch
@@ -118,6 +123,8 @@ class PeakMemory:
         if self.of == "run":
             lines = Path("/proc/self/status").read_text().splitlines()
             return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+        if sys.platform == "win32":
+            return float(psutil.Process().memory_info().peak_wset / 2**20)
         import resource
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -12,23 +12,14 @@ A failed run has only its record, with the error. Beside the run folders stands 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import socket
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 from slimprompt.errors import InputError, unknown
 from slimprompt.lab.spec import RunSpec, parse_spec
+from slimprompt.storage import draft_folder, lock, publish, remove_folder
 from slimprompt.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -158,63 +149,28 @@ def store_run(
     stays as it is, so that of two processes that made the same run the first counts.
     """
     target = root / spec.fingerprint
-    draft: Path | None = None
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=_draft_prefix(spec), dir=root))
-        if factors is not None:
-            from safetensors.numpy import save_file
+        with draft_folder(target) as draft:
+            if factors is not None:
+                from safetensors.numpy import save
 
-            save_file(factors, draft / FACTORS)
-        if manifest is not None:
-            from slimprompt.data.manifest import write_manifest
+                (draft / FACTORS).write_bytes(save(factors))
+            if manifest is not None:
+                from slimprompt.data.manifest import write_manifest
 
-            write_manifest(manifest, draft / MANIFEST)
-        if curve:
-            lines = ["epoch,lr,loss,accuracy", *(",".join(repr(value) for value in row) for row in curve)]
-            (draft / CURVE).write_text("\n".join(lines) + "\n", encoding="utf-8")
-        text = json.dumps({"spec": spec.model_dump(mode="json"), **record}, indent=1, ensure_ascii=False)
-        (draft / RECORD).write_text(text + "\n", encoding="utf-8")
-        draft.chmod(0o755)  # mkdtemp makes it private, and safetensors its file
-        for path in draft.iterdir():
-            path.chmod(0o644)
-            with path.open("rb") as file:  # on disk before the name is: a crash of the machine leaves no empty files
-                os.fsync(file.fileno())
-        return _place(draft, target)
-    except OSError as error:
-        raise InputError(
-            f"the run folder {target} cannot be written: {error.strerror or error}; what was written before is intact"
-        ) from None
-    finally:
-        if draft is not None:
-            shutil.rmtree(draft, ignore_errors=True)
-
-
-def _place(draft: Path, target: Path) -> Record:
-    """Give the draft its name, unless a complete run has it, and read what then stands there."""
-    with _one_writer(target.parent):
-        present = _try_read(target)
-        if present is not None and present.complete:
-            return present
-        if target.exists():
-            aside = draft.with_name(draft.name + ".replaced")
-            target.rename(aside)
-            draft.rename(target)
-            shutil.rmtree(aside, ignore_errors=True)
-        else:
-            draft.rename(target)
-        return read_record(target)
-
-
-@contextmanager
-def _one_writer(root: Path) -> Iterator[None]:
-    """Inside, no other process on this or another machine names or replaces a run below `root`."""
-    if fcntl is None:
-        yield
-        return
-    with (root / _LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file is closed
-        yield
+                write_manifest(manifest, draft / MANIFEST)
+            if curve:
+                lines = ["epoch,lr,loss,accuracy", *(",".join(repr(value) for value in row) for row in curve)]
+                (draft / CURVE).write_text("\n".join(lines) + "\n", encoding="utf-8")
+            text = json.dumps({"spec": spec.model_dump(mode="json"), **record}, indent=1, ensure_ascii=False)
+            (draft / RECORD).write_text(text + "\n", encoding="utf-8")
+            with lock(root / _LOCK):  # two writers of one run: the first complete one counts
+                present = _try_read(target)
+                if present is None or not present.complete:
+                    publish(draft, target)
+                return read_record(target)
+    except InputError as error:
+        raise InputError(f"{error}; what was written before is intact") from None
 
 
 def _try_read(folder: Path) -> Record | None:
@@ -225,36 +181,5 @@ def _try_read(folder: Path) -> Record | None:
 
 
 def remove_run(record: Record) -> None:
-    """Delete a run folder; it disappears at once or not at all."""
-    aside = record.folder.with_name(f".{record.folder.name}.{_here()}.{os.getpid()}.removed")
-    record.folder.rename(aside)
-    shutil.rmtree(aside)
-
-
-def remove_drafts(root: Path) -> int:
-    """Delete what processes of this machine that are gone (killed, crashed) left half written; returns how many."""
-    removed = 0
-    for path in root.glob(".*"):
-        parts = path.name.split(".")  # "", fingerprint, machine, process, rest
-        if len(parts) >= 5 and parts[2] == _here() and parts[3].isdigit() and not _is_running(int(parts[3])):
-            shutil.rmtree(path, ignore_errors=True)
-            removed += 1
-    return removed
-
-
-def _draft_prefix(spec: RunSpec) -> str:
-    return f".{spec.fingerprint}.{_here()}.{os.getpid()}."
-
-
-def _here() -> str:
-    return socket.gethostname().replace(".", "-") or "localhost"
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    """Delete a run folder."""
+    remove_folder(record.folder)

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from slimprompt.errors import InputError, unknown
+from slimprompt.errors import validate
+from slimprompt.prompts.variants import BASES_FROM_A_RUN, VARIANTS, check_variant
+from slimprompt.storage import sha256
 from slimprompt.training.recipe import Recipe
 
-Variant = Literal["dense", "joint", "fixed-B", "fixed-A"]
-Basis = Literal["svd", "gaussian", "orthogonal", "learned", "source", "random"]
-
-#: Which bases a variant may name. "source" and "random" are the transfer study's frozen factors.
-BASES: dict[str, tuple[str, ...]] = {
-    "dense": (),
-    "joint": (),
-    "fixed-B": ("svd", "gaussian", "orthogonal", "learned", "source", "random"),
-    "fixed-A": ("svd", "source", "random"),
-}
+#: Recipe fields that version 0.1 did not have, with the values that it used.
+_ADDED_RECIPE_FIELDS = {"beta2": 0.95, "patience": 5}
 
 
 class RunSpec(BaseModel):
-    """One training run: what is adapted, to what, from which start, how.
-
-    dense: P trains (m·d). joint: B and A train (r(m+d)). fixed-B: A trains (r·d). fixed-A: B trains (m·r).
-    """
+    """Everything that decides the outcome of one run: backbone, dataset, sample, prompt and recipe."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,18 +25,20 @@ class RunSpec(BaseModel):
     pretrained: str | None = Field(
         None, description="open_clip tag or checkpoint file; empty for hub and embedded models"
     )
-    dataset: str = Field(description="benchmark name, or a folder or CSV file of one's own images")
+    dataset: str = Field(description="benchmark name, or a folder or CSV file of your own images")
     split: Literal["all", "base"] = Field(
-        "all", description="all classes, or train on the base half and test on base and new"
+        "all", description="class subset to train on: all, or base (evaluated on base and new classes)"
     )
     shots: int = Field(ge=1, description="training images per class")
-    seed: int = Field(ge=0, description="seed of the draw, the start, the order and the views")
-    variant: Variant = Field(description="which factor trains")
-    rank: int | None = Field(None, ge=1, description="r; empty for dense")
-    n_ctx: int = Field(16, ge=1, description="context tokens m")
-    basis: Basis | None = Field(None, description="where the frozen factor comes from")
-    source: str | None = Field(None, description="with basis 'source': the dataset whose trained factor is taken over")
-    position: Literal["end", "middle", "front"] = Field("end", description="where the class name stands")
+    seed: int = Field(ge=0, description="seed of the few-shot sample, the start, the image order and the train views")
+    variant: str = Field(description=f"what trains: {', '.join(VARIANTS)}")
+    rank: int | None = Field(None, ge=1, description="rank r of P = B A; empty for dense")
+    n_ctx: int = Field(16, ge=1, description="number of context tokens m")
+    basis: str | None = Field(None, description="where the frozen factor comes from")
+    source: str | None = Field(None, description="with basis 'source': the dataset whose trained factor is used")
+    position: Literal["end", "middle", "front"] = Field(
+        "end", description="position of the class name: end, middle or front"
+    )
     precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="precision of the frozen forward passes")
     recipe: Recipe = Field(default_factory=Recipe, description="how it is trained")
 
@@ -58,20 +50,7 @@ class RunSpec(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> RunSpec:
-        if self.variant == "dense":
-            if self.rank is not None:
-                raise ValueError(f"a dense prompt has no rank (given: {self.rank}); leave it empty")
-        elif self.rank is None:
-            raise ValueError(f"variant {self.variant} needs a rank between 1 and n_ctx={self.n_ctx}")
-        elif self.rank > self.n_ctx:
-            raise ValueError(
-                f"rank {self.rank} is above n_ctx={self.n_ctx}; a prompt of {self.n_ctx} tokens has at most that rank"
-            )
-        allowed = BASES[self.variant]
-        if not allowed and self.basis is not None:
-            raise ValueError(f"variant {self.variant} freezes nothing, so it takes no basis (given: {self.basis})")
-        if allowed and self.basis not in allowed:
-            raise ValueError(f"variant {self.variant} needs a basis out of {', '.join(allowed)} (given: {self.basis})")
+        check_variant(self.variant, rank=self.rank, basis=self.basis, n_ctx=self.n_ctx)
         if (self.basis == "source") != (self.source is not None):
             raise ValueError("basis 'source' and the source dataset go together: give both or neither")
         if self.source == self.dataset:
@@ -80,13 +59,22 @@ class RunSpec(BaseModel):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the canonical JSON of the spec; names the run folder."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """Hash of the canonical JSON of the spec; names the run folder.
+
+        Fields that were added later are left out while they have their default, so that older runs keep their names.
+        """
+        fields = self.model_dump(mode="json")
+        recipe = fields["recipe"]
+        for name, default in _ADDED_RECIPE_FIELDS.items():
+            if recipe[name] == default:
+                del recipe[name]
+        if recipe["optimizer"] == "adamw":
+            recipe["optimizer"] = "adam"  # its name in version 0.1
+        return sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())[:16]
 
     @property
     def label(self) -> str:
-        """Short name for people: `fixed-B orthogonal r4`."""
+        """Short name: `fixed-B orthogonal r4`."""
         size = f"r{self.rank}" if self.rank else f"m{self.n_ctx}"
         parts = (self.variant, self.basis, self.source and f"from {self.source}", size)
         return " ".join(part for part in parts if part)
@@ -102,9 +90,9 @@ class RunSpec(BaseModel):
         fields = {name: getattr(self, name) for name in RunSpec.model_fields if name != "recipe"}
         return fields | {f"recipe.{name}": getattr(self.recipe, name) for name in Recipe.model_fields}
 
-    def needs(self) -> RunSpec | None:
-        """The run whose final factors this one starts from: the matching joint run of a learned basis or of a transfer."""
-        if self.basis not in ("learned", "source"):
+    def source_spec(self) -> RunSpec | None:
+        """The joint run whose final factors this one uses, for a learned basis or a transfer; None otherwise."""
+        if self.basis not in BASES_FROM_A_RUN:
             return None
         fields = {name: getattr(self, name) for name in RunSpec.model_fields}
         return RunSpec(
@@ -113,21 +101,5 @@ class RunSpec(BaseModel):
 
 
 def parse_spec(fields: dict[str, Any]) -> RunSpec:
-    """A RunSpec from plain data; a wrong field is an `InputError` in plain words."""
-    return validated(RunSpec, fields, "run")
-
-
-def validated(model: type[BaseModel], fields: dict[str, Any], what: str) -> Any:
-    """`model(**fields)`, with pydantic's errors in one plain sentence and "did you mean" for an unknown field."""
-    for name in fields:
-        if name not in model.model_fields:
-            raise unknown(f"{what} field", name, model.model_fields)
-    try:
-        return model(**fields)
-    except ValidationError as error:
-        problems = []
-        for problem in error.errors():
-            where = ".".join(str(part) for part in problem["loc"])
-            message = problem["msg"].removeprefix("Value error, ")
-            problems.append(f"{where}: {message} (given: {problem['input']!r})" if where else message)
-        raise InputError(f"this {what} cannot be used: " + "; ".join(problems)) from None
+    """A RunSpec from plain data; an invalid field is an `InputError` of one sentence."""
+    return validate(RunSpec, fields, "run")

@@ -14,7 +14,6 @@ import numpy as np
 
 from slimprompt.analysis.geometry import random_overlaps
 from slimprompt.analysis.observations import BEST_DENSE, KEY, Arm, dense, fixed_basis, joint, transfer
-from slimprompt.analysis.statistics import harmonic_mean
 from slimprompt.paper.claims import check_claims
 from slimprompt.paper.claims.evidence import ROUNDING, Claim, Evidence, Finding, Measured, Outcome, ParameterCount
 from slimprompt.paper.published import (
@@ -28,6 +27,7 @@ from slimprompt.paper.published import (
     published_rows,
 )
 from slimprompt.paper.tables import published_tables
+from slimprompt.training.metrics import harmonic_mean
 
 _SOURCES = ("source-B", "random-B", "source-A", "random-A")
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from slimprompt.analysis.geometry import AXES, Geometry
 from slimprompt.analysis.observations import Arm, Results, arm_label, arm_of, dense, fixed_basis, joint, transfer
-from slimprompt.analysis.statistics import harmonic_mean
 from slimprompt.lab.records import Record
 from slimprompt.paper.tables import full_length, headline_rank
+from slimprompt.prompts.variants import FIXED_BASES
 from slimprompt.report.drawing import (
     BLACK,
     BLUE,
@@ -29,6 +29,7 @@ from slimprompt.report.drawing import (
     panels,
     shared_legend,
 )
+from slimprompt.training.metrics import harmonic_mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 Chance = Mapping[tuple[str, str], float]
 
 _METRICS = {"accuracy": "accuracy, all classes (%)", "harmonic": "H of seen and new classes (%)"}
-_BASES = ("gaussian", "orthogonal", "svd", "learned")
 _LOOKS: dict[str, dict[str, Any]] = {
     "dense": {"color": BLACK, "marker": "s", "linestyle": "-"},
     "dense short": {"color": GREY, "marker": "s", "linestyle": "--", "markerfacecolor": "white"},
@@ -376,7 +376,7 @@ def fixed_against_trained(results: Results) -> Figure:
     for (backbone, dataset, method, basis, rank, k, metric, _), cell in results.cells.items():
         trained = (
             results.cell(backbone, dataset, joint(rank), k)
-            if method == "factorized" and basis in _BASES and metric == "accuracy"
+            if method == "factorized" and basis in FIXED_BASES and metric == "accuracy"
             else None
         )
         if trained:
@@ -389,7 +389,7 @@ def fixed_against_trained(results: Results) -> Figure:
         values = [value for pairs in points.values() for pair in pairs for value in pair]
         low, high = min(values) - 2, max(values) + 2
         left.plot([low, high], [low, high], color=GREY, linewidth=1, zorder=1)
-        bases = [basis for basis in _BASES if basis in points]
+        bases = [basis for basis in FIXED_BASES if basis in points]
         for place, basis in enumerate(bases):
             look = {key: value for key, value in _LOOKS[basis].items() if key != "linestyle"}
             trained_values, fixed_values = (np.array(side) for side in zip(*points[basis], strict=True))

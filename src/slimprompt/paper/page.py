@@ -50,7 +50,7 @@ class Report:
     folder: Path
     records: Sequence[Record]
     failed: Sequence[Record]
-    glance: Table
+    summary_table: Table
     questions: Table
     findings: Sequence[Finding]
     figures: Sequence[Figure]
@@ -85,7 +85,7 @@ def build_report(runs: Path, *, where: Sequence[str] = (), compare_published: bo
         folder=runs,
         records=records,
         failed=failed,
-        glance=glance(results, records),
+        summary_table=summary_table(results, records),
         questions=questions(results),
         findings=check_claims(evidence),
         figures=all_figures(records, results, geometry),
@@ -122,7 +122,7 @@ def render_report(report: Report, *, theory: Path | None = None) -> str:
             "contents": contents,
             "report": report,
             "places": places,
-            "glance": _without_constants(report.glance),
+            "summary": _without_constants(report.summary_table),
             "questions": _without_constants(report.questions),
             "cards": _cards(report, verdicts),
             "claims": [(name, list(same)) for name, same in groupby(report.findings, key=lambda one: one.name)],
@@ -172,7 +172,7 @@ def _duration(seconds: float) -> str:
     return duration(seconds)
 
 
-def glance(results: Results, records: Sequence[Record]) -> Table:
+def summary_table(results: Results, records: Sequence[Record]) -> Table:
     """Chance, zero-shot and the main arms side by side, for each backbone, metric and number of shots."""
     levels = chance_levels(records)
     looks: dict[str, str] = {
@@ -220,8 +220,8 @@ def glance(results: Results, records: Sequence[Record]) -> Table:
         "Every number leads to the runs it is made of.",
     )
     return Table(
-        "glance",
-        "At a glance",
+        "summary",
+        "At a summary_table",
         ("Backbone", "Measured", "Shots", "Datasets"),
         tuple(columns[index] for index in used),
         tuple(rows),

@@ -16,6 +16,7 @@ import pandas as pd
 
 from slimprompt.analysis.geometry import AXES
 from slimprompt.analysis.observations import KEY, Arm, Estimate, Results, dense, fixed_basis, joint, transfer
+from slimprompt.prompts.variants import FIXED_BASES
 
 #: The paper's setting: context tokens, text width, seeds.
 N_CTX, WIDTH, SEEDS = 16, 512, 3
@@ -121,7 +122,7 @@ def _published_parameters() -> dict[tuple[str, Arm], int]:
     counts: dict[Arm, int] = {dense(m): m * WIDTH for m in (4, N_CTX)}
     for rank in (1, 2, 4, 8):
         counts[joint(rank)] = rank * (N_CTX + WIDTH)
-        counts |= {fixed_basis(basis, rank): rank * WIDTH for basis in ("gaussian", "orthogonal", "svd", "learned")}
+        counts |= {fixed_basis(basis, rank): rank * WIDTH for basis in FIXED_BASES}
     counts |= {transfer(mode, 4): 4 * WIDTH for mode in ("source-B", "random-B")}
     counts |= {transfer(mode, 4): 4 * N_CTX for mode in ("source-A", "random-A")}
     return {(backbone, arm): count for backbone in ("RN50", "ViT-B/16") for arm, count in counts.items()}

@@ -17,14 +17,14 @@ from typing import Annotated, Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from slimprompt.data.catalogue import find_row
-from slimprompt.errors import InputError, unknown
-from slimprompt.lab.spec import RunSpec, validated
+from slimprompt.data.catalogue import dataset_name
+from slimprompt.errors import InputError, unknown, validate
+from slimprompt.lab.spec import RunSpec
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
-from slimprompt.training.recipe import RECIPES, Recipe
+from slimprompt.prompts.variants import FIXED_BASES, check_rank
+from slimprompt.training.recipe import RECIPES, Recipe, make_recipe
 
 T = TypeVar("T")
-FIXED_BASES = ("gaussian", "orthogonal", "svd", "learned")
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
 
@@ -87,12 +87,12 @@ class Grid(BaseModel):
     @field_validator("datasets")
     @classmethod
     def _known_datasets(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(_dataset(name) for name in names)
+        return tuple(dataset_name(name) for name in names)
 
     @field_validator("pairs")
     @classmethod
     def _known_pairs(cls, pairs: tuple[tuple[str, str], ...] | None) -> tuple[tuple[str, str], ...] | None:
-        return pairs and tuple((_dataset(source), _dataset(target)) for source, target in pairs)
+        return pairs and tuple((dataset_name(source), dataset_name(target)) for source, target in pairs)
 
     @field_validator("backbones", "datasets", "shots", "seeds", "ranks", "bases", "study")
     @classmethod
@@ -104,8 +104,7 @@ class Grid(BaseModel):
     @model_validator(mode="after")
     def _ranks_fit(self) -> Grid:
         for rank in self.ranks:
-            if rank > self.n_ctx:
-                raise ValueError(f"rank {rank} does not fit: it must be between 1 and n_ctx={self.n_ctx}")
+            check_rank(rank, self.n_ctx)
         return self
 
 
@@ -114,16 +113,6 @@ def _known(kind: str, names: tuple[str, ...], allowed: Collection[str]) -> tuple
         if name not in allowed:
             raise unknown(kind, name, allowed)
     return names
-
-
-def _dataset(name: str) -> str:
-    """The benchmark's own name, whatever its spelling; a folder or CSV file stays as it is."""
-    try:
-        return find_row(name).name
-    except InputError:
-        if Path(name).exists():
-            return name
-        raise
 
 
 PAPER = Grid(
@@ -149,12 +138,10 @@ def make_grid(fields: dict[str, Any], *, pocket: bool = False) -> Grid:
     world = POCKET if pocket else PAPER
     given = {name: _listed(name, value) for name, value in fields.items()}
     if isinstance(recipe := given.get("recipe"), str):
-        if recipe not in RECIPES:
-            raise unknown("recipe", recipe, RECIPES)
-        given["recipe"] = RECIPES[recipe]
+        given["recipe"] = make_recipe(recipe)
     elif isinstance(recipe, dict):
-        given["recipe"] = validated(Recipe, {**world.recipe.model_dump(), **recipe}, "recipe")
-    grid: Grid = validated(Grid, {**{name: getattr(world, name) for name in Grid.model_fields}, **given}, "grid")
+        given["recipe"] = make_recipe(world.recipe, **recipe)
+    grid: Grid = validate(Grid, {**{name: getattr(world, name) for name in Grid.model_fields}, **given}, "grid")
     return grid
 
 
@@ -301,7 +288,7 @@ def _cells(grid: Grid, **fields: Any) -> list[RunSpec]:
         backbone, pretrained = parse_backbone(text)
         axes = {"backbone": backbone, "pretrained": pretrained, "dataset": dataset, "shots": shots, "seed": seed}
         how = {"position": grid.position, "precision": grid.precision, "recipe": grid.recipe}
-        cells.append(validated(RunSpec, {**axes, **how, **fields}, "run"))
+        cells.append(validate(RunSpec, {**axes, **how, **fields}, "run"))
     return cells
 
 

@@ -7,9 +7,6 @@ combinations shape × colour × texture and its style from `HELD_OUT_STYLES`, so
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -34,9 +31,10 @@ from slimprompt.pocket.images import (
     draw,
 )
 from slimprompt.seeds import stream_seed
+from slimprompt.storage import draft_folder, publish
 
 #: Side of a benchmark picture; larger than the pocket models' input, so that random crops make sense.
-PICTURE_SIZE = 64
+IMAGE_SIZE = 64
 
 _SHAPES, _COLOURS = tuple(OUTLINES), tuple(COLOURS)
 _SIZES, _BACKGROUNDS = tuple(SIZES), tuple(BACKGROUNDS)
@@ -111,9 +109,9 @@ class PocketBenchmark:
         return {"train": range(train), "val": range(train, val), "test": range(val, val + self.test)}
 
     def picture(self, label: int, number: int) -> NDArray[np.uint8]:
-        """Picture `number` of a class, (64, 64, 3) uint8; always the same one."""
+        """ImageSource `number` of a class, (64, 64, 3) uint8; always the same one."""
         rng = np.random.default_rng(stream_seed(0, "pocket picture", self.name, label, number))
-        return draw(self.classes[label].scene(rng), self.style, PICTURE_SIZE, rng)
+        return draw(self.classes[label].scene(rng), self.style, IMAGE_SIZE, rng)
 
     @property
     def style_template(self) -> str:
@@ -161,7 +159,7 @@ def _any(words: tuple[str, ...], rng: np.random.Generator) -> str:
     return words[int(rng.integers(len(words)))]
 
 
-def draw_benchmark(name: str, root: str | Path) -> Path:
+def render_benchmark(name: str, root: str | Path) -> Path:
     """Draw a benchmark into `root/name` and return that folder; the same bytes each time.
 
     It holds `images/<class>/<number>.png` and `split.json`: {"train": [[path, label, class name], …], "val", "test"}.
@@ -172,17 +170,10 @@ def draw_benchmark(name: str, root: str | Path) -> Path:
     target = Path(root) / name
     if (target / "split.json").is_file():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
-    try:
-        _write(POCKET_BENCHMARKS[name], folder)
-        folder.chmod(0o755)  # mkdtemp makes it private
-        os.rename(folder, target)
-    except OSError:
+    with draft_folder(target) as draft:
+        _write(POCKET_BENCHMARKS[name], draft)
         if not (target / "split.json").is_file():  # else another process was faster, with the same bytes
-            raise
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            publish(draft, target)
     return target
 
 

@@ -20,12 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slimprompt.data import Benchmark, load_benchmark
-from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.errors import InputError, unknown
-from slimprompt.lab.study import Executor, InlineExecutor, ProcessExecutor, Watch, default_workers, run_study
+from slimprompt.lab.environment import RunEnvironment
+from slimprompt.lab.executors import Executor, default_workers
+from slimprompt.lab.executors.inline import InlineExecutor
+from slimprompt.lab.executors.processes import ProcessExecutor
+from slimprompt.lab.observer import StudyObserver
 from slimprompt.lab.records import Record
-from slimprompt.lab.run import Execution
 from slimprompt.lab.spec import RunSpec
+from slimprompt.lab.study import run_study
+from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.progress import progress
 from slimprompt.training.recipe import RECIPES, Recipe
 
@@ -132,10 +136,10 @@ def run_quickstart(
         )
     runs = _runs_folder(out)
     images = load_benchmark(benchmark)
-    execution = Execution(runs=runs, device="cpu", invocation=("slimprompt", "quickstart"))
-    workers = workers or min(default_workers(execution), 4)
-    executor: Executor = ProcessExecutor(execution, workers) if workers > 1 else InlineExecutor(execution)
-    outcome = run_study(quickstart_specs(benchmark, recipe), runs, executor, _Bar(), stack=len(ARMS))
+    environment = RunEnvironment(runs=runs, device="cpu", invocation=("slimprompt", "quickstart"))
+    workers = workers or min(default_workers(environment), 4)
+    executor: Executor = ProcessExecutor(environment, workers) if workers > 1 else InlineExecutor(environment)
+    outcome = run_study(quickstart_specs(benchmark, recipe), runs, executor, _Bar(), prompt_batch=len(ARMS))
     if outcome.failed:
         raise InputError(f"{len(outcome.failed)} runs failed, the first with: {outcome.failed[0].error}")
     records = tuple(sorted((*outcome.present, *outcome.complete), key=lambda one: one.spec.fingerprint))
@@ -157,7 +161,7 @@ def run_quickstart(
     )
 
 
-class _Bar(Watch):
+class _Bar(StudyObserver):
     """A progress bar over the runs, where there is a terminal."""
 
     def __init__(self) -> None:
@@ -222,7 +226,7 @@ def _over_seeds(records: Sequence[Record], metric: str) -> tuple[float, float | 
 
 
 def _chance(records: Sequence[Record]) -> dict[str, float]:
-    from slimprompt.training.evaluation import harmonic_mean
+    from slimprompt.training.metrics import harmonic_mean
 
     levels: dict[str, float] = {}
     for record in records:
@@ -248,7 +252,7 @@ def best_on_validation(records: Sequence[Record], images: Benchmark) -> tuple[Re
     scores: dict[tuple[str, int], list[tuple[float, int, Record]]] = defaultdict(list)
     for record in records:
         if record.spec.split == "all":
-            text = classifier_of(record, images.class_names, backbone).text_features_
+            text = classifier_of(record, images.class_names, backbone).class_features_
             score = accuracy(features, text, labels)
             scores[_method(record), record.spec.shots].append((score, -record.spec.seed, record))
 
@@ -287,7 +291,8 @@ def predict_some(classifier: PromptClassifier, images: Benchmark, count: int, se
     """Predictions for `count` test pictures, drawn at random: nobody has picked the good ones."""
     import torch
 
-    from slimprompt.training.evaluation import class_scores, zero_shot_features
+    from slimprompt.methods.zero_shot import zero_shot_features
+    from slimprompt.training.evaluation import class_scores
 
     items = random.Random(seed).sample(images.test, min(count, len(images.test)))
     features = classifier.encode([images.path(item) for item in items])

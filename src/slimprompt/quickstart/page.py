@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from slimprompt.analysis.observations import Results, observe
 from slimprompt.data import Benchmark, Item
 from slimprompt.images.files import open_image
-from slimprompt.quickstart.job import METRICS, Line, Quickstart
 from slimprompt.paper.figures import chance_levels, learning_curves, shots_curve
-from slimprompt.report.html import describe_recipe, image_address, render, thumbnail, write_page
 from slimprompt.paper.page import provenance, runs_table
+from slimprompt.quickstart.job import METRICS, Line, Quickstart
+from slimprompt.report.html import describe_recipe, image_address, render, thumbnail, write_page
 from slimprompt.report.table import Cell, Column, Row, Table
 
 if TYPE_CHECKING:

@@ -14,14 +14,14 @@ from torch import Tensor
 from slimprompt.classifier import PromptClassifier
 from slimprompt.clip.backbone import EMBEDDED, Backbone
 from slimprompt.errors import InputError
-from slimprompt.images.bank import Picture
+from slimprompt.images.bank import ImageSource
 from slimprompt.images.files import open_image
 from slimprompt.paper.figures import confusion_matrix, training_curve
 from slimprompt.report.drawing import Figure
 from slimprompt.report.html import describe_recipe, render, thumbnail, write_page
 from slimprompt.report.table import Cell, Column, Row, Table
 from slimprompt.training.evaluation import class_scores, per_class_accuracy
-from slimprompt.training.recipe import RECIPES
+from slimprompt.training.recipe import make_recipe
 
 #: How many mistakes are shown, and how many confused pairs.
 _MISTAKES, _PAIRS = 24, 30
@@ -79,7 +79,7 @@ class FitFindings:
 
 
 def study_fit(
-    classifier: PromptClassifier, pictures: Sequence[Picture], labels: Tensor, features: Tensor, zero_shot: Tensor
+    classifier: PromptClassifier, pictures: Sequence[ImageSource], labels: Tensor, features: Tensor, zero_shot: Tensor
 ) -> FitFindings:
     """Compare the learned prompt with the hand-written one on labelled images.
 
@@ -116,7 +116,7 @@ def study_fit(
         prompt=_accuracy(right),
         agreement=agreement,
         p_value=float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0,
-        classes=_class_table(names, features, zero_shot, classifier.text_features_, labels),
+        classes=_class_table(names, features, zero_shot, classifier.class_features_, labels),
         confused=_confused_table(names, counts),
         confusion=confusion_matrix(names, counts),
         mistakes=tuple(_mistake(pictures[i], names, truth[i], said[i], before[i], probabilities[i]) for i in worst),
@@ -164,7 +164,9 @@ def _confused_table(names: Sequence[str], counts: np.ndarray) -> Table:
     return Table("confused", "Most confused pairs", ("True class", "Taken for"), columns, tuple(rows), notes)
 
 
-def _mistake(picture: Picture, names: Sequence[str], truth: int, said: int, before: int, row: np.ndarray) -> Mistake:
+def _mistake(
+    picture: ImageSource, names: Sequence[str], truth: int, said: int, before: int, row: np.ndarray
+) -> Mistake:
     return Mistake(
         "/".join(Path(picture).parts[-2:]) if isinstance(picture, str | Path) else "picture",
         thumbnail(open_image(picture)),
@@ -219,8 +221,8 @@ def render_fit_page(
 ) -> str:
     """The page as text; `facts` are further lines such as ("Training images", "16 per class")."""
     backbone, prompt = classifier.backbone_, classifier.prompt_
-    recipe = RECIPES[classifier.recipe] if isinstance(classifier.recipe, str) else classifier.recipe
-    variant = "dense" if prompt.is_dense else f"{classifier.variant}, rank {prompt.rank}"
+    recipe = make_recipe(classifier.recipe)
+    variant = "dense" if classifier.variant == "dense" else f"{classifier.variant}, rank {prompt.rank}"
     if classifier.variant.startswith("fixed"):
         variant += f", {classifier.basis} basis"
     about = [
@@ -260,7 +262,7 @@ def render_fit_page(
 def write_fit_page(
     path: str | Path,
     classifier: PromptClassifier,
-    pictures: Sequence[Picture],
+    pictures: Sequence[ImageSource],
     labels: Tensor,
     features: Tensor,
     zero_shot: Tensor,

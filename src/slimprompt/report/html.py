@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -18,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimprompt import __version__
-from slimprompt.errors import InputError
 from slimprompt.report.drawing import Figure
 from slimprompt.report.table import Column
+from slimprompt.storage import write_file
 from slimprompt.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -79,17 +78,8 @@ def render(template: str, values: Mapping[str, Any]) -> str:
 
 
 def write_page(path: Path, page: str) -> Path:
-    """Write a page; it is there whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(page, encoding="utf-8")
-        draft.replace(path)
-    except OSError as error:
-        raise InputError(f"the page cannot be written to {path}: {error.strerror or error}") from None
-    finally:
-        draft.unlink(missing_ok=True)
-    return path
+    """Write a page, completely or not at all."""
+    return write_file(path, page)
 
 
 def thumbnail(image: Image, size: int = 96) -> str:
@@ -111,17 +101,23 @@ def image_address(image: Image) -> str:
 
 
 def describe_recipe(recipe: Recipe) -> str:
-    """A recipe in one line: `40 epochs of SGD, batches of 32, learning rate 0.002, 4 random views per image in turn`."""
+    """A recipe in one line: `40 epochs of SGD, batches of 32, learning rate 0.002, 4 train views per image in turn`."""
     steps = "all images in one step" if recipe.batch_size is None else f"batches of {recipe.batch_size}"
     if recipe.views is None:
-        views = "a fresh random view of each image every epoch"
+        views = "a new train view of each image every epoch"
     elif recipe.views == 0:
-        views = "the plain view of each image"
+        views = "the eval view of each image"
     elif recipe.all_views:
-        views = f"the plain and {recipe.views} random views of each image"
+        views = f"the eval view and {recipe.views} train views of each image"
     else:
-        views = f"{recipe.views} random views per image in turn"
-    back = f", back to the best when the loss rises by {100 * recipe.backtrack:g} %" if recipe.backtrack else ""
-    stop = f", until the loss rests within {100 * recipe.tolerance:g} %" if recipe.tolerance else ""
-    name = {"sgd": "SGD", "adam": "Adam"}[recipe.optimizer]
+        views = f"{recipe.views} train views per image in turn"
+    back = (
+        f", returns to the best factors if the loss rises by {100 * recipe.backtrack:g} %" if recipe.backtrack else ""
+    )
+    stop = (
+        f", stops when the loss changes by less than {100 * recipe.tolerance:g} % over {recipe.patience} epochs"
+        if recipe.tolerance
+        else ""
+    )
+    name = {"sgd": "SGD", "adamw": "AdamW"}[recipe.optimizer]
     return f"{recipe.epochs} epochs of {name}, {steps}, learning rate {recipe.lr:g}, {views}{back}{stop}"

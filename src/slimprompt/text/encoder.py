@@ -12,53 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from slimprompt.clip.backbone import Backbone, end_of_text
-from slimprompt.errors import InputError, unknown
+from slimprompt.errors import InputError
 from slimprompt.text.kernels.attention import Group, Rows, causal_mask
 from slimprompt.text.kernels.block import FrozenBlock, Layout, is_plain, run_block
-
-Position = Literal["end", "middle", "front"]
-
-_CONTEXT = -1  # marks a place in a token sequence that a context vector takes
-
-
-def prompt_tokens(
-    backbone: Backbone, class_names: Sequence[str], n_ctx: int, position: Position = "end"
-) -> list[list[int]]:
-    """One token sequence per class, `SOS context name . EOT`, with -1 where a context vector goes.
-
-    position "middle" puts the second half of the context after the name, "front" all of it.
-    """
-    if position not in get_args(Position):
-        raise unknown("position", position, get_args(Position))
-    if not class_names:
-        raise InputError("no class names were given: at least one is needed")
-    # A tokenizer with a start token gives it to every text.
-    has_start = backbone.tokenize("a")[0] == backbone.tokenize("the")[0]
-    sequences = []
-    for class_name in class_names:
-        name = " ".join(class_name.replace("_", " ").split())
-        if not name:
-            raise InputError(f"an empty class name was given among {list(class_names)[:5]}…: every class needs a name")
-        tokens = backbone.tokenize(f"{name}.")
-        start, rest = (tokens[:1], tokens[1:]) if has_start else ([], tokens)
-        name_length = len(backbone.tokenize(name)) - len(start) - 1  # without the end token
-        before = {"end": n_ctx, "middle": n_ctx // 2, "front": 0}[position]
-        after = 0 if position == "end" else name_length
-        sequence = [*start, *[_CONTEXT] * before, *rest[:after], *[_CONTEXT] * (n_ctx - before), *rest[after:]]
-        if len(sequence) > backbone.context_length:
-            raise InputError(
-                f"the class name {class_name!r} does not fit: with {n_ctx} context tokens it makes {len(sequence)} tokens and "
-                f"{backbone.name} reads at most {backbone.context_length}. Shorten the name or lower n_ctx."
-            )
-        sequences.append(sequence)
-    return sequences
+from slimprompt.text.tokens import CONTEXT, Position, prompt_tokens
 
 
 class SharedPrefixTextEncoder:
@@ -94,7 +58,7 @@ class SharedPrefixTextEncoder:
         # What all classes begin with: the start token and the context before the name.
         prefix = _prefix_length(sequences[0])
         self._prefix_ids = sequences[0][:prefix]
-        self._in_prefix = self._prefix_ids.count(_CONTEXT)
+        self._in_prefix = self._prefix_ids.count(CONTEXT)
         # Classes of similar length stand together, so that they can be filled up to one length where need be.
         order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
         self._unsort = torch.tensor(sorted(range(len(order)), key=order.__getitem__), device=self._device)
@@ -153,7 +117,7 @@ class SharedPrefixTextEncoder:
         n_prefix = prefix if with_prefix else 0
         rows = torch.cat([self._embed(ids, prefix) for ids in own])
         tokens = [token for ids in own for token in ids]
-        places = [place for place, token in enumerate(tokens) if token == _CONTEXT]
+        places = [place for place, token in enumerate(tokens) if token == CONTEXT]
 
         # Row numbers of each class, −1 where it is filled up; what a class may look at.
         seen: list[Tensor] = []
@@ -304,7 +268,7 @@ class _FullBatch:
         length = backbone.context_length
         padded = torch.tensor([ids + [pad] * (length - len(ids)) for ids in sequences])
         self.ids = padded.clamp(min=0).to(backbone.device)
-        self._places = (padded == _CONTEXT).to(backbone.device)
+        self._places = (padded == CONTEXT).to(backbone.device)
         pooled = [_pooled_position(self._tower, ids, length) for ids in sequences]
         self._pooled = torch.tensor(pooled, device=backbone.device)
 
@@ -332,8 +296,8 @@ def _checkpointed(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
 
 def _prefix_length(sequence: list[int]) -> int:
     """Tokens before the first of the class's own: the start token, if any, and the context in front."""
-    length = 0 if sequence[0] == _CONTEXT else 1
-    while sequence[length] == _CONTEXT:
+    length = 0 if sequence[0] == CONTEXT else 1
+    while sequence[length] == CONTEXT:
         length += 1
     return length
 

@@ -19,11 +19,13 @@ from pathlib import Path
 import pytest
 
 from slimprompt.errors import InputError
+from slimprompt.lab.environment import RunEnvironment
+from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.executors.ray import RayExecutor
+from slimprompt.lab.observer import StudyObserver
 from slimprompt.lab.records import Record, load_records
-from slimprompt.lab.run import Execution
 from slimprompt.lab.spec import RunSpec
-from slimprompt.lab.study import InlineExecutor, Watch, run_study
+from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import Grid, study_specs
 from tests.conftest import fingerprints
 
@@ -117,7 +119,7 @@ def cluster() -> Iterator[tuple[str, list[Node]]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class Disturb(Watch):
+class Disturb(StudyObserver):
     """Kills a worker process after the first run, and the whole second node after a third of them."""
 
     def __init__(self, nodes: list[Node]) -> None:
@@ -141,32 +143,32 @@ class Disturb(Watch):
 
 
 def test_two_nodes_give_the_bytes_of_one_process_even_if_a_worker_and_a_node_are_killed(
-    cluster: tuple[str, list[Node]], small_grid: Callable[..., Grid], execution: Execution, tmp_path: Path
+    cluster: tuple[str, list[Node]], small_grid: Callable[..., Grid], environment: RunEnvironment, tmp_path: Path
 ) -> None:
     address, nodes = cluster
     specs = study_specs(small_grid(shots=[2], recipe={"epochs": 20, "views": 2, "batch_size": 4}))
-    inline = replace(execution, runs=tmp_path / "inline")
+    inline = replace(environment, runs=tmp_path / "inline")
     run_study(specs, inline.runs, InlineExecutor(inline))
 
     watch = Disturb(nodes)
-    executor = RayExecutor(replace(execution, cache=tmp_path / "cache"), address=address)
-    outcome = run_study(specs, execution.runs, executor, watch)
+    executor = RayExecutor(replace(environment, cache=tmp_path / "cache"), address=address)
+    outcome = run_study(specs, environment.runs, executor, watch)
     assert outcome.failed == []
     assert watch.worker and watch.node, "nothing was killed, so nothing was tested"
-    assert len(outcome.complete) == watch.total == len(load_records(execution.runs))
-    assert fingerprints(execution.runs) == fingerprints(inline.runs)
-    assert {record.facts["executor"] for record in load_records(execution.runs)} == {"ray"}
+    assert len(outcome.complete) == watch.total == len(load_records(environment.runs))
+    assert fingerprints(environment.runs) == fingerprints(inline.runs)
+    assert {record.facts["executor"] for record in load_records(environment.runs)} == {"ray"}
 
 
 def test_without_a_cluster_it_runs_on_this_machine(
-    run_spec: Callable[..., RunSpec], execution: Execution, tmp_path: Path
+    run_spec: Callable[..., RunSpec], environment: RunEnvironment, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match="cannot reach a Ray cluster at '127.0.0.1:1'"):
-        RayExecutor(execution, address="127.0.0.1:1")
-    executor = RayExecutor(execution)
+        RayExecutor(environment, address="127.0.0.1:1")
+    executor = RayExecutor(environment)
     with pytest.raises(InputError, match="unknown benchmark 'dtdd'"):  # on a second executor, which uses the same Ray
-        run_study([run_spec(dataset="dtdd")], execution.runs, RayExecutor(execution))
-    outcome = run_study([run_spec()], execution.runs, executor)
+        run_study([run_spec(dataset="dtdd")], environment.runs, RayExecutor(environment))
+    outcome = run_study([run_spec()], environment.runs, executor)
     assert len(outcome.complete) == 1
     import ray
 

@@ -13,7 +13,7 @@ from slimprompt.errors import InputError
 from slimprompt.paper.theory import check_loss
 from slimprompt.paper.theory.objective import gradient, hessian_product, value
 from slimprompt.paper.theory.prompt_objective import PromptObjective, few_shot_objective
-from slimprompt.text.encoder import prompt_tokens
+from slimprompt.text.tokens import prompt_tokens
 from tests.conftest import TINY_CONFIG
 
 NAMES = ["red disc", "a very long blue square", "ring"]

@@ -15,10 +15,12 @@ from typing import Any
 from slimprompt import __version__
 from slimprompt.allocator import keep_freed_memory
 from slimprompt.errors import InputError
+from slimprompt.lab.environment import RunEnvironment
+from slimprompt.lab.executors import ATTEMPTS
 from slimprompt.lab.records import FAILED, Record, find_run, store_run
-from slimprompt.lab.run import Execution, Workbench, make_runs
+from slimprompt.lab.run import make_runs
+from slimprompt.lab.run_cache import RunCache
 from slimprompt.lab.spec import RunSpec
-from slimprompt.lab.study import ATTEMPTS
 
 
 class RayExecutor:
@@ -27,7 +29,7 @@ class RayExecutor:
     address: None starts Ray on this machine for the time of the study; "auto" or "host:port" joins a running cluster.
     """
 
-    def __init__(self, execution: Execution, *, address: str | None = None, gpus: float = 0.0) -> None:
+    def __init__(self, environment: RunEnvironment, *, address: str | None = None, gpus: float = 0.0) -> None:
         try:
             import ray
         except ImportError:
@@ -36,18 +38,18 @@ class RayExecutor:
             ) from None
         self._ray = ray
         # Paths mean the same in every process only if they are absolute.
-        self._execution = replace(
-            execution,
-            runs=execution.runs.absolute(),
-            data_root=execution.data_root and execution.data_root.absolute(),
-            cache=execution.cache and execution.cache.absolute(),
+        self._environment = replace(
+            environment,
+            runs=environment.runs.absolute(),
+            data_root=environment.data_root and environment.data_root.absolute(),
+            cache=environment.cache and environment.cache.absolute(),
             executor="ray",
         )
         self._started_here = not ray.is_initialized()
         if self._started_here:
             _connect(ray, address)
-        self._cpus = execution.threads
-        task = ray.remote(num_cpus=execution.threads, num_gpus=gpus, max_retries=ATTEMPTS - 1)
+        self._cpus = environment.threads
+        task = ray.remote(num_cpus=environment.threads, num_gpus=gpus, max_retries=ATTEMPTS - 1)
         self._task = task(_make)
         self._running: dict[Any, Sequence[RunSpec]] = {}
 
@@ -58,7 +60,7 @@ class RayExecutor:
 
     def submit(self, specs: Sequence[RunSpec]) -> None:
         """Queue runs with Ray."""
-        self._running[self._task.remote(specs, self._execution, __version__)] = specs
+        self._running[self._task.remote(specs, self._environment, __version__)] = specs
 
     def collect(self) -> list[Record]:
         """Wait for the first task that has ended."""
@@ -80,8 +82,8 @@ class RayExecutor:
                 reason = (
                     f"Ray gave up after {ATTEMPTS} tries: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
                 )
-                return [store_run(self._execution.runs, specs[0], {"status": FAILED, "error": reason})]
-            if find_run(self._execution.runs, specs[0]) is None:
+                return [store_run(self._environment.runs, specs[0], {"status": FAILED, "error": reason})]
+            if find_run(self._environment.runs, specs[0]) is None:
                 raise InputError(
                     f"a run was made on another machine, but its folder {records[0].folder} cannot be seen here: --runs must "
                     "be a folder that all machines of the cluster share"
@@ -118,14 +120,14 @@ def _connect(ray: Any, address: str | None) -> None:
         ) from None
 
 
-def _make(specs: Sequence[RunSpec], execution: Execution, version: str) -> list[Record]:
-    """The task: runs that train side by side, on a workbench that the worker process keeps for the next one."""
+def _make(specs: Sequence[RunSpec], environment: RunEnvironment, version: str) -> list[Record]:
+    """The task: runs that train side by side, on a run_cache that the worker process keeps for the next one."""
     if version != __version__:
         raise InputError(f"this machine has slimprompt {__version__}, but the study was started with {version}")
-    return make_runs(specs, _workbench(execution))
+    return make_runs(specs, _run_cache(environment))
 
 
 @lru_cache(maxsize=1)
-def _workbench(execution: Execution) -> Workbench:
+def _run_cache(environment: RunEnvironment) -> RunCache:
     keep_freed_memory()
-    return Workbench(execution)
+    return RunCache(environment)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from slimprompt.analysis.statistics import harmonic_mean
 from slimprompt.paper.claims.evidence import (
     MIN_CELLS,
     SAME_NUMBER,
@@ -20,6 +19,7 @@ from slimprompt.paper.claims.evidence import (
     per_backbone,
     rounds_to,
 )
+from slimprompt.training.metrics import harmonic_mean
 
 _GAINS = {"RN50": {1: 4.21, 4: 3.01, 16: 2.05}, "ViT-B/16": {1: 3.58, 4: 4.25, 16: 1.74}}
 _GAINS_TEXT = {backbone: by_shots(gains) for backbone, gains in _GAINS.items()}

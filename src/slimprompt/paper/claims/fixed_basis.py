@@ -19,8 +19,8 @@ from slimprompt.paper.claims.evidence import (
     matched_cells,
     missing,
 )
+from slimprompt.prompts.variants import FIXED_BASES
 
-FIXED_BASES = ("gaussian", "orthogonal", "svd", "learned")
 _NEEDS = f"fixed-basis and joint runs in {MIN_CELLS} settings"
 
 

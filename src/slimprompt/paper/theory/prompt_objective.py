@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from slimprompt.clip.backbone import Backbone
 from slimprompt.data import few_shot
+from slimprompt.data.catalogue import open_dataset
 from slimprompt.errors import InputError
 from slimprompt.images.bank import FeatureBank
-from slimprompt.lab.run import open_benchmark
 from slimprompt.paper.theory.objective import difference_step
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 
@@ -122,6 +122,6 @@ def few_shot_objective(
     backbone: Backbone, benchmark: str, *, shots: int, seed: int, n_ctx: int, data_root: Path | None = None
 ) -> PromptObjective:
     """F(P) on the few-shot draw of a benchmark (a name, or a folder of images), each image in its test view."""
-    draw = few_shot(open_benchmark(benchmark, data_root), shots, seed)
+    draw = few_shot(open_dataset(benchmark, data_root), shots, seed)
     features = FeatureBank(backbone).features([draw.path(item) for item in draw.train])
     return PromptObjective(backbone, draw.class_names, features, [item.label for item in draw.train], n_ctx)

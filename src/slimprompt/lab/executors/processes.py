@@ -1,0 +1,148 @@
+"""Runs in worker processes of this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from slimprompt.allocator import keep_freed_memory
+from slimprompt.errors import InputError
+from slimprompt.lab.environment import RunEnvironment
+from slimprompt.lab.executors import ATTEMPTS
+from slimprompt.lab.records import FAILED, Record, store_run
+from slimprompt.lab.run import make_runs
+from slimprompt.lab.run_cache import RunCache
+from slimprompt.lab.spec import RunSpec
+
+
+class ProcessExecutor:
+    """Runs in processes of this machine, each with its own loaded backbone; the feature banks are shared.
+
+    A process that dies (killed, out of memory) is replaced, and its runs tried again, each by itself.
+    """
+
+    def __init__(self, environment: RunEnvironment, workers: int) -> None:
+        self.slots = workers
+        self._environment = replace(environment, executor="processes")
+        self._context = multiprocessing.get_context("spawn")
+        self._queue: deque[Sequence[RunSpec]] = deque()
+        self._idle: list[_Worker] = []
+        self._busy: list[_Worker] = []
+        self._attempts: Counter[str] = Counter()
+
+    def submit(self, specs: Sequence[RunSpec]) -> None:
+        """Give runs to an idle process, or to a new one; if all are busy, they wait."""
+        self._queue.append(specs)
+        while self._queue and len(self._busy) < self.slots:
+            worker = self._idle.pop() if self._idle else _Worker(self._context, self._environment)
+            worker.specs = self._queue.popleft()
+            self._attempts.update(spec.fingerprint for spec in worker.specs)
+            self._busy.append(worker)
+            with suppress(OSError):  # it may be dead: collect will find out
+                worker.pipe.send(worker.specs)
+
+    def collect(self) -> list[Record]:
+        """Wait for the first process that has ended its runs."""
+        while True:
+            ready = wait([worker.pipe for worker in self._busy])
+            worker = next(worker for worker in self._busy if worker.pipe in ready)
+            self._busy.remove(worker)
+            try:
+                answer = worker.pipe.recv()
+            except (EOFError, OSError):
+                code = worker.stop()
+                given_up = [spec for spec in worker.specs if self._attempts[spec.fingerprint] >= ATTEMPTS]
+                self._queue.extend([spec] for spec in worker.specs if spec not in given_up)
+                self._next()
+                if not given_up:
+                    continue
+                reason = {"status": FAILED, "error": death(ATTEMPTS, code)}
+                return [store_run(self._environment.runs, spec, reason) for spec in given_up]
+            self._idle.append(worker)
+            self._next()
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+    def _next(self) -> None:
+        if self._queue:
+            self.submit(self._queue.popleft())
+
+    def close(self) -> None:
+        """End all processes, in the middle of a run if need be: a run folder is there whole or not at all."""
+        self._queue.clear()
+        for worker in self._busy:
+            worker.process.terminate()
+        for worker in self._idle:
+            worker.pipe.close()  # it ends by itself
+        for worker in (*self._idle, *self._busy):
+            worker.stop()
+        self._idle, self._busy = [], []
+
+
+def death(times: int, code: int | None) -> str:
+    """Why a run whose process died is given up."""
+    how = f"by signal {-code} ({signal.Signals(-code).name})" if code is not None and code < 0 else f"with code {code}"
+    return f"the process of this run ended {how}, {times} times; most likely it ran out of memory: use fewer --workers"
+
+
+class _Worker:
+    def __init__(self, context: Any, environment: RunEnvironment) -> None:
+        self.specs: Sequence[RunSpec] = ()
+        self.pipe, theirs = context.Pipe()
+        self.process: BaseProcess = context.Process(target=_serve, args=(theirs, environment), daemon=True)
+        with _interrupts_ignored():  # from its first moment on, Ctrl-C is the parent's affair only
+            self.process.start()
+        theirs.close()  # so that the pipe ends when the process does
+
+    def stop(self) -> int | None:
+        """Its exit code."""
+        self.pipe.close()
+        self.process.join(0.2)
+        if self.process.is_alive():
+            self.process.terminate()
+        self.process.join(10)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        return self.process.exitcode
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """A process that is started inside inherits it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _serve(pipe: Connection, environment: RunEnvironment) -> None:
+    """Make the runs that come through the pipe, until it is closed: by the parent, or by the parent's death."""
+    keep_freed_memory()
+    run_cache = RunCache(environment)
+    while True:
+        try:
+            specs = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer: list[Record] | BaseException = make_runs(specs, run_cache)
+        except InputError as error:  # nothing can be done here: no backbone, no data, no disk
+            answer = error
+        try:
+            pipe.send(answer)
+        except OSError:
+            return

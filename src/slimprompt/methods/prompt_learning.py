@@ -1,0 +1,121 @@
+"""Prompt learning: the one path from a task and started prompts to evaluated prompts.
+
+`PromptClassifier.fit`, `slimprompt fit` and every run of a study call `learn_prompts`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from slimprompt.methods.task import Task
+from slimprompt.prompts.prompt import Prompt
+from slimprompt.text.encoder import SharedPrefixTextEncoder
+from slimprompt.text.tokens import Position
+from slimprompt.training.evaluation import EvalSet, accuracy
+from slimprompt.training.loop import EpochResult, train
+from slimprompt.training.recipe import Recipe
+
+#: (class names, n_ctx, position) → text encoder.
+MakeEncoder = Callable[[tuple[str, ...], int, Position], SharedPrefixTextEncoder]
+
+
+@dataclass(frozen=True)
+class LearnedPrompt:
+    """A trained prompt and what was measured on the way."""
+
+    prompt: Prompt
+    start: dict[str, Tensor]
+    """The factors before training: B0 and A0."""
+    curve: list[EpochResult]
+    metrics: dict[str, float]
+    """Accuracy in percent on each eval set."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Wall time of each phase, divided by the size of the prompt batch."""
+    batch_size: int = 1
+    """Prompts that were trained together."""
+
+
+def learn_prompts(
+    task: Task,
+    prompts: Sequence[Prompt],
+    recipe: Recipe,
+    *,
+    position: Position = "end",
+    eval_sets: Mapping[str, EvalSet] | None = None,
+    make_encoder: MakeEncoder | None = None,
+    show_progress: bool = True,
+) -> list[LearnedPrompt]:
+    """Encode the task's images, train a prompt batch on them and evaluate each prompt.
+
+    Parameters
+    ----------
+    task
+        Training images, labels and class names.
+    prompts
+        Started prompts of one context length; they are trained in place.
+    recipe
+        The training protocol.
+    position
+        Position of the class name in the prompt: "end", "middle" or "front".
+    eval_sets
+        Sets to evaluate on, by name; their classes may differ from the task's.
+    make_encoder
+        Creates text encoders; pass a cached function to share them between calls.
+    show_progress
+        Show a progress bar on a terminal.
+
+    Returns
+    -------
+    list of LearnedPrompt
+        In the order of `prompts`.
+    """
+    backbone, seconds = task.bank.backbone, _Stopwatch()
+    make_encoder = make_encoder or (lambda names, n_ctx, where: SharedPrefixTextEncoder(backbone, names, n_ctx, where))
+    with seconds("features"):
+        task.encode(recipe)
+    with seconds("training"):
+        starts = [{"B0": prompt.B.detach().clone(), "A0": prompt.A.detach().clone()} for prompt in prompts]
+        for prompt in prompts:
+            prompt.to(backbone.device)
+        encode = make_encoder(task.class_names, prompts[0].n_ctx, position)
+        labels, view = torch.tensor(list(task.labels)), task.features_by_epoch(recipe)
+        curves = train(
+            prompts,
+            encode,
+            view,
+            labels,
+            backbone.logit_scale,
+            recipe,
+            seed=task.seed,
+            show_progress=show_progress,
+        )
+    metrics: list[dict[str, float]] = [{} for _ in prompts]
+    with seconds("evaluation"), torch.inference_mode():
+        for name, (features, labels, class_names) in (eval_sets or {}).items():
+            encode = make_encoder(class_names, prompts[0].n_ctx, position)
+            for prompt, found in zip(prompts, metrics, strict=True):
+                found[name] = accuracy(features, encode(prompt()), labels)
+    shares = {phase: taken / len(prompts) for phase, taken in seconds.phases.items()}
+    return [
+        LearnedPrompt(prompt, start, curve, found, shares, len(prompts))
+        for prompt, start, curve, found in zip(prompts, starts, curves, metrics, strict=True)
+    ]
+
+
+class _Stopwatch:
+    """Seconds per phase: `with seconds("training"): …`."""
+
+    def __init__(self) -> None:
+        self.phases: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.phases[phase] = time.perf_counter() - begin

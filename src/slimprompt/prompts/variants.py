@@ -1,0 +1,79 @@
+"""The variants of a prompt `P = B A`: what trains, which bases they take, how many numbers they train.
+
+This is the only place that lists them; specs, start rules, command-line help, tables and claims read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from slimprompt.errors import InputError, choose, unknown
+
+#: Which factor of `P = B A` receives gradients.
+Trainable = Literal["A", "B", "AB"]
+
+#: Fixed token bases whose coefficients start from least squares, A0 = B† P0, in the order of the paper's tables.
+FIXED_BASES = ("gaussian", "orthogonal", "svd", "learned")
+#: Frozen factors of the transfer study; the trainable factor keeps its own start.
+TRANSFER_BASES = ("source", "random")
+#: Bases that come from another finished run.
+BASES_FROM_A_RUN = ("learned", "source")
+
+
+class Variant(NamedTuple):
+    """One row of the table."""
+
+    trainable: Trainable
+    """The factors that train."""
+    bases: tuple[str, ...]
+    """Where the frozen factor may come from; empty if no factor is frozen."""
+    parameters: Callable[[int, int, int], int]
+    """(n_ctx, width, rank) → number of trained parameters."""
+    summary: str
+    """One phrase for help texts."""
+
+
+#: Dense CoOp is the fixed basis B = I of rank n_ctx.
+VARIANTS: dict[str, Variant] = {
+    "dense": Variant("A", (), lambda m, d, r: m * d, "train P itself, as CoOp does"),
+    "joint": Variant("AB", (), lambda m, d, r: r * (m + d), "train both factors"),
+    "fixed-B": Variant("A", (*FIXED_BASES, *TRANSFER_BASES), lambda m, d, r: r * d, "train A over a fixed basis B"),
+    "fixed-A": Variant("B", ("svd", *TRANSFER_BASES), lambda m, d, r: m * r, "train B with fixed coefficients A"),
+}
+
+
+def count_parameters(variant: str, *, n_ctx: int, width: int, rank: int | None = None) -> int:
+    """Number of trained parameters.
+
+    >>> [count_parameters(name, n_ctx=16, width=512, rank=4) for name in VARIANTS]
+    [8192, 2112, 2048, 64]
+    """
+    return VARIANTS[variant].parameters(n_ctx, width, rank or 0)
+
+
+def check_variant(variant: str, *, rank: int | None, basis: str | None, n_ctx: int) -> Variant:
+    """The variant's row, if it can be combined with this rank and basis; an `InputError` otherwise."""
+    row: Variant = choose("variant", variant, VARIANTS)
+    if variant == "dense":
+        if rank is not None:
+            raise InputError(f"a dense prompt has no rank (given: {rank}); leave it empty")
+    elif rank is None:
+        raise InputError(f"variant {variant} needs a rank between 1 and n_ctx={n_ctx}")
+    else:
+        check_rank(rank, n_ctx)
+    if not row.bases and basis is not None:
+        raise InputError(f"variant {variant} freezes no factor, so it takes no basis (given: {basis})")
+    if row.bases and basis is None:
+        raise InputError(f"variant {variant} needs a basis; allowed: {', '.join(row.bases)}")
+    if row.bases and basis not in row.bases:
+        raise unknown(f"basis for {variant}", str(basis), row.bases)
+    return row
+
+
+def check_rank(rank: int, n_ctx: int) -> None:
+    """A rank must lie between 1 and the number of context tokens."""
+    if not 1 <= rank <= n_ctx:
+        raise InputError(
+            f"rank {rank} does not fit: it must be between 1 and the number of context tokens, n_ctx={n_ctx}"
+        )

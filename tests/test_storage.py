@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from slimprompt import storage
+from slimprompt.errors import InputError
+
+
+def test_a_file_is_replaced_completely_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "below" / "file.txt"
+    assert storage.write_file(target, "é") == target
+    assert target.read_bytes() == "é".encode()
+    with suppress(KeyError), storage.new_file(target) as draft:
+        draft.write_text("half")
+        raise KeyError
+    assert target.read_text(encoding="utf-8") == "é"
+    assert [path.name for path in target.parent.iterdir()] == ["file.txt"]
+
+
+def test_a_refused_write_names_the_target(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"file/below cannot be written: "):
+        storage.write_file(tmp_path / "file" / "below", "")
+    with (
+        pytest.raises(InputError, match=r"file/below cannot be written: "),
+        storage.draft_folder(tmp_path / "file" / "below"),
+    ):
+        pass
+
+
+def test_modes_follow_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        storage.write_file(tmp_path / "file", "")
+        with storage.draft_folder(tmp_path / "folder") as draft:
+            storage.publish(draft, tmp_path / "folder")
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("file", "folder")]
+    assert modes == [0o640, 0o750]
+
+
+def test_a_folder_is_published_replaced_and_removed(tmp_path: Path) -> None:
+    target = tmp_path / "folder"
+    for content in ("one", "two"):
+        with storage.draft_folder(target) as draft:
+            (draft / "file").write_text(content)
+            storage.publish(draft, target)
+        assert (target / "file").read_text() == content
+    with storage.draft_folder(target) as draft:
+        (draft / "file").write_text("never published")
+    assert (target / "file").read_text() == "two"
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    storage.remove_folder(target)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_leftovers_of_dead_processes_are_removed_and_others_stay(tmp_path: Path) -> None:
+    script = (
+        "import os, sys, pathlib; from slimprompt import storage\n"
+        "kept = storage.draft_folder(pathlib.Path(sys.argv[1])); kept.__enter__(); open(storage._temporary(pathlib.Path(sys.argv[2])), 'w')\n"
+        "os._exit(9)"
+    )
+    targets = [str(tmp_path / "run.one"), str(tmp_path / "page.html")]
+    subprocess.run([sys.executable, "-c", script, *targets], check=False)
+    (tmp_path / ".mine.tmp").write_text("")
+    assert len(list(tmp_path.iterdir())) == 3
+    with storage.draft_folder(tmp_path / "busy") as draft:
+        assert storage.remove_leftovers(tmp_path) == 2
+        assert draft.is_dir()
+    assert [path.name for path in tmp_path.iterdir()] == [".mine.tmp"]
+
+
+def test_a_lock_keeps_another_process_out(tmp_path: Path) -> None:
+    script = "import sys; from filelock import FileLock, Timeout\ntry: FileLock(sys.argv[1], timeout=0).acquire()\nexcept Timeout: sys.exit(7)"
+    command = [sys.executable, "-c", script, str(tmp_path / "lock")]
+    with storage.lock(tmp_path / "lock"):
+        assert subprocess.run(command, check=False).returncode == 7
+    assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_hash_of_bytes_and_of_a_file(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 5000  # more than one chunk
+    (tmp_path / "file").write_bytes(content)
+    assert storage.sha256(tmp_path / "file") == storage.sha256(content)
+    assert storage.sha256(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
