@@ -2,7 +2,7 @@
 
 import pytest
 
-from slimprompt.analysis.observations import Estimate, Results
+from slimprompt.analysis.observations import Estimate, Results, joint
 from slimprompt.paper.audit import AUDIT, audit, base2new_averages, fixed_basis_averages, published_evidence
 from slimprompt.paper.claims import Evidence, check_claims
 
@@ -93,7 +93,7 @@ def test_counts_of_the_text_recount(claims):
 def test_a_wrong_cell_is_found(check, metric):
     evidence = published_evidence()
     cells = dict(evidence.results.cells)
-    key = next(key for key in cells if key[2:5] == ("factorized", "trainable", 4) and key[6] == metric)
+    key = next(key for key in cells if key.arm == joint(4) and key.metric == metric)
     cells[key] = Estimate(cells[key].mean + 1.0, None, 3)
     (found,) = check(Evidence(Results(cells, published=True), geometry=evidence.geometry))
     assert found.verdict == "does not hold"

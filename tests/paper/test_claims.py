@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from slimprompt.analysis.observations import Estimate, Results, dense, fixed_basis, joint, transfer
+from slimprompt.analysis.observations import CellKey, Estimate, Results, dense, fixed_basis, joint, transfer
 from slimprompt.errors import InputError
 from slimprompt.lab.records import load_records
 from slimprompt.paper.claims import CLAIMS, Evidence, ParameterCount, check_claims, gather
@@ -18,7 +18,7 @@ def cells(entries):
     found = {}
     for dataset, arm, shots, metric, value, *source in entries:
         by_seed = {1: value - 0.1, 2: value, 3: value + 0.1}
-        key = ("pocket", dataset, *arm, shots, metric, source[0] if source else "")
+        key = CellKey("pocket", dataset, *arm, shots, metric, source[0] if source else "")
         found[key] = Estimate(value, 0.1, 3, (), by_seed)
     return Results(found)
 

@@ -131,7 +131,7 @@ def test_sorting_works_from_the_keyboard(browser: webdriver.Chrome, page: str):
     opened(browser, page)
     button = browser.find_element("css selector", "#table-summary thead tr:last-child th:last-child button")
     button.send_keys("\ue007")  # enter
-    script = "return [...document.getElementById('table-glance').tBodies[0].rows].map(r => Number(r.cells[r.cells.length - 1].dataset.v))"
+    script = "return [...document.getElementById('table-summary').tBodies[0].rows].map(r => Number(r.cells[r.cells.length - 1].dataset.v))"
     values = browser.execute_script(script)
     assert values == sorted(values) and len(set(values)) > 2
 

@@ -29,10 +29,6 @@ from slimprompt.lab.records import Record
 from slimprompt.lab.spec import RunSpec
 from slimprompt.training.recipe import Recipe
 
-#: What names a cell. `rank` is the number of context tokens of a dense prompt; `source` is that of a transfer.
-KEY = ("backbone", "dataset", "method", "basis", "rank", "shots", "metric", "source")
-COLUMNS = (*KEY, "seed", "value", "parameters", "run")
-
 #: open_clip's names of the two backbones of the paper, as its tables write them.
 BACKBONE_TITLES = {
     "ViT-B-16": "ViT-B/16",
@@ -58,6 +54,30 @@ class Arm(NamedTuple):
     """identity, best (dense) | trainable | gaussian | orthogonal | svd | learned | source-A/B | random-A/B"""
     rank: int
     """r, or the number of context tokens of a dense prompt; 0 where it has none"""
+
+
+class CellKey(NamedTuple):
+    """What identifies a cell of results; the fields `method`, `basis` and `rank` are those of its arm."""
+
+    backbone: str
+    dataset: str
+    method: str
+    basis: str
+    rank: int
+    """Number of context tokens of a dense prompt."""
+    shots: int
+    metric: str
+    source: str = ""
+    """Source dataset of a transfer."""
+
+    @property
+    def arm(self) -> Arm:
+        """The arm of this cell."""
+        return Arm(self.method, self.basis, self.rank)
+
+
+KEY = CellKey._fields
+COLUMNS = (*KEY, "seed", "value", "parameters", "run")
 
 
 def dense(n_ctx: int) -> Arm:
@@ -203,10 +223,10 @@ class Results:
 
     def __init__(
         self,
-        cells: dict[tuple[Any, ...], Estimate],
+        cells: dict[CellKey, Estimate],
         *,
         parameters: dict[tuple[str, Arm], int] | None = None,
-        printed_averages: dict[tuple[Any, ...], Estimate] | None = None,
+        printed_averages: dict[CellKey, Estimate] | None = None,
         published: bool = False,
     ) -> None:
         self.cells = cells
@@ -214,10 +234,10 @@ class Results:
         self._parameters = parameters or {}
         self._printed_averages = printed_averages or {}
         self._axes: dict[Any, list[Any]] = {}  # the cells do not change, and the same questions come again and again
-        self._over_sources: dict[tuple[Any, ...], list[Estimate]] = defaultdict(list)
-        self._having: dict[str, dict[Any, set[tuple[Any, ...]]]] = {name: defaultdict(set) for name in KEY}
+        self._over_sources: dict[CellKey, list[Estimate]] = defaultdict(list)
+        self._having: dict[str, dict[Any, set[CellKey]]] = {name: defaultdict(set) for name in KEY}
         for key, estimate in cells.items():
-            self._over_sources[key[:-1]].append(estimate)
+            self._over_sources[key._replace(source="")].append(estimate)
             for name, part in zip(KEY, key, strict=True):
                 self._having[name][part].add(key)
 
@@ -231,7 +251,7 @@ class Results:
             )
             summary = summarise(list(by_seed.values()))
             assert summary is not None  # a group has at least one row
-            cells[_plain(key)] = Estimate(summary.mean, summary.sd, summary.n, tuple(rows["run"]), by_seed)
+            cells[_cell_key(key)] = Estimate(summary.mean, summary.sd, summary.n, tuple(rows["run"]), by_seed)
         parameters: dict[tuple[str, Arm], int] = {}
         counted = observations.dropna(subset=["parameters"])
         names = ("backbone", "method", "basis", "rank", "parameters")
@@ -243,7 +263,7 @@ class Results:
         self, backbone: str, dataset: str, arm: Arm, shots: int, metric: str = "accuracy", source: str = ""
     ) -> Estimate | None:
         """One cell, or None where there are no runs. The best dense prompt is looked up or chosen among the lengths."""
-        found = self.cells.get((backbone, dataset, *arm, shots, metric, source))
+        found = self.cells.get(CellKey(backbone, dataset, *arm, shots, metric, source))
         if found is None and arm == BEST_DENSE:
             lengths = [self.cell(backbone, dataset, dense(m), shots, metric) for m in self.dense_lengths(backbone)]
             found = max((one for one in lengths if one), key=lambda one: one.mean, default=None)
@@ -260,7 +280,7 @@ class Results:
         parts = [self.cell(backbone, dataset, arm, shots, metric) for dataset in datasets]
         known = [part for part in parts if part is not None]
         if not parts or len(known) < len(parts):
-            return self._printed_averages.get((backbone, "Average", *arm, shots, metric, ""))
+            return self._printed_averages.get(CellKey(backbone, "Average", *arm, shots, metric))
         runs = tuple(run for part in known for run in part.runs)
         if self.published:
             return Estimate(sum(part.mean for part in known) / len(known), None, min(part.n for part in known), runs)
@@ -276,19 +296,18 @@ class Results:
         return list(self._axes[question])
 
     def _find_axis(self, name: str, fixed: dict[str, Any]) -> list[Any]:
-        keys: set[tuple[Any, ...]] = set(self.cells)
+        keys = set(self.cells)
         for field_name, value in fixed.items():
             allowed = value if isinstance(value, (set, frozenset)) else {value}
             keys &= set().union(*(self._having[field_name].get(one, ()) for one in allowed))
-        position = KEY.index(name)
-        return sorted({key[position] for key in keys})
+        return sorted({getattr(key, name) for key in keys})
 
     def dense_lengths(self, backbone: str | None = None) -> list[int]:
         """Context lengths of the dense prompts, in cells or printed averages."""
         where = {} if backbone is None else {"backbone": backbone}
         lengths = set(self.axis("rank", method="dense", basis="identity", **where))
-        printed = (key for key in self._printed_averages if key[2:4] == ("dense", "identity"))
-        return sorted(lengths | {key[4] for key in printed if backbone in (None, key[0])})
+        printed = (key for key in self._printed_averages if (key.method, key.basis) == ("dense", "identity"))
+        return sorted(lengths | {key.rank for key in printed if backbone in (None, key.backbone)})
 
     def parameters(self, backbone: str, arm: Arm) -> int | None:
         """Numbers that this arm trains, as its runs recorded them."""
@@ -310,7 +329,7 @@ class Results:
         )
         for dataset in datasets:
             ones, others = (
-                self._over_sources.get((backbone, dataset, *arm, shots, metric), []) for arm in (first, second)
+                self._over_sources.get(CellKey(backbone, dataset, *arm, shots, metric), []) for arm in (first, second)
             )
             for one in ones:
                 for other in others:
@@ -337,9 +356,11 @@ class Results:
         return {name: sum(values) / len(values) for name, values in grouped.items()}
 
 
-def _plain(key: Any) -> tuple[Any, ...]:
-    """The key with Python's own ints, so that look-ups by plain numbers meet."""
-    return tuple(int(part) if name in ("rank", "shots") else str(part) for name, part in zip(KEY, key, strict=True))
+def _cell_key(values: Any) -> CellKey:
+    """From a row of the observations, with Python's own ints, so that look-ups by plain numbers match."""
+    fields = dict(zip(KEY, values, strict=True))
+    values = {name: int(value) if name in ("rank", "shots") else str(value) for name, value in fields.items()}
+    return CellKey(**values)
 
 
 @dataclass(frozen=True)
@@ -404,7 +425,7 @@ def aggregates(results: Results) -> pd.DataFrame:
     Transfers (which have a source) are left out: their pairs are not a grid of datasets.
     """
     rows = []
-    settings = sorted({(key[0], Arm(*key[2:5]), key[5], key[6]) for key in results.cells if not key[7]})
+    settings = sorted({(key.backbone, key.arm, key.shots, key.metric) for key in results.cells if not key.source})
     for backbone, arm, shots, metric in settings:
         where = {"backbone": backbone, "method": arm.method, "basis": arm.basis, "rank": arm.rank, "shots": shots}
         datasets = results.axis("dataset", metric=metric, **where)

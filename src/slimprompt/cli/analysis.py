@@ -213,7 +213,7 @@ def compare(
     """Paired comparison of two arms over matched cells: difference, interval, tests, equivalence."""
     from dataclasses import asdict
 
-    from slimprompt.analysis.observations import UNITS, Arm, Results, arm_label, compare_arms, observe
+    from slimprompt.analysis.observations import UNITS, Results, arm_label, compare_arms, observe
     from slimprompt.errors import unknown
 
     if margin <= 0:
@@ -221,8 +221,8 @@ def compare(
     if unit not in UNITS:
         raise unknown("unit of comparison", unit, UNITS)
     results = Results.of(observe(_records(runs, where)))
-    arms = {arm_label(Arm(*key[2:5])): Arm(*key[2:5]) for key in results.cells}
-    metrics = {key[6] for key in results.cells}
+    arms = {arm_label(key.arm): key.arm for key in results.cells}
+    metrics = {key.metric for key in results.cells}
     if metric not in metrics:
         raise unknown("metric of these runs", metric, metrics)
     for name in (first, second):

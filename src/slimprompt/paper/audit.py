@@ -143,7 +143,7 @@ def transfer_averages(e: Evidence) -> list[Outcome]:
 
 def transfer_pairs_shown(e: Evidence) -> list[Outcome]:
     """The main transfer table shows every pair."""
-    pairs = {(key[1], key[7]) for key in e.results.cells if key[3] == "source-B"}
+    pairs = {(key.dataset, key.source) for key in e.results.cells if key.basis == "source-B"}
     left_out = sorted(pairs - set(e.main_pairs))
     lines = tuple(f"{target} from {source}" for target, source in left_out)
     note = "left out: " + "; ".join(lines)
@@ -253,9 +253,9 @@ def harmonic_concavity(e: Evidence) -> list[Outcome]:
     """H averaged over runs cannot exceed the H of the averaged S and U."""
     lines, n = [], 0
     for key, cell in e.results.cells.items():
-        if key[6] != "harmonic":
+        if key.metric != "harmonic":
             continue
-        seen, unseen = (e.results.cells.get((*key[:6], metric, key[7])) for metric in ("seen", "unseen"))
+        seen, unseen = (e.results.cells.get(key._replace(metric=metric)) for metric in ("seen", "unseen"))
         if seen and unseen:
             n += 1
             limit = harmonic_mean(seen.mean, unseen.mean)

@@ -94,7 +94,7 @@ def zero_shot(results: Results, backbone: str, dataset: str, metric: str) -> flo
     values = [
         cell.mean
         for key, cell in results.cells.items()
-        if (key[0], key[1], key[6]) == (backbone, dataset, f"zero_shot_{metric}")
+        if (key.backbone, key.dataset, key.metric) == (backbone, dataset, f"zero_shot_{metric}")
     ]
     return values[0] if values else None
 
@@ -110,7 +110,7 @@ def main_arms(results: Results, metric: str) -> dict[str, Arm]:
     }
     if full == rank:
         del arms["dense short"]
-    present = {Arm(*key[2:5]) for key in results.cells if key[6] == metric}
+    present = {key.arm for key in results.cells if key.metric == metric}
     return {look: arm for look, arm in arms.items() if arm in present}
 
 
@@ -141,7 +141,7 @@ def _averaged_over(used: Mapping[str, Sequence[str]], results: Results) -> str:
         text = "averaged within each seed over " + "; ".join(
             f"{panel}: {', '.join(names)}" for panel, names in used.items()
         )
-    left_out = sorted({key[1] for key in results.cells} - everything)
+    left_out = sorted({key.dataset for key in results.cells} - everything)
     return text + (
         f"; not all runs are there yet for {', '.join(left_out)}" if left_out and not results.published else ""
     )
@@ -419,7 +419,9 @@ def fixed_against_trained(results: Results) -> Figure:
 def transfer_matrix(results: Results) -> Figure:
     """Target × source: what a frozen factor of another dataset costs against training both, with the random control."""
     name, title = "transfer_matrix", "Transfer: one factor frozen at another dataset's, or at random"
-    settings = sorted({(key[0], key[4], key[5]) for key in results.cells if key[3].startswith(("source-", "random-"))})
+    settings = sorted(
+        {(key.backbone, key.rank, key.shots) for key in results.cells if key.basis.startswith(("source-", "random-"))}
+    )
     if not settings:
         return _missing(name, title, "transfer runs")
     with drawing():

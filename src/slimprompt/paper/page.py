@@ -122,7 +122,7 @@ def render_report(report: Report, *, theory: Path | None = None) -> str:
             "contents": contents,
             "report": report,
             "places": places,
-            "summary": _without_constants(report.summary_table),
+            "summary_table": _without_constants(report.summary_table),
             "questions": _without_constants(report.questions),
             "cards": _cards(report, verdicts),
             "claims": [(name, list(same)) for name, same in groupby(report.findings, key=lambda one: one.name)],
@@ -221,7 +221,7 @@ def summary_table(results: Results, records: Sequence[Record]) -> Table:
     )
     return Table(
         "summary",
-        "At a summary_table",
+        "Summary",
         ("Backbone", "Measured", "Shots", "Datasets"),
         tuple(columns[index] for index in used),
         tuple(rows),

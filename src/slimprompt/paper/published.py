@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from slimprompt.analysis.geometry import AXES
-from slimprompt.analysis.observations import KEY, Arm, Estimate, Results, dense, fixed_basis, joint, transfer
+from slimprompt.analysis.observations import KEY, Arm, CellKey, Estimate, Results, dense, fixed_basis, joint, transfer
 from slimprompt.prompts.variants import FIXED_BASES
 
 #: The paper's setting: context tokens, text width, seeds.
@@ -88,12 +88,12 @@ def printed_numbers() -> dict[tuple[Any, ...], Printed]:
 @cache
 def published_results() -> Results:
     """The measured cells of all tables; one that stands in several is taken from a table that prints its sd."""
-    cells: dict[tuple[Any, ...], Estimate] = {}
-    averages: dict[tuple[Any, ...], Estimate] = {}
+    cells: dict[CellKey, Estimate] = {}
+    averages: dict[CellKey, Estimate] = {}
     for row in published_rows():
         if row["metric"] not in MEASURED:
             continue
-        key = (*(row[name] for name in KEY[:-1]), _source(row))
+        key = CellKey(**{name: row[name] for name in KEY})._replace(source=_source(row))
         estimate = Estimate(float(row["mean"]), _sd(row), SEEDS, printed=True)
         if row["dataset"] == "Average":
             if row["table"] != "transfer_pairs":  # an average over pairs, not over datasets
@@ -105,7 +105,7 @@ def published_results() -> Results:
     return Results(cells, parameters=_published_parameters(), printed_averages=averages, published=True)
 
 
-def _implied_dense() -> Iterator[tuple[tuple[Any, ...], Estimate]]:
+def _implied_dense() -> Iterator[tuple[CellKey, Estimate]]:
     """Dense accuracies per dataset on ViT-B/16, which are printed only as differences: best low-rank − (best − dense)."""
     rows = [row for row in published_rows() if row["table"] == "best_delta"]
     best = {(row["dataset"], row["shots"]): row["mean"] for row in rows if row["metric"] == "best_accuracy"}
@@ -113,7 +113,7 @@ def _implied_dense() -> Iterator[tuple[tuple[Any, ...], Estimate]]:
         if row["metric"].startswith("delta_best_ctx"):
             mean = round(best[row["dataset"], row["shots"]] - row["mean"], 2)
             arm = dense(int(row["metric"].removeprefix("delta_best_ctx")))
-            key = (row["backbone"], row["dataset"], *arm, row["shots"], "accuracy", "")
+            key = CellKey(row["backbone"], row["dataset"], *arm, row["shots"], "accuracy")
             yield key, Estimate(mean, None, SEEDS)
 
 

@@ -223,9 +223,9 @@ def _pairs(results: Results) -> list[tuple[str, int, int, str, str]]:
     """(backbone, rank, shots, target, source) of every transfer; in the paper's order where it has them."""
     order = {pair: index for index, pair in enumerate(_paper_order())}
     found = {
-        (key[0], key[4], key[5], key[1], key[7])
+        (key.backbone, key.rank, key.shots, key.dataset, key.source)
         for key in results.cells
-        if key[3] in ("source-A", "source-B") and key[7]
+        if key.basis in ("source-A", "source-B") and key.source
     }
     return sorted(found, key=lambda one: (*one[:3], one[3], order.get((one[3], one[4]), len(order)), one[4]))
 

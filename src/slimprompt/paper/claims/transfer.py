@@ -50,7 +50,13 @@ class _Transfer:
 def _transfers(e: Evidence) -> list[_Transfer]:
     """All pairs that have the four modes."""
     found = []
-    keys = sorted({(key[0], key[1], key[7], key[4], key[5]) for key in e.results.cells if key[3] == "source-B"})
+    keys = sorted(
+        {
+            (key.backbone, key.dataset, key.source, key.rank, key.shots)
+            for key in e.results.cells
+            if key.basis == "source-B"
+        }
+    )
     for backbone, target, source, rank, shots in keys:
         modes = {}
         for mode in MODES:
