@@ -119,14 +119,22 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         classes = sorted(set(names))
         if len(classes) < 2:
             raise InputError(f"only one class was given ({classes[0]!r}): a classifier needs at least two")
-        recipe = make_recipe(self.recipe)
-        backbone = self._load_backbone()
+        make_recipe(self.recipe)  # an unknown recipe is an error before the backbone is loaded
+        bank = FeatureBank(self._load_backbone(), "default" if self.cache else None)
+        return self.fit_task(Task(bank, images, [classes.index(name) for name in names], tuple(classes), self.seed))
+
+    def fit_task(self, task: Task) -> PromptClassifier:
+        """Learn the prompt from a task, with the feature bank and backbone of the task."""
+        backbone = task.bank.backbone
         prompt = self.start(backbone)
-        bank = FeatureBank(backbone, "default" if self.cache else None)
-        task = Task(bank, images, [classes.index(name) for name in names], tuple(classes), self.seed)
-        (learned,) = learn_prompts(task, [prompt], recipe, position=self.position)  # type: ignore[arg-type]
+        (learned,) = learn_prompts(
+            task,
+            [prompt],
+            make_recipe(self.recipe),
+            position=self.position,  # type: ignore[arg-type]
+        )
         self.curve_ = learned.curve
-        return self.set_prompt(backbone, prompt, classes)
+        return self.set_prompt(backbone, prompt, task.class_names)
 
     def start(self, backbone: Backbone) -> Prompt:
         """The prompt before training."""

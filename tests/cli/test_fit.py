@@ -155,7 +155,7 @@ def test_odd_pictures_are_handled(run, tmp_path):
 def test_fewer_images_than_shots(run, photos, tmp_path):
     out = ok(run("fit", photos, "--out", tmp_path / "p", "--shots", 10, *QUICK))
     assert "fewer than 10 images, all used: blue disc (6), green disc (6), red disc (6)" in " ".join(out.split())
-    assert "no images are left to measure on" in out
+    assert "no images are left to evaluate on" in out
 
 
 def test_unreadable_images_stop_or_are_counted(run, photos, tmp_path):
@@ -168,7 +168,7 @@ def test_unreadable_images_stop_or_are_counted(run, photos, tmp_path):
     )
     assert not (tmp_path / "p").exists()
     out = ok(run("fit", tmp_path / "bad", "--out", tmp_path / "p", "--shots", 5, *QUICK, "--skip-bad-images"))
-    assert "1 unreadable images left out" in out
+    assert "1 unreadable images skipped" in out
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_bad_options(run, photos, tmp_path, options, parts):
 
 def test_usage_errors(run, prompt, tmp_path):
     failed(run("fit"), "which images?")
-    failed(run("evaluate", prompt[0]), "what to measure on?")
+    failed(run("evaluate", prompt[0]), "evaluate on what?")
     failed(run("evaluate", tmp_path, tmp_path), "no saved prompt")
     failed(run("predict", prompt[0], tmp_path / "none.jpg"), "no such image")
     failed(run("predict", prompt[0], tmp_path), "no images under")

@@ -9,15 +9,15 @@ import pytest
 
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
-from slimprompt.lab.plan import Plan, count_runs, plan_study
+from slimprompt.lab.plan import Plan, count_runs, plan_runs
 from slimprompt.lab.study import run_study
-from slimprompt.paper.studies import Grid, make_grid, study_specs
+from slimprompt.paper.studies import Grid, make_grid, studies_of, study_specs
 
 
 @pytest.fixture
 def small_plan(small_grid: Callable[..., Grid], environment: RunEnvironment) -> tuple[Grid, RunEnvironment, Plan]:
     grid = small_grid(study="all", shots=[1, 2], seeds=[1, 2])
-    return grid, environment, plan_study(grid, environment, workers=2)
+    return grid, environment, plan_runs(studies_of(grid), environment, workers=2)
 
 
 def test_the_plan_is_what_happens(small_plan: tuple[Grid, RunEnvironment, Plan], tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_the_plan_is_what_happens(small_plan: tuple[Grid, RunEnvironment, Plan],
     on_disk = sum(path.stat().st_blocks * 512 for path in environment.runs.rglob("*")) + bank.stat().st_size
     assert on_disk / 2 < plan.disk_bytes < on_disk * 2
 
-    after = plan_study(grid, environment, workers=2)
+    after = plan_runs(studies_of(grid), environment, workers=2)
     assert (after.runs, after.complete, after.steps) == (plan.runs, plan.runs, plan.steps)
     assert after.seconds == 0 and after.disk_bytes == 0  # nothing is left to do
 
@@ -65,7 +65,7 @@ def test_counts_by_hand(small_plan: tuple[Grid, RunEnvironment, Plan]) -> None:
 
 
 def test_sources_are_counted(small_grid: Callable[..., Grid], environment: RunEnvironment) -> None:
-    plan = count_runs(small_grid(study="transfer", shots=[2]), environment, workers=1)
+    plan = count_runs(studies_of(small_grid(study="transfer", shots=[2])), environment, workers=1)
     assert (plan.studies, plan.runs, plan.sources) == ({"transfer": 8}, 10, 2)
 
 
@@ -74,13 +74,15 @@ def test_what_is_missing_is_said(
 ) -> None:
     monkeypatch.delenv("SLIMPROMPT_DATA", raising=False)
     datasets = [*small_grid().datasets, "dtd"]
-    plan = plan_study(small_grid(study="headline", datasets=datasets), environment, workers=1)
+    plan = plan_runs(studies_of(small_grid(study="headline", datasets=datasets)), environment, workers=1)
     assert plan.runs == 3 * 2 * 3
     assert len(plan.tasks) == 2
     (missing,) = plan.missing
     assert missing.startswith("dtd: no data root for dtd")
     assert plan.seconds is None
-    nowhere = plan_study(small_grid(study="headline", backbones=["local-dir:/nowhere"]), environment, workers=1)
+    nowhere = plan_runs(
+        studies_of(small_grid(study="headline", backbones=["local-dir:/nowhere"])), environment, workers=1
+    )
     assert nowhere.missing[0].startswith("local-dir:/nowhere: cannot load")
     assert nowhere.tasks[0].tokens_per_step is None
     assert nowhere.steps > 0
@@ -88,7 +90,7 @@ def test_what_is_missing_is_said(
 
 def test_drawn_benchmarks_are_not_drawn_for_a_plan(environment: RunEnvironment, tmp_path: Path) -> None:
     grid = make_grid({"study": "headline", "backbones": "pocket", "shots": [1, 24], "seeds": 1}, pocket=True)
-    plan = plan_study(grid, replace(environment, data_root=tmp_path / "data"), workers=1)
+    plan = plan_runs(studies_of(grid), replace(environment, data_root=tmp_path / "data"), workers=1)
     assert not (tmp_path / "data").exists()
     sketch = next(task for task in plan.tasks if task.dataset == "pocket-sketch")
     assert sketch.classes == 24
@@ -102,7 +104,7 @@ def test_the_papers_plan(data_root: Path, environment: RunEnvironment) -> None:
     grid = make_grid(
         {"datasets": ["dtd", "fgvc_aircraft"], "backbones": ["ViT-B-16"], "seeds": [1], "study": "headline"}
     )
-    plan = plan_study(grid, replace(environment, data_root=data_root), workers=1)
+    plan = plan_runs(studies_of(grid), replace(environment, data_root=data_root), workers=1)
     # start, 4 or 16 context tokens, and every class's own tokens; a few more where short names are filled up
     needed = {"dtd": (191, 203), "fgvc_aircraft": (729, 741)}
     for task in plan.tasks:

@@ -42,7 +42,7 @@ def result(tmp_path_factory: pytest.TempPathFactory, cache: str) -> Iterator[Qui
         patch.setattr(module, "SEEDS", (1, 2))
         patch.setenv("SLIMPROMPT_CACHE", cache)
         out = tmp_path_factory.mktemp("out") / "quickstart"
-        made = run_quickstart(out, "pocket-negative", recipe=TINY, workers=1, n_pictures=4)
+        made = run_quickstart(out, "pocket-negative", recipe=TINY, workers=1, n_images=4)
         write_quickstart(made, out)
         yield made
 
@@ -93,12 +93,12 @@ def test_test_accuracies_choose_nothing(result: Quickstart):
 
 
 def test_predictions_are_of_test_pictures_and_true_to_the_prompt(result: Quickstart):
-    assert len({one.picture for one in result.predictions}) == 4
+    assert len({one.image for one in result.predictions}) == 4
     tested = {result.benchmark.path(item): item.class_name for item in result.benchmark.test}
     saved = PromptClassifier.load(result.prompt)
     for one in result.predictions:
-        assert tested[one.picture] == one.true
-        assert saved.predict([one.picture])[0] == one.best[0][0]
+        assert tested[one.image] == one.true
+        assert saved.predict([one.image])[0] == one.best[0][0]
         shares = [share for _, share in one.best]
         assert shares == sorted(shares, reverse=True) and one.right == (one.best[0][0] == one.true)
 
@@ -134,7 +134,7 @@ def test_made_again_it_uses_what_is_there_unless_the_weights_are_others(
     out = result.prompt.parent
     times = {record.folder: (record.folder / "record.json").stat().st_mtime_ns for record in result.records}
 
-    again = run_quickstart(out, "pocket-negative", recipe=TINY, workers=1, n_pictures=4)
+    again = run_quickstart(out, "pocket-negative", recipe=TINY, workers=1, n_images=4)
     assert again.lines == result.lines and again.predictions == result.predictions
     assert times == {folder: (folder / "record.json").stat().st_mtime_ns for folder in times}
     (out / "runs" / ".weights").write_text("those of another version")
@@ -145,7 +145,7 @@ def test_errors_say_what_to_do(tmp_path: Path):
     with pytest.raises(InputError, match="did you mean 'pocket-sketch'.*slimprompt study"):
         run_quickstart(tmp_path / "a", "pocket-scetch")
     (tmp_path / "b" / "runs" / "mine").mkdir(parents=True)
-    with pytest.raises(InputError, match="not made by quickstart.*another --out"):
+    with pytest.raises(InputError, match="not written by quickstart.*another --out"):
         run_quickstart(tmp_path / "b")
     assert (tmp_path / "b" / "runs" / "mine").is_dir()
 

@@ -9,7 +9,21 @@ import typer
 
 from slimprompt import __version__
 from slimprompt.allocator import keep_freed_memory
-from slimprompt.cli import analysis, cache, data, fit, quickstart, report, study, theory
+from slimprompt.cli import (
+    analysis,
+    backbones,
+    cache,
+    data,
+    evaluate,
+    fit,
+    import_coop,
+    predict,
+    quickstart,
+    report,
+    runs,
+    study,
+    theory,
+)
 from slimprompt.errors import InputError
 
 app = typer.Typer(
@@ -41,18 +55,18 @@ def _main(
 _USE, _STUDY, _LOOK = "Use it", "Study it", "Look around"
 app.command(rich_help_panel=_USE)(quickstart.quickstart)
 app.command(rich_help_panel=_USE)(fit.fit)
-app.command(rich_help_panel=_USE)(fit.evaluate)
-app.command(rich_help_panel=_USE)(fit.predict)
-app.command("import-coop", rich_help_panel=_USE)(fit.import_coop)
+app.command(rich_help_panel=_USE)(evaluate.evaluate)
+app.command(rich_help_panel=_USE)(predict.predict)
+app.command("import-coop", rich_help_panel=_USE)(import_coop.import_coop)
 app.command(rich_help_panel=_STUDY)(study.study)
-app.add_typer(study.runs_app, name="runs", rich_help_panel=_STUDY)
+app.add_typer(runs.app, name="runs", rich_help_panel=_STUDY)
 app.command(rich_help_panel=_STUDY)(report.report)
 app.command(rich_help_panel=_STUDY)(analysis.tables)
 app.command(rich_help_panel=_STUDY)(analysis.claims)
 app.command(rich_help_panel=_STUDY)(analysis.compare)
 app.command(rich_help_panel=_STUDY)(analysis.geometry)
 app.command(rich_help_panel=_STUDY)(theory.theory)
-app.command(rich_help_panel=_LOOK)(fit.backbones)
+app.command(rich_help_panel=_LOOK)(backbones.backbones)
 app.add_typer(data.app, name="data", rich_help_panel=_LOOK)
 app.add_typer(cache.app, name="cache", rich_help_panel=_LOOK)
 

@@ -43,3 +43,8 @@ def count(number: int, noun: str) -> str:
 def size(n_bytes: float) -> str:
     """A number of bytes as `12.3 MB` or `1.2 GB`."""
     return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:,.1f} MB"
+
+
+def note(what: str, details: str = "") -> None:
+    """Print something the user should notice, the first part in yellow."""
+    typer.echo(f"{typer.style(what, fg=typer.colors.YELLOW)} {details}".rstrip())

@@ -1,4 +1,4 @@
-"""`slimprompt quickstart`: the whole thing once, offline, in a minute or two."""
+"""`slimprompt quickstart`: a complete small comparison, offline, in about a minute."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from slimprompt.cli.printing import print_table
 
 if TYPE_CHECKING:
     from slimprompt.quickstart.job import Quickstart
@@ -16,23 +18,23 @@ def quickstart(
         "quickstart"
     ),
     benchmark: Annotated[
-        str, typer.Option(help="A pocket benchmark: pocket-sketch, pocket-negative, pocket-mosaic, …")
+        str, typer.Option(help="A rendered benchmark: pocket-sketch, pocket-negative, pocket-mosaic, …")
     ] = "pocket-sketch",
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Trainings side by side; default: as cores and memory allow.")
+        int | None, typer.Option(min=1, help="Worker processes; default: as cores and memory allow.")
     ] = None,
 ) -> None:
-    """See it work: compare prompts on drawn pictures with the embedded model, save the best one, write a page.
+    """See it work: compare prompts on rendered images with the embedded model, save the best one, write a page.
 
-    Needs no network and no data. Zero-shot, dense CoOp, joint rank 4 and a fixed orthogonal basis, at 1, 4 and 16 shots over
-    three seeds, on all classes and on seen and new ones. Takes a minute or two on two cores.
+    Needs no network and no data. Compares zero-shot, dense CoOp, joint rank 4 and a fixed orthogonal basis, at 1, 4 and 16
+    shots over three seeds, on all classes and on base and new classes. Takes about a minute on two cores.
     """
     typer.echo(
-        "The pocket world: a small CLIP and drawn pictures that come with the package. A stand-in, not the paper's results."
+        "The pocket world: a small CLIP and rendered images that are part of the package. A toy, not the paper's results."
     )
     from slimprompt.quickstart.job import quickstart_specs, run_quickstart
 
-    typer.echo(f"{len(quickstart_specs(benchmark))} small trainings on {benchmark} …")
+    typer.echo(f"{len(quickstart_specs(benchmark))} small runs on {benchmark} …")
     result = run_quickstart(out, benchmark, workers=workers)
     from slimprompt.quickstart.page import write_quickstart
 
@@ -43,40 +45,23 @@ def quickstart(
 
 
 def _print(result: Quickstart) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from slimprompt.quickstart.page import results_table
 
-    title = f"{result.benchmark.name}: {result.title}, {len(result.benchmark.class_names)} classes"
-    table = Table(title=title, box=None, padding=(0, 1, 0, 0), pad_edge=False, title_justify="left", title_style="bold")
-    for heading in ("method", "shots", "accuracy", "seen", "new", "H", "params", "time"):
-        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
+    headings = ("method", "shots", "accuracy", "seen", "new", "H", "params", "time")
+    rows: list[tuple[str, ...]] = []
     before = ""
     for row in results_table(result).rows:
         method, shots = row.labels
-        *scores, parameters, seconds = (cell.text() for cell in row.cells)
-        if method != before and before:
-            table.add_row()
-        numbers = (score.replace(" ± ", "±") for score in scores)
-        table.add_row(
-            method if method != before else "",
-            shots,
-            *numbers,
-            parameters,
-            seconds if seconds == "—" else f"{seconds} s",
-        )
+        *scores, parameters, seconds = (cell.text().replace(" ± ", "±") for cell in row.cells)
+        time = seconds if seconds == "—" else f"{seconds} s"
+        rows.append((method if method != before else "", shots, *scores, parameters, time))
         before = method
-    console = Console(highlight=False)
-    console.print(table)
-    console.print("Percent right, mean±sd over 3 seeds. H: harmonic mean of seen and new classes.", style="dim")
+    typer.echo(f"{result.benchmark.name}: {result.title}, {len(result.benchmark.class_names)} classes")
+    print_table(headings, rows, right=headings[1:])
+    typer.echo("Accuracy in percent, mean±sd over 3 seeds. H: harmonic mean of base (seen) and new classes.")
     if result.predictions:
-        console.print(f"{len(result.predictions)} test pictures drawn at random, the saved prompt's answers:")
-        for one in result.predictions[:6]:
-            name, share = one.best[0]
-            mark = "right" if one.right else f"wrong, it is a {one.true}"
-            console.print(
-                f"  {one.picture.parent.name}/{one.picture.name}: {name} ({share:.0f} %), {mark}",
-                markup=False,
-                soft_wrap=True,
-            )
+        typer.echo(f"{len(result.predictions)} test images sampled at random, and the predictions of the saved prompt:")
+    for one in result.predictions[:6]:
+        name, share = one.best[0]
+        verdict = "correct" if one.right else f"wrong, it is a {one.true}"
+        typer.echo(f"  {one.image.parent.name}/{one.image.name}: {name} ({share:.0f} %), {verdict}")

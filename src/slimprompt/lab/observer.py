@@ -1,4 +1,4 @@
-"""A study as it runs: a live table on a terminal, one line per run in a log."""
+"""Observers of a running study: a live table on a terminal, one line per run in a log."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _SHOWN = 8
 
 
 class StudyObserver:
-    """Is told what happens in a study; this one does not care."""
+    """Is notified of what happens in a study; this one ignores it."""
 
     def begin(self, specs: list[RunSpec], present: list[Record]) -> None:
-        """The study starts: all its runs, and those of them that are complete already."""
+        """The study starts; `present` are those of its runs that are complete already."""
 
     def started(self, spec: RunSpec) -> None:
-        """A run was handed to the executor."""
+        """A run was submitted to the executor."""
 
     def ended(self, record: Record) -> None:
         """A run is complete or failed."""
@@ -29,39 +29,41 @@ class StudyObserver:
 
 
 def study_observer(name: str) -> StudyObserver:
-    """The watch that suits standard error: a table on a terminal, else lines."""
+    """A live table if standard error is a terminal, otherwise lines."""
     return _Table(name) if sys.stderr.isatty() else _Lines(name)
 
 
 class _Count(StudyObserver):
-    """Done, running, failed and time left."""
+    """Counts complete, running and failed runs, and estimates the time left."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.total = self.present = self.complete = self.failed = 0
         self.running: dict[str, tuple[RunSpec, float]] = {}
         self._left = self._done = self._busy = 0.0
-        self._side_by_side = 1
+        self._in_parallel = 1
         self._begin = time.monotonic()
 
     def begin(self, specs: list[RunSpec], present: list[Record]) -> None:
         self.total, self.present = len(specs), len(present)
-        there = {record.spec.fingerprint for record in present}
-        self._left = sum(weight(spec) for spec in specs if spec.fingerprint not in there)
+        complete = {record.spec.fingerprint for record in present}
+        self._left = sum(weight(spec) for spec in specs if spec.fingerprint not in complete)
         self._begin = time.monotonic()
 
     def started(self, spec: RunSpec) -> None:
         self.running[spec.fingerprint] = spec, time.monotonic()
 
     def ended(self, record: Record) -> None:
-        self._side_by_side = max(1, len(self.running))
+        self._in_parallel = max(1, len(self.running))
         self.running.pop(record.spec.fingerprint, None)
         self._left -= weight(record.spec)
         if record.complete:
             self.complete += 1
             self._done += weight(record.spec)
             times = record.facts.get("times", {})
-            self._busy += times.get("total", 0.0) - times.get("setup", 0.0)  # a backbone is loaded once, not every time
+            self._busy += times.get("total", 0.0) - times.get(
+                "setup", 0.0
+            )  # a backbone is loaded once, not for every run
         else:
             self.failed += 1
 
@@ -75,19 +77,19 @@ class _Count(StudyObserver):
 
     @property
     def left(self) -> float | None:
-        """Seconds, from the time that the work done so far has taken; None before anything is done."""
-        return self._busy / self._done * self._left / self._side_by_side if self._done else None
+        """Seconds left, extrapolated from the finished runs; None before the first one."""
+        return self._busy / self._done * self._left / self._in_parallel if self._done else None
 
 
 def weight(spec: RunSpec) -> float:
-    """Roughly how long a run takes, compared with others: its steps, which grow with the shots, and something fixed."""
+    """Relative cost of a run: epochs times a constant plus the shots; half for base classes only."""
     return spec.recipe.epochs * (0.5 if spec.split == "base" else 1.0) * (1 + spec.shots)
 
 
 class _Lines(_Count):
     def begin(self, specs: list[RunSpec], present: list[Record]) -> None:
         super().begin(specs, present)
-        _say(f"{self.name}: {self.total:,} runs, {self.present:,} of them complete already")
+        _say(f"{self.name}: {self.total:,} runs, {self.present:,} already complete")
 
     def ended(self, record: Record) -> None:
         super().ended(record)
@@ -114,7 +116,7 @@ class _Table(_Count):
 
     def ended(self, record: Record) -> None:
         super().ended(record)
-        if not record.complete and self._live is not None:  # failures stay on the screen above the table
+        if not record.complete and self._live is not None:  # failures remain on the screen above the table
             self._live.console.print(f"failed: {record.spec.title}: {record.error}", style="red", markup=False)
         self._recent = (
             [*self._recent[-3:], f"{record.spec.title}  {result(record)}"] if record.complete else self._recent
@@ -152,7 +154,7 @@ class _Table(_Count):
 
 
 def result(record: Record) -> str:
-    """The run's main number beside zero-shot, and how long it took."""
+    """The run's accuracy beside that of zero-shot, and its duration."""
     metrics, seconds = record.metrics, record.facts.get("times", {}).get("total")
     took = f"  {duration(seconds)}" if seconds is not None else ""
     if "harmonic" in metrics:
@@ -164,7 +166,7 @@ def result(record: Record) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time for people.
+    """A duration as text.
 
     >>> [duration(s) for s in (0.25, 42, 90, 3 * 3600 + 240, 40 * 3600, 100 * 86400)]
     ['0.2 s', '42 s', '1 min 30 s', '3 h 04 min', '40 h', '100 days']

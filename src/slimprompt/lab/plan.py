@@ -1,7 +1,7 @@
-"""What a study will take, before it runs: runs, shared image features, text tokens, steps, time and disk.
+"""The cost of a study before it runs: runs, shared image features, text tokens, steps, time and disk.
 
-Counting needs the benchmarks' annotation files only. Time is estimated from a few training steps and a few images on this
-machine, with weights of the right shape; no pretrained weights are needed for that.
+Counting only needs the annotation files of the benchmarks. Time is estimated from a few training steps and images on this
+machine with random weights of the right shapes, so no pretrained weights are needed.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import math
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,21 +23,20 @@ from slimprompt.lab.environment import RunEnvironment, torch_threads
 from slimprompt.lab.records import find_run
 from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.study import with_sources
-from slimprompt.paper.studies import STUDIES, Grid, study_specs
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 
 if TYPE_CHECKING:
     from slimprompt.clip.backbone import Backbone
 
-_TOGETHER = 4  # runs that train side by side, about
+_PROMPT_BATCH = 4  # a typical number of prompts trained together
 _BLOCK = 4096
-#: Bytes of one image in a manifest, one epoch in a curve, one record, and of a feature beside its numbers.
+#: Bytes of one image in a manifest, one epoch in a curve, one record, and the key of one feature.
 _MANIFEST_ITEM, _CURVE_LINE, _RECORD, _FEATURE_KEY = 140, 64, 2500, 110
 
 
 @dataclass(frozen=True)
 class Task:
-    """The runs of one backbone on one dataset and split."""
+    """The runs of one backbone on one dataset and class subset."""
 
     backbone: str
     dataset: str
@@ -46,11 +44,11 @@ class Task:
     runs: int
     classes: int
     steps: int
-    """Of all runs together."""
+    """Total over all runs."""
     tokens_per_step: tuple[int, int] | None
-    """Text tokens, fewest and most: they depend on the length of the context. None if the backbone cannot be had."""
+    """Fewest and most text tokens, which depend on the context length; None if the backbone cannot be loaded."""
     tokens: int | None
-    """Of all steps together."""
+    """Total over all steps."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +59,12 @@ class Bank:
     dataset: str
     test: int
     train: int
-    """Views of training images: every image of every draw, in every view."""
+    """Views of training images, over all samples."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Measured on this machine, on one run's threads: a step takes `step + token · tokens` seconds."""
+    """Measured on this machine with the threads of one run: a step takes `step + token · tokens` seconds."""
 
     backbone: str
     step: float
@@ -79,14 +77,14 @@ class Speed:
 
 @dataclass
 class Plan:
-    """Counts are of all runs; time and disk are of those that are not complete yet."""
+    """Counts cover all runs; time and disk cover those that are not complete yet."""
 
     studies: dict[str, int]
-    """Runs of each study; some are shared."""
+    """Number of runs of each study, some of them shared."""
     runs: int
-    """Different runs, with the sources that they need."""
+    """Number of distinct runs, including the sources that they need."""
     sources: int
-    """Runs that no study asks for but another run needs."""
+    """Runs that no study contains but another run needs as a source."""
     complete: int
     workers: int
     threads: int
@@ -96,25 +94,24 @@ class Plan:
     steps: int = 0
     tokens: int = 0
     seconds: float | None = None
-    """Until the end, on `workers` processes; None if nothing could be measured."""
+    """Estimated wall time on `workers` processes; None if something could not be measured."""
     training_seconds: float = 0.0
     encoding_seconds: float = 0.0
     disk_bytes: int = 0
     missing: list[str] = field(default_factory=list)
-    """What could not be estimated, and why."""
+    """What could not be estimated, with the reason."""
 
     def as_json(self) -> dict[str, Any]:
-        """For machines."""
+        """The plan as plain data."""
         return asdict(self)
 
 
-def count_runs(grid: Grid, environment: RunEnvironment, workers: int) -> Plan:
-    """The plan's numbers of runs; needs neither data nor weights."""
-    names = [name for name in STUDIES if name != "all"] if "all" in grid.study else grid.study
-    asked = study_specs(grid)
+def count_runs(studies: Mapping[str, Sequence[RunSpec]], environment: RunEnvironment, workers: int) -> Plan:
+    """The numbers of runs of a plan; this needs neither data nor weights."""
+    asked = _without_repetition(studies)
     every = with_sources(asked)
     return Plan(
-        studies={name: len(STUDIES[name](grid)) for name in names},
+        studies={name: len(specs) for name, specs in studies.items()},
         runs=len(every),
         sources=len(every) - len(asked),
         complete=sum(_is_complete(environment.runs, spec) for spec in every),
@@ -123,17 +120,27 @@ def count_runs(grid: Grid, environment: RunEnvironment, workers: int) -> Plan:
     )
 
 
-def plan_study(grid: Grid, environment: RunEnvironment, workers: int) -> Plan:
-    """The whole plan."""
-    plan = count_runs(grid, environment, workers)
-    specs = with_sources(study_specs(grid))
+def plan_runs(studies: Mapping[str, Sequence[RunSpec]], environment: RunEnvironment, workers: int) -> Plan:
+    """The whole plan.
+
+    Parameters
+    ----------
+    studies
+        Name of each study and its runs; studies may share runs.
+    environment
+        Where the runs would be executed.
+    workers
+        Number of processes that share the work.
+    """
+    plan = count_runs(studies, environment, workers)
+    specs = with_sources(_without_repetition(studies))
     benchmarks: dict[str, Benchmark] = {}
     for dataset in dict.fromkeys(spec.dataset for spec in specs):
         try:
             benchmarks[dataset] = _annotations(dataset, environment.data_root, environment.cache)
         except InputError as error:
             plan.missing.append(f"{dataset}: {error}")
-    draws = _Draws(benchmarks)
+    samples = _Samples(benchmarks)
     by_backbone: dict[tuple[str, str | None], list[RunSpec]] = defaultdict(list)
     for spec in specs:
         if spec.dataset in benchmarks:
@@ -141,54 +148,58 @@ def plan_study(grid: Grid, environment: RunEnvironment, workers: int) -> Plan:
     for (name, pretrained), mine in by_backbone.items():
         backbone = None
         try:
-            backbone = _stand_in(name, pretrained, environment)
+            backbone = _random_backbone(name, pretrained, environment)
         except InputError as error:
             plan.missing.append(f"{name}: {error}")
-        _plan_backbone(plan, backbone, mine, draws, environment)
+        _plan_backbone(plan, backbone, mine, samples, environment)
     if plan.speeds and not plan.missing:
         plan.seconds = (plan.training_seconds + plan.encoding_seconds) / workers
     return plan
 
 
+def _without_repetition(studies: Mapping[str, Sequence[RunSpec]]) -> list[RunSpec]:
+    return list({spec.fingerprint: spec for specs in studies.values() for spec in specs}.values())
+
+
 def _plan_backbone(
-    plan: Plan, backbone: Backbone | None, specs: list[RunSpec], draws: _Draws, environment: RunEnvironment
+    plan: Plan, backbone: Backbone | None, specs: list[RunSpec], samples: _Samples, environment: RunEnvironment
 ) -> None:
-    """Add what the runs of one backbone take."""
+    """Add the cost of the runs of one backbone."""
     todo = [spec for spec in specs if not _is_complete(environment.runs, spec)]
-    tokens = _Tokens(backbone, draws) if backbone else None
+    tokens = _Tokens(backbone, samples) if backbone else None
     name = specs[0].backbone
     groups: dict[tuple[str, str], list[RunSpec]] = defaultdict(list)
     for spec in specs:
         groups[spec.dataset, spec.split].append(spec)
     for (dataset, split), mine in sorted(groups.items()):
-        steps = sum(draws.steps(spec) for spec in mine)
+        steps = sum(samples.steps(spec) for spec in mine)
         span = (min(map(tokens, mine)), max(map(tokens, mine))) if tokens else None
-        total = sum(draws.steps(spec) * tokens(spec) for spec in mine) if tokens else None
-        plan.tasks.append(Task(name, dataset, split, len(mine), len(draws(mine[0]).class_names), steps, span, total))
+        total = sum(samples.steps(spec) * tokens(spec) for spec in mine) if tokens else None
+        plan.tasks.append(Task(name, dataset, split, len(mine), len(samples(mine[0]).class_names), steps, span, total))
         plan.steps += steps
         plan.tokens += total or 0
     features = 0
     for dataset in sorted({spec.dataset for spec in specs}):
-        test, train = draws.features([spec for spec in specs if spec.dataset == dataset])
+        test, train = samples.features([spec for spec in specs if spec.dataset == dataset])
         plan.banks.append(Bank(name, dataset, test, train))
-        test, train = draws.features([spec for spec in todo if spec.dataset == dataset])
+        test, train = samples.features([spec for spec in todo if spec.dataset == dataset])
         features += test + train
     if backbone is None or tokens is None:
         return
-    drawn = all(dataset in POCKET_BENCHMARKS for dataset, _ in groups)
+    rendered = all(dataset in POCKET_BENCHMARKS for dataset, _ in groups)
     with torch_threads(environment.threads):
-        speed = measure(backbone, name, picture_size=64 if drawn else 400)
+        speed = measure(backbone, name, image_size=64 if rendered else 400)
     plan.speeds.append(speed)
     for spec in todo:
         step = speed.step + speed.token * tokens(spec)
-        plan.training_seconds += (draws.steps(spec) + 1) * step  # one more for the evaluation
-        plan.disk_bytes += _run_bytes(spec, len(draws(spec).train), speed.text_width)
+        plan.training_seconds += (samples.steps(spec) + 1) * step  # one more for the evaluation
+        plan.disk_bytes += _run_bytes(spec, len(samples(spec).train), speed.text_width)
     plan.encoding_seconds += features * speed.image
     plan.disk_bytes += features * (4 * speed.embed_dim + _FEATURE_KEY)
 
 
-class _Draws:
-    """The few-shot draws of some specs, each made once."""
+class _Samples:
+    """The few-shot samples of some specs, each computed once."""
 
     def __init__(self, benchmarks: dict[str, Benchmark]) -> None:
         self._tests = {name: len(benchmark.test) for name, benchmark in benchmarks.items()}
@@ -196,19 +207,19 @@ class _Draws:
         self._made: dict[tuple[str, str, int, int], Benchmark] = {}
 
     def __call__(self, spec: RunSpec) -> Benchmark:
-        """What the run trains on."""
+        """The sample that the run trains on."""
         key = (spec.dataset, spec.split, spec.shots, spec.seed)
         if key not in self._made:
-            drawn = few_shot(self._benchmarks[spec.dataset], spec.shots, spec.seed)
-            self._made[key] = drawn if spec.split == "all" else base_new(drawn)[0]
+            sample = few_shot(self._benchmarks[spec.dataset], spec.shots, spec.seed)
+            self._made[key] = sample if spec.split == "all" else base_new(sample)[0]
         return self._made[key]
 
     def steps(self, spec: RunSpec) -> int:
-        """Optimiser steps of the run."""
+        """Optimizer steps of the run."""
         return spec.recipe.epochs * spec.recipe.steps_per_epoch(len(self(spec).train))
 
     def features(self, specs: list[RunSpec]) -> tuple[int, int]:
-        """(test images, different views of training images) that these runs of one dataset read."""
+        """(test images, distinct views of training images) that these runs of one dataset read."""
         if not specs:
             return 0, 0
         views: dict[tuple[int, str], int] = {}
@@ -218,16 +229,16 @@ class _Draws:
             for item in self(spec).train:
                 if None in numbers:
                     plain.add(item.path)
-                # random views are numbered from 0, so the longest recipe has all of them
+                # train views are numbered from 0, so the longest recipe includes those of the others
                 views[spec.seed, item.path] = max(len(numbers - {None}), views.get((spec.seed, item.path), 0))
         return self._tests[specs[0].dataset], sum(views.values()) + len(plain)
 
 
 class _Tokens:
-    """Text tokens per step of a backbone's runs, each class list tokenised once."""
+    """Text tokens per step of a backbone's runs; each class list is tokenised once."""
 
-    def __init__(self, backbone: Backbone, draws: _Draws) -> None:
-        self._backbone, self._draws = backbone, draws
+    def __init__(self, backbone: Backbone, samples: _Samples) -> None:
+        self._backbone, self._samples = backbone, samples
         self._known: dict[tuple[str, str, int, str], int] = {}
 
     def __call__(self, spec: RunSpec) -> int:
@@ -235,13 +246,13 @@ class _Tokens:
 
         key = (spec.dataset, spec.split, spec.n_ctx, spec.position)
         if key not in self._known:
-            names = self._draws(spec).class_names
+            names = self._samples(spec).class_names
             self._known[key] = SharedPrefixTextEncoder(self._backbone, names, spec.n_ctx, spec.position).n_tokens
         return self._known[key]
 
 
 def _annotations(dataset: str, data_root: Path | None, cache: Path | None) -> Benchmark:
-    """The benchmark without its pictures; one that is drawn when used is not drawn for this."""
+    """The annotations of a benchmark; a benchmark that is rendered on first use is not rendered for this."""
     row = CATALOGUE.get(dataset)
     if row is None or not row.drawn or find_source(row, benchmark_folder(row, data_root, cache)) is not None:
         with warnings.catch_warnings():
@@ -266,8 +277,8 @@ def _annotations(dataset: str, data_root: Path | None, cache: Path | None) -> Be
     )
 
 
-def _stand_in(name: str, pretrained: str | None, environment: RunEnvironment) -> Backbone:
-    """A model of the same shape: random weights for an open_clip architecture, which has no other on an offline machine."""
+def _random_backbone(name: str, pretrained: str | None, environment: RunEnvironment) -> Backbone:
+    """A model of the same shape; open_clip architectures get random weights, so that nothing is downloaded."""
     from slimprompt.clip.backbone import load_backbone
 
     weights = "random:0" if pretrained is not None else None
@@ -275,7 +286,7 @@ def _stand_in(name: str, pretrained: str | None, environment: RunEnvironment) ->
 
 
 def _run_bytes(spec: RunSpec, n_train: int, width: int) -> int:
-    """Size of the run folder, in whole blocks."""
+    """Size of a run folder, in whole disk blocks."""
     rank = spec.rank or spec.n_ctx
     val = n_train * min(spec.shots, 4) // spec.shots
     files = (
@@ -292,8 +303,8 @@ def _is_complete(runs: Path, spec: RunSpec) -> bool:
     return record is not None and record.complete
 
 
-def measure(backbone: Backbone, name: str, *, picture_size: int, seconds: float = 0.5) -> Speed:
-    """Seconds per step of one of several runs side by side, and per image, each from the fastest of a few tries within about `seconds`."""
+def measure(backbone: Backbone, name: str, *, image_size: int, seconds: float = 0.5) -> Speed:
+    """Seconds per training step of one prompt in a prompt batch, and per image: the fastest of the calls within `seconds`."""
     import numpy as np
     import torch
     from PIL import Image
@@ -312,25 +323,25 @@ def measure(backbone: Backbone, name: str, *, picture_size: int, seconds: float 
         images, labels = torch.randn(32, embed_dim), torch.arange(32) % n_classes
 
         def once() -> None:
-            text = F.normalize(encode(prompt().expand(_TOGETHER, -1, -1)), dim=-1).flatten(0, 1)
+            text = F.normalize(encode(prompt().expand(_PROMPT_BATCH, -1, -1)), dim=-1).flatten(0, 1)
             loss = F.cross_entropy(images.to(text.device) @ text.T, labels.to(text.device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             loss.item()
 
-        return encode.n_tokens, _fastest(once, seconds) / _TOGETHER
+        return encode.n_tokens, _fastest(once, seconds) / _PROMPT_BATCH
 
     (few, short), (many, long) = step(4), step(24)
     token = max((long - short) / (many - few), 0.0)
 
     rng = np.random.default_rng(0)
-    noise = rng.integers(0, 255, (picture_size // 8, picture_size // 8, 3), dtype=np.uint8)
+    noise = rng.integers(0, 255, (image_size // 8, image_size // 8, 3), dtype=np.uint8)
     file = io.BytesIO()
-    Image.fromarray(noise).resize((picture_size, picture_size)).save(file, "JPEG")
+    Image.fromarray(noise).resize((image_size, image_size)).save(file, "JPEG")
     view = train_view(Image.open(file).convert("RGB"), backbone.preprocess, 0)
     encode = _fastest(lambda: backbone.encode_images(view[None]), seconds)
-    if 16 * encode < seconds:  # small models are faster by the batch
+    if 16 * encode < seconds:  # small models are faster on batches
         batch = view[None].expand(32, -1, -1, -1)
         encode = _fastest(lambda: backbone.encode_images(batch), seconds) / 32
     decode = _fastest(lambda: train_view(Image.open(file).convert("RGB"), backbone.preprocess, 0), 0.05)
@@ -338,21 +349,12 @@ def measure(backbone: Backbone, name: str, *, picture_size: int, seconds: float 
 
 
 def _fastest(function: Callable[[], Any], seconds: float) -> float:
-    """The first call is a warm-up, unless one call takes all the time there is."""
+    """Seconds of the fastest call within about `seconds`, including the first one."""
     best, end = math.inf, time.perf_counter() + seconds
-    with _timer() as clock:
+    while True:
+        begin = time.perf_counter()
         function()
-    first = clock()
-    while time.perf_counter() < end:
-        with _timer() as clock:
-            function()
-        best = min(best, clock())
-    return min(best, first)
-
-
-@contextmanager
-def _timer() -> Iterator[Callable[[], float]]:
-    begin = time.perf_counter()
-    taken = [0.0]
-    yield lambda: taken[0]
-    taken[0] = time.perf_counter() - begin
+        now = time.perf_counter()
+        best = min(best, now - begin)
+        if now >= end:
+            return best

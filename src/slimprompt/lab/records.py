@@ -1,12 +1,12 @@
-"""Run folders: written whole or not at all, and read back.
+"""Run folders: written completely or not at all, and read back.
 
     <runs>/<fingerprint of the spec>/
-        record.json          spec, status, metrics, and everything that should be known about the run
-        factors.safetensors  B0, A0 at the start, B, A at the end
+        record.json          spec, status, metrics, provenance
+        factors.safetensors  B0, A0 before training, B, A after it
         manifest.json        the few-shot images: relative path, label, sha256
         curve.csv            epoch, lr, loss, accuracy
 
-A failed run has only its record, with the error. Beside the run folders stands `.lock`, an empty file that writers hold in turn.
+A failed run has only its record, with the error. Writers hold a lock on the file `.lock` beside the run folders.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ COMPLETE, FAILED = "complete", "failed"
 class Record:
     """One run folder. Accuracies in `metrics` are percentages.
 
-    split "all": accuracy, zero_shot_accuracy; split "base": seen, unseen, harmonic and the same with `zero_shot_`.
+    A run on all classes has accuracy and zero_shot_accuracy; one on base classes has seen (base classes), unseen (new
+    classes), harmonic, and the same with the prefix `zero_shot_`.
     """
 
     spec: RunSpec
@@ -46,22 +47,22 @@ class Record:
     metrics: dict[str, float] = field(default_factory=dict)
     error: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    """Everything else in record.json: trainable_parameters, times, peak_memory_mb, versions, machine, …"""
+    """All other entries of record.json: trainable_parameters, times, peak_memory_mb, versions, machine, …"""
 
     @property
     def complete(self) -> bool:
-        """Whether the run ended well."""
+        """Whether the run succeeded."""
         return self.status == COMPLETE
 
     def factors(self) -> dict[str, np.ndarray]:
-        """`B0, A0` at the start and `B, A` at the end, as float64; P = B A."""
+        """`B0`, `A0` before training and `B`, `A` after it, as float64; P = B A."""
         from safetensors.numpy import load_file
 
         try:
             return {name: value.astype("float64") for name, value in load_file(self.folder / FACTORS).items()}
         except Exception as error:
             raise InputError(
-                f"{self.folder / FACTORS} cannot be read ({error}); remove the run and make it again"
+                f"{self.folder / FACTORS} cannot be read ({error}); remove the run and run it again"
             ) from None
 
     def curve(self) -> pd.DataFrame:
@@ -85,25 +86,26 @@ def read_record(folder: Path) -> Record:
 
 
 def load_records(root: Path, *, complete_only: bool = True) -> list[Record]:
-    """All run records directly below `root`, in the order of their folder names."""
+    """All run records in `root`, sorted by folder name."""
     if not root.is_dir():
         raise InputError(f"no runs folder at {root}: expected <folder>/<run>/{RECORD}, as `slimprompt study` writes it")
-    # A folder that is still being written starts with a dot.
+    # Folders whose names start with a dot are still being written.
     folders = sorted(path.parent for path in root.glob(f"*/{RECORD}") if not path.parent.name.startswith("."))
-    # One that is gone by now was removed, or is just being replaced by its retry.
+    # A folder that no longer exists was removed, or is being replaced by its retry.
     records = [read_record(folder) for folder in folders if folder.exists()]
     return [record for record in records if record.complete or not complete_only]
 
 
 def find_run(root: Path, spec: RunSpec) -> Record | None:
-    """The run of `spec` below `root`; None if it is not there or its record cannot be read, so that it must be made."""
+    """The run of `spec` in `root`; None if it does not exist or its record cannot be read."""
     return _try_read(root / spec.fingerprint)
 
 
 def select_records(records: Iterable[Record], where: Sequence[str] = ()) -> list[Record]:
     """The records that meet every condition `field=value[,value…]`.
 
-    A field is one of the spec (`shots=1,4`), of its recipe (`recipe.epochs=50`) or `status`; an empty value is "not set".
+    A field is `status`, a field of the spec (`shots=1,4`) or of its recipe (`recipe.epochs=50`). An empty value selects
+    records in which the field is not set.
     """
     names = [
         "status",
@@ -143,10 +145,21 @@ def store_run(
     manifest: Manifest | None = None,
     curve: Sequence[Sequence[float]] = (),
 ) -> Record:
-    """Write the run folder of `spec` and read it back; `record` holds status, metrics, error and the facts.
+    """Write the run folder of `spec` and read it back.
 
-    Everything is written to a draft beside it, which is then renamed. A failed run gives way to its retry; a complete one
-    stays as it is, so that of two processes that made the same run the first counts.
+    A failed run is replaced by its retry. A complete run is never replaced: if two processes execute the same run, the first
+    result is kept.
+
+    Parameters
+    ----------
+    root
+        Folder of the run folders.
+    spec
+        The run.
+    record
+        Status, metrics or error, and facts.
+    factors, manifest, curve
+        Contents of the other files of a complete run.
     """
     target = root / spec.fingerprint
     try:

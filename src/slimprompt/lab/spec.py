@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from slimprompt.errors import validate
-from slimprompt.prompts.variants import BASES_FROM_A_RUN, VARIANTS, check_variant
+from slimprompt.prompts.variants import BASES_FROM_A_RUN, FIXED_BASES, TRANSFER_BASES, VARIANTS, check_variant
 from slimprompt.storage import sha256
 from slimprompt.training.recipe import Recipe
 
@@ -31,10 +31,15 @@ class RunSpec(BaseModel):
     )
     shots: int = Field(ge=1, description="training images per class")
     seed: int = Field(ge=0, description="seed of the few-shot sample, the start, the image order and the train views")
-    variant: str = Field(description=f"what trains: {', '.join(VARIANTS)}")
+    variant: str = Field(
+        description="what trains: " + ", ".join(f"{name} ({row.summary})" for name, row in VARIANTS.items())
+    )
     rank: int | None = Field(None, ge=1, description="rank r of P = B A; empty for dense")
     n_ctx: int = Field(16, ge=1, description="number of context tokens m")
-    basis: str | None = Field(None, description="where the frozen factor comes from")
+    basis: str | None = Field(
+        None,
+        description=f"where the frozen factor comes from: {', '.join(FIXED_BASES)}; in transfers {', '.join(TRANSFER_BASES)}",
+    )
     source: str | None = Field(None, description="with basis 'source': the dataset whose trained factor is used")
     position: Literal["end", "middle", "front"] = Field(
         "end", description="position of the class name: end, middle or front"

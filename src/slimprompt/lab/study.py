@@ -22,16 +22,16 @@ from slimprompt.storage import remove_leftovers
 
 @dataclass
 class Outcome:
-    """What became of a study's runs."""
+    """The records of a study's runs."""
 
     present: list[Record] = field(default_factory=list)
-    """Complete before it began."""
+    """Complete before the study began."""
     complete: list[Record] = field(default_factory=list)
     failed: list[Record] = field(default_factory=list)
 
 
 def with_sources(specs: Iterable[RunSpec]) -> list[RunSpec]:
-    """The specs without repetition, each preceded by the run whose factors it needs.
+    """The specs without repetition, each preceded by the run whose factors it uses.
 
     >>> spec = RunSpec(backbone="pocket", dataset="a", shots=1, seed=1, variant="fixed-B", rank=4, basis="learned")
     >>> [run.label for run in with_sources([spec])]
@@ -54,12 +54,23 @@ def run_study(
     *,
     prompt_batch: int = 1,
 ) -> Outcome:
-    """Make every run that is not complete below `runs`; sources come first and are added where they are missing.
+    """Execute every run that is not complete in `runs`, in dependency order.
 
-    stack: at most so many runs on the same images go to the executor together.
+    Sources that the specs need are added. A failed run is recorded and the study continues; runs that depend on it fail with
+    that reason. Runs that failed in an earlier study are tried again. A study can be stopped at any moment and resumed.
 
-    A failed run is recorded and the others go on; what needs it fails with that reason. A run that failed earlier is tried
-    again. May be stopped at any moment and started again: complete runs stay.
+    Parameters
+    ----------
+    specs
+        The runs of the study.
+    runs
+        Folder of the run folders.
+    executor
+        Executes the runs; it is closed at the end.
+    observer
+        Is notified of what happens.
+    prompt_batch
+        Most runs on the same images to submit together as a prompt batch.
     """
     observer = observer or StudyObserver()
     todo = with_sources(specs)
@@ -71,7 +82,7 @@ def run_study(
     observer.begin(todo, outcome.present)
     try:
         while schedule.waiting or schedule.running:
-            while schedule.groups_running < executor.slots and (ready := schedule.take_ready()):
+            while schedule.batches_running < executor.slots and (ready := schedule.take_ready()):
                 for spec in ready:
                     observer.started(spec)
                 executor.submit(ready)
@@ -92,7 +103,7 @@ def run_study(
 
 
 def _check_weights(record: Record, present: dict[tuple[str, str | None], Record]) -> None:
-    """Runs of one study are compared with each other, so they must be of the same weights."""
+    """Runs of one study are compared with each other, so they must use the same weights."""
     spec, made_with = record.spec, record.facts.get("backbone_fingerprint")
     other = present.get((spec.backbone, spec.pretrained))
     if made_with and other and other.facts.get("backbone_fingerprint") not in (made_with, None):
@@ -104,10 +115,10 @@ def _check_weights(record: Record, present: dict[tuple[str, str | None], Record]
 
 
 class _Schedule:
-    """Which runs may start: their sources are complete, and nobody else is just encoding the same images.
+    """Which runs may start: their sources are complete, and no other run is encoding the same images.
 
-    Runs that can train side by side form a group. Groups depend on nothing but what is missing at the beginning, so that
-    every executor makes the same ones.
+    Runs that can be trained together form prompt batches. The batches depend only on which runs are missing at the beginning,
+    so they are the same for every executor.
     """
 
     def __init__(self, specs: list[RunSpec], runs: Path, prompt_batch: int = 1) -> None:
@@ -116,8 +127,8 @@ class _Schedule:
         self.running: set[str] = set()
         self._source: dict[str, str] = {}
         self._images: dict[str, tuple[Any, ...]] = {}
-        self._groups: list[list[str]] = []
-        open_groups: dict[Any, list[str]] = {}
+        self._batches: list[list[str]] = []
+        open_batches: dict[Any, list[str]] = {}
         for spec in specs:
             name, source = spec.fingerprint, spec.source_spec()
             self._images[name] = _image_sets(spec)
@@ -129,22 +140,22 @@ class _Schedule:
                 continue
             self.waiting[name] = spec
             key = (prompt_batch_key(spec), source is None)
-            if len(open_groups.get(key, ())) in (0, prompt_batch):
-                open_groups[key] = []
-                self._groups.append(open_groups[key])
-            open_groups[key].append(name)
+            if len(open_batches.get(key, ())) in (0, prompt_batch):
+                open_batches[key] = []
+                self._batches.append(open_batches[key])
+            open_batches[key].append(name)
         self._encoded = {key for name in self.complete for key in self._images[name]}
 
     @property
-    def groups_running(self) -> int:
-        """How many groups have not ended."""
-        return sum(not self.running.isdisjoint(group) for group in self._groups)
+    def batches_running(self) -> int:
+        """Number of batches that have not ended."""
+        return sum(not self.running.isdisjoint(batch) for batch in self._batches)
 
     def take_ready(self) -> list[RunSpec]:
-        """The first waiting group that may start now; its runs count as running."""
+        """Take the first waiting batch that may start now; empty if there is none."""
         encoding = {key for name in self.running for key in self._images[name]} - self._encoded
-        for group in self._groups:
-            names = [name for name in group if name in self.waiting]
+        for batch in self._batches:
+            names = [name for name in batch if name in self.waiting]
             sources = {self._source[name] for name in names if name in self._source}
             if not names or not sources <= self.complete.keys():
                 continue
@@ -155,21 +166,21 @@ class _Schedule:
         return []
 
     def end(self, record: Record) -> list[RunSpec]:
-        """A run has ended. If it failed, the waiting runs that needed it are taken out and returned."""
+        """Note that a run has ended. If it failed, the waiting runs that depend on it are removed and returned."""
         name = record.spec.fingerprint
         self.running.discard(name)
         if record.complete:
             self.complete[name] = record
             self._encoded.update(self._images[name])
             return []
-        hopeless = [other for other in self.waiting if self._source.get(other) == name]
-        return [self.waiting.pop(other) for other in hopeless]
+        dependants = [other for other in self.waiting if self._source.get(other) == name]
+        return [self.waiting.pop(other) for other in dependants]
 
 
 def _image_sets(spec: RunSpec) -> tuple[Any, ...]:
-    """Keys of the image features a run reads: its test images and its views of the training images.
+    """Keys of the image features that a run reads: its test images and its views of the training images.
 
-    The first run that needs a set encodes it; others that need it too wait, rather than encode it at the same time.
+    The first run that needs a set encodes it; others that need it wait instead of encoding it at the same time.
     """
     test = (spec.backbone, spec.pretrained, spec.precision, spec.dataset)
     return test, (*test, spec.split, spec.shots, spec.seed, spec.recipe)

@@ -1,7 +1,7 @@
-"""The first command of a newcomer: a small comparison of prompts in the pocket world, in a minute or two, offline.
+"""The first command of a new user: a small comparison of prompts on the embedded model, offline, in about a minute.
 
-Zero-shot, dense CoOp, joint rank 4 and a fixed orthogonal basis, at 1, 4 and 16 shots over three seeds, on all classes
-and on seen and new ones. Made of the same runs as every other study.
+Zero-shot, dense CoOp, joint rank 4 and a fixed orthogonal basis, at 1, 4 and 16 shots over three seeds, on all classes and
+on base and new classes. It consists of ordinary runs, like every study.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 
 BACKBONE = "pocket"
 SHOTS, SEEDS, RANK, N_CTX = (1, 4, 16), (1, 2, 3), 4, 16
-#: How the quickstart trains.
 RECIPE = RECIPES["fast"]
-#: What is compared, by its name in the table.
+#: The compared prompts, by their name in the table.
 ARMS: dict[str, dict[str, Any]] = {
     "dense CoOp": {"variant": "dense"},
     f"joint rank {RANK}": {"variant": "joint", "rank": RANK},
@@ -51,22 +50,22 @@ _WEIGHTS_NOTE = ".weights"
 
 
 class Line(NamedTuple):
-    """One line of the table."""
+    """One row of the results table."""
 
     method: str
     shots: int | None
     scores: dict[str, tuple[float, float | None]]
-    """Metric → mean and standard deviation over the seeds, in percent; no deviation where there are no seeds."""
+    """Metric → mean and standard deviation over the seeds in percent; the deviation is None for zero-shot."""
     parameters: int
     seconds: float | None
-    """Mean training time of a prompt for all classes."""
+    """Mean training time of a prompt on all classes."""
     runs: tuple[str, ...] = ()
 
 
 class Prediction(NamedTuple):
-    """What the saved prompt says about one test picture, most likely class first, with percentages."""
+    """The prediction of the saved prompt for one test image: most likely classes with percentages, and zero-shot's class."""
 
-    picture: Path
+    image: Path
     true: str
     best: tuple[tuple[str, float], ...]
     zero_shot: str
@@ -79,7 +78,7 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True)
 class Quickstart:
-    """Everything that came out, as plain data."""
+    """The results of the quickstart."""
 
     benchmark: Benchmark
     title: str
@@ -90,14 +89,14 @@ class Quickstart:
     best: Record
     best_method: str
     best_validation: float
-    """Validation accuracy by which the saved prompt was chosen."""
+    """Validation accuracy by which the saved prompt was selected."""
     prompt: Path
     predictions: tuple[Prediction, ...]
     seconds: float
 
 
 def quickstart_specs(benchmark: str, recipe: Recipe | None = None) -> list[RunSpec]:
-    """3 arms × 3 shot counts × 3 seeds, on all classes and on half of them: 54 runs."""
+    """3 prompts × 3 numbers of shots × 3 seeds, on all classes and on the base classes: 54 runs."""
     return [
         RunSpec(
             backbone=BACKBONE,
@@ -122,12 +121,12 @@ def run_quickstart(
     *,
     recipe: Recipe | None = None,
     workers: int | None = None,
-    n_pictures: int = 12,
+    n_images: int = 12,
 ) -> Quickstart:
-    """Make the runs below `out/runs`, save the best prompt to `out/prompt`, and predict some test pictures.
+    """Execute the runs in `out/runs`, save the best prompt to `out/prompt`, and predict some test images.
 
-    The best prompt is chosen by the validation pictures; test pictures choose nothing.
-    Runs that are there already, from the same weights, are not made again.
+    The best prompt is selected on validation images; nothing is selected on test images. Complete runs with the same weights
+    are not repeated.
     """
     started = time.perf_counter()
     if benchmark not in POCKET_BENCHMARKS:
@@ -156,13 +155,13 @@ def run_quickstart(
         best_method=f"{_method(best)}, {best.spec.shots}-shot",
         best_validation=validation,
         prompt=prompt,
-        predictions=tuple(predict_some(classifier, images, n_pictures)),
+        predictions=tuple(predict_some(classifier, images, n_images)),
         seconds=time.perf_counter() - started,
     )
 
 
 class _Bar(StudyObserver):
-    """A progress bar over the runs, where there is a terminal."""
+    """A progress bar over the runs, if there is a terminal."""
 
     def __init__(self) -> None:
         self._open = ExitStack()
@@ -179,13 +178,13 @@ class _Bar(StudyObserver):
 
 
 def _runs_folder(out: Path) -> Path:
-    """`out/runs`, emptied if its runs were made with other weights than the present ones."""
+    """`out/runs`, emptied if its runs were made with other weights."""
     runs, facts = out / "runs", files("slimprompt").joinpath(f"clip/models/{BACKBONE}.facts.json")
     weights = json.loads(facts.read_text(encoding="utf-8"))["sha256"]
     note = runs / _WEIGHTS_NOTE
     if runs.exists():
         if not note.is_file():
-            raise InputError(f"{runs} exists and was not made by quickstart, so it is left alone; choose another --out")
+            raise InputError(f"{runs} exists and was not written by quickstart; choose another --out")
         if note.read_text().strip() != weights:
             shutil.rmtree(runs)
     runs.mkdir(parents=True, exist_ok=True)
@@ -193,11 +192,8 @@ def _runs_folder(out: Path) -> Path:
     return runs
 
 
-# ---------------------------------------------------------------- what came out
-
-
 def table_lines(records: Sequence[Record]) -> list[Line]:
-    """Zero-shot first, then every method at every number of shots."""
+    """The rows of the results table: zero-shot first, then every method at every number of shots."""
     plain = {metric: (_over_seeds(records, f"zero_shot_{metric}")[0], None) for metric in METRICS}
     lines = [Line("zero-shot", None, {**plain}, parameters=0, seconds=None)]
     for method in ARMS:
@@ -235,10 +231,10 @@ def _chance(records: Sequence[Record]) -> dict[str, float]:
 
 
 def best_on_validation(records: Sequence[Record], images: Benchmark) -> tuple[Record, float, PromptClassifier]:
-    """The run to keep, its accuracy on the validation pictures, and its classifier.
+    """The best run, its accuracy on the validation images, and its classifier.
 
-    There are few validation pictures, so the method and number of shots with the best mean over the seeds are chosen
-    first, then the best of its seeds. Of equals the smaller prompt wins.
+    There are few validation images, so the method and number of shots with the best mean over the seeds are selected first,
+    then the best of their seeds. Ties go to the smaller prompt.
     """
     import torch
 
@@ -252,8 +248,7 @@ def best_on_validation(records: Sequence[Record], images: Benchmark) -> tuple[Re
     scores: dict[tuple[str, int], list[tuple[float, int, Record]]] = defaultdict(list)
     for record in records:
         if record.spec.split == "all":
-            text = classifier_of(record, images.class_names, backbone).class_features_
-            score = accuracy(features, text, labels)
+            score = accuracy(features, classifier_of(record, images.class_names, backbone).class_features_, labels)
             scores[_method(record), record.spec.shots].append((score, -record.spec.seed, record))
 
     def standing(group: list[tuple[float, int, Record]]) -> tuple[float, int]:
@@ -265,15 +260,16 @@ def best_on_validation(records: Sequence[Record], images: Benchmark) -> tuple[Re
 
 
 def classifier_of(record: Record, class_names: Sequence[str], backbone: Any) -> PromptClassifier:
-    """The classifier with the run's final prompt."""
+    """A classifier with the final prompt of a run."""
     import torch
 
     from slimprompt.classifier import PromptClassifier
     from slimprompt.prompts.prompt import Prompt
+    from slimprompt.prompts.variants import VARIANTS
 
     spec, factors = record.spec, record.factors()
-    trains: Any = {"dense": "A", "joint": "AB", "fixed-B": "A", "fixed-A": "B"}[spec.variant]
-    prompt = Prompt(torch.from_numpy(factors["B"]), torch.from_numpy(factors["A"]), trains)
+    trainable = VARIANTS[spec.variant].trainable
+    prompt = Prompt(torch.from_numpy(factors["B"]), torch.from_numpy(factors["A"]), trainable)
     classifier = PromptClassifier(
         backbone,
         variant=spec.variant,
@@ -288,19 +284,16 @@ def classifier_of(record: Record, class_names: Sequence[str], backbone: Any) -> 
 
 
 def predict_some(classifier: PromptClassifier, images: Benchmark, count: int, seed: int = 0) -> list[Prediction]:
-    """Predictions for `count` test pictures, drawn at random: nobody has picked the good ones."""
-    import torch
-
+    """Predictions for `count` test images, sampled at random."""
     from slimprompt.methods.zero_shot import zero_shot_features
     from slimprompt.training.evaluation import class_scores
 
     items = random.Random(seed).sample(images.test, min(count, len(images.test)))
     features = classifier.encode([images.path(item) for item in items])
-    with torch.inference_mode():
-        text = zero_shot_features(classifier.backbone_, images.class_names, images.templates)
-        plain = class_scores(features, text).argmax(1).tolist()
+    zero_shot = zero_shot_features(classifier.backbone_, images.class_names, images.templates)
+    before = class_scores(features, zero_shot).argmax(1).tolist()
     found = []
-    for item, row, before in zip(items, classifier.probabilities(features), plain, strict=True):
+    for item, row, label in zip(items, classifier.probabilities(features), before, strict=True):
         best = tuple((str(classifier.classes_[index]), 100 * float(row[index])) for index in row.argsort()[::-1][:3])
-        found.append(Prediction(images.path(item), item.class_name, best, images.class_names[before]))
+        found.append(Prediction(images.path(item), item.class_name, best, images.class_names[label]))
     return found

@@ -101,7 +101,7 @@ def render_quickstart(result: Quickstart) -> str:
             "figures": [shots_curve(results, chance_levels(records)), learning_curves(records)],
             "sheet": image_address(sheet),
             "sheet_size": sheet.size,
-            "thumbnails": [thumbnail(open_image(one.picture)) for one in result.predictions],
+            "thumbnails": [thumbnail(open_image(one.image)) for one in result.predictions],
             "right": sum(one.right for one in result.predictions),
             "provenance": provenance(records),
             "runs": runs_table(records),

@@ -26,13 +26,13 @@ class Recipe(BaseModel):
         description="image views per step; a last partial batch is dropped if there is a full one; empty = all views",
     )
     optimizer: Literal["sgd", "adamw"] = Field(
-        "sgd", description="sgd (the paper), or adamw, whose steps do not depend on the scale of the loss"
+        "sgd", description="optimizer: sgd (the paper), or adamw, whose steps do not depend on the scale of the loss"
     )
     lr: float = Field(0.002, gt=0, description="learning rate after the warm-up")
     warmup_lr: float = Field(1e-5, ge=0, description="constant learning rate of the warm-up epochs")
     warmup_epochs: int = Field(1, ge=0, description="epochs at the warm-up learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD; β₁ of AdamW")
-    beta2: float = Field(0.95, ge=0, lt=1, description="β₂ of AdamW; not used by SGD")
+    beta2: float = Field(0.95, ge=0, lt=1, description="decay rate β₂ of AdamW; not used by SGD")
     weight_decay: float = Field(
         5e-4, ge=0, description="weight decay of the trained factor: an L2 penalty in SGD, decoupled in AdamW"
     )

@@ -21,24 +21,24 @@ _WORKER_MEMORY_GB = 2.0
 
 
 class Executor(Protocol):
-    """Makes runs: `submit` groups of them, `collect` those that have ended, `close` at the end."""
+    """Executes runs: `submit` prompt batches, `collect` finished runs, `close` at the end."""
 
     @property
     def slots(self) -> int:
-        """How many groups it takes at once."""
+        """Number of prompt batches to submit at a time."""
 
     def submit(self, specs: Sequence[RunSpec]) -> None:
-        """Start runs that can train side by side, or queue them."""
+        """Start or queue a prompt batch: runs on the same images."""
 
     def collect(self) -> list[Record]:
-        """Wait until some of the submitted runs have ended; their records. A run that cannot start at all raises."""
+        """Wait until some submitted runs have ended and return their records; raises if runs cannot start at all."""
 
     def close(self) -> None:
-        """Stop; runs that have not ended are given up and leave nothing behind."""
+        """Stop; runs that have not ended are abandoned without leaving files."""
 
 
 def default_workers(environment: RunEnvironment) -> int:
-    """Runs side by side on this machine: one per core and thread of a run, as memory allows; one on a GPU."""
+    """Number of worker processes: cores divided by the threads of a run, limited by memory; one on a GPU."""
     if environment.device not in ("cpu", "auto"):
         return 1
     if environment.device == "auto":
@@ -46,6 +46,5 @@ def default_workers(environment: RunEnvironment) -> int:
 
         if torch.cuda.is_available() or torch.backends.mps.is_available():
             return 1
-    free = provenance.free_memory_gb()
-    by_memory = int(free // _WORKER_MEMORY_GB) if free else 1
+    by_memory = int(provenance.free_memory_gb() // _WORKER_MEMORY_GB)
     return max(1, min((os.cpu_count() or 1) // environment.threads, by_memory))

@@ -23,13 +23,13 @@ class InlineExecutor:
         self._queue: deque[Sequence[RunSpec]] = deque()
 
     def submit(self, specs: Sequence[RunSpec]) -> None:
-        """Queue runs; they are made when they are collected."""
+        """Queue a prompt batch; it runs when it is collected."""
         self._queue.append(specs)
 
     def collect(self) -> list[Record]:
-        """Make the next runs."""
+        """Run the next prompt batch."""
         return make_runs(self._queue.popleft(), self._run_cache)
 
     def close(self) -> None:
-        """Forget the queue."""
+        """Clear the queue."""
         self._queue.clear()

@@ -24,9 +24,9 @@ from slimprompt.lab.spec import RunSpec
 
 
 class ProcessExecutor:
-    """Runs in processes of this machine, each with its own loaded backbone; the feature banks are shared.
+    """Runs in worker processes of this machine, each with its own loaded backbone; the feature banks are shared.
 
-    A process that dies (killed, out of memory) is replaced, and its runs tried again, each by itself.
+    A worker that dies (killed, out of memory) is replaced, and its runs are tried again one by one.
     """
 
     def __init__(self, environment: RunEnvironment, workers: int) -> None:
@@ -39,18 +39,18 @@ class ProcessExecutor:
         self._attempts: Counter[str] = Counter()
 
     def submit(self, specs: Sequence[RunSpec]) -> None:
-        """Give runs to an idle process, or to a new one; if all are busy, they wait."""
+        """Give a prompt batch to an idle or new worker; if all are busy, it is queued."""
         self._queue.append(specs)
         while self._queue and len(self._busy) < self.slots:
             worker = self._idle.pop() if self._idle else _Worker(self._context, self._environment)
             worker.specs = self._queue.popleft()
             self._attempts.update(spec.fingerprint for spec in worker.specs)
             self._busy.append(worker)
-            with suppress(OSError):  # it may be dead: collect will find out
+            with suppress(OSError):  # a dead worker is noticed by collect
                 worker.pipe.send(worker.specs)
 
     def collect(self) -> list[Record]:
-        """Wait for the first process that has ended its runs."""
+        """Wait for the first worker that has finished its runs."""
         while True:
             ready = wait([worker.pipe for worker in self._busy])
             worker = next(worker for worker in self._busy if worker.pipe in ready)
@@ -77,21 +77,21 @@ class ProcessExecutor:
             self.submit(self._queue.popleft())
 
     def close(self) -> None:
-        """End all processes, in the middle of a run if need be: a run folder is there whole or not at all."""
+        """End all workers, also in the middle of a run: a run folder is written completely or not at all."""
         self._queue.clear()
         for worker in self._busy:
             worker.process.terminate()
         for worker in self._idle:
-            worker.pipe.close()  # it ends by itself
+            worker.pipe.close()  # an idle worker ends when its pipe is closed
         for worker in (*self._idle, *self._busy):
             worker.stop()
         self._idle, self._busy = [], []
 
 
 def death(times: int, code: int | None) -> str:
-    """Why a run whose process died is given up."""
+    """The error of a run whose worker died too often."""
     how = f"by signal {-code} ({signal.Signals(-code).name})" if code is not None and code < 0 else f"with code {code}"
-    return f"the process of this run ended {how}, {times} times; most likely it ran out of memory: use fewer --workers"
+    return f"the worker of this run ended {how}, {times} times; most likely it ran out of memory: use fewer --workers"
 
 
 class _Worker:
@@ -99,12 +99,12 @@ class _Worker:
         self.specs: Sequence[RunSpec] = ()
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=_serve, args=(theirs, environment), daemon=True)
-        with _interrupts_ignored():  # from its first moment on, Ctrl-C is the parent's affair only
+        with _interrupts_ignored():  # Ctrl-C is handled by the parent alone
             self.process.start()
-        theirs.close()  # so that the pipe ends when the process does
+        theirs.close()  # so that the pipe closes when the worker ends
 
     def stop(self) -> int | None:
-        """Its exit code."""
+        """End the worker; returns its exit code."""
         self.pipe.close()
         self.process.join(0.2)
         if self.process.is_alive():
@@ -118,7 +118,7 @@ class _Worker:
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """A process that is started inside inherits it."""
+    """Ignore Ctrl-C inside; a process that is started there inherits this."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -130,7 +130,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def _serve(pipe: Connection, environment: RunEnvironment) -> None:
-    """Make the runs that come through the pipe, until it is closed: by the parent, or by the parent's death."""
+    """Execute the runs that arrive through the pipe until it is closed, which also happens when the parent dies."""
     keep_freed_memory()
     run_cache = RunCache(environment)
     while True:
@@ -140,7 +140,7 @@ def _serve(pipe: Connection, environment: RunEnvironment) -> None:
             return
         try:
             answer: list[Record] | BaseException = make_runs(specs, run_cache)
-        except InputError as error:  # nothing can be done here: no backbone, no data, no disk
+        except InputError as error:  # no run can succeed here: no backbone, no data, no disk
             answer = error
         try:
             pipe.send(answer)

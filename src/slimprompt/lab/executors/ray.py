@@ -1,7 +1,7 @@
 """Runs as Ray tasks: on this machine, or on all machines of a cluster that share the runs folder.
 
-Ray starts a task again if its worker or node dies. A run folder is there whole or not at all and a complete run is never
-made twice, so a second try loses nothing and doubles nothing.
+Ray repeats a task if its worker or node dies. Run folders are written completely or not at all and complete runs are never
+replaced, so a repeated task loses and duplicates nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +24,16 @@ from slimprompt.lab.spec import RunSpec
 
 
 class RayExecutor:
-    """Each group of runs is a task that needs `threads` CPUs and `gpus` GPUs.
+    """Executes each prompt batch as a task that needs `environment.threads` CPUs.
 
-    address: None starts Ray on this machine for the time of the study; "auto" or "host:port" joins a running cluster.
+    Parameters
+    ----------
+    environment
+        Where and with what the runs are executed.
+    address
+        "auto" or "host:port" of a running cluster; None starts Ray on this machine for the duration of the study.
+    gpus
+        GPUs that each task needs; may be a fraction.
     """
 
     def __init__(self, environment: RunEnvironment, *, address: str | None = None, gpus: float = 0.0) -> None:
@@ -37,7 +44,7 @@ class RayExecutor:
                 "the Ray executor needs the package ray: pip install 'slimprompt[ray]', or leave out --executor ray"
             ) from None
         self._ray = ray
-        # Paths mean the same in every process only if they are absolute.
+        # Absolute paths mean the same in every process.
         self._environment = replace(
             environment,
             runs=environment.runs.absolute(),
@@ -55,11 +62,11 @@ class RayExecutor:
 
     @property
     def slots(self) -> int:
-        """Twice what fits on the cluster as it is now: its queue is never empty, and machines that join find work."""
+        """Twice what fits on the cluster now, so that its queue is never empty and joining machines find work."""
         return max(4, 2 * int(self._ray.cluster_resources().get("CPU", 1)) // self._cpus)
 
     def submit(self, specs: Sequence[RunSpec]) -> None:
-        """Queue runs with Ray."""
+        """Queue a prompt batch with Ray."""
         self._running[self._task.remote(specs, self._environment, __version__)] = specs
 
     def collect(self) -> list[Record]:
@@ -71,11 +78,11 @@ class RayExecutor:
                 records: list[Record] = self._ray.get(done)
             except self._ray.exceptions.RayTaskError as error:
                 cause = error.as_instanceof_cause()
-                if isinstance(cause, InputError):  # nothing can be done there: no backbone, no data, no disk
+                if isinstance(cause, InputError):  # no run can succeed there: no backbone, no data, no disk
                     raise InputError(str(error.cause)) from None
                 raise
             except (self._ray.exceptions.RaySystemError, self._ray.exceptions.RayError) as error:
-                if len(specs) > 1:  # one of them may be to blame: each by itself
+                if len(specs) > 1:  # one of them may be the cause: repeat them one by one
                     for spec in specs:
                         self.submit([spec])
                     continue
@@ -85,13 +92,13 @@ class RayExecutor:
                 return [store_run(self._environment.runs, specs[0], {"status": FAILED, "error": reason})]
             if find_run(self._environment.runs, specs[0]) is None:
                 raise InputError(
-                    f"a run was made on another machine, but its folder {records[0].folder} cannot be seen here: --runs must "
+                    f"a run was executed on another machine, but its folder {records[0].folder} is not visible here: --runs must "
                     "be a folder that all machines of the cluster share"
                 )
             return records
 
     def close(self) -> None:
-        """Cancel what has not ended, and stop Ray if it was started here."""
+        """Cancel unfinished tasks, and stop Ray if it was started here."""
         for task in self._running:
             self._ray.cancel(task, force=True)
         self._running = {}
@@ -102,12 +109,12 @@ class RayExecutor:
 def _connect(ray: Any, address: str | None) -> None:
     try:
         if address is None:
-            # Results go to disk, so the store for objects in memory is as small as Ray allows.
+            # Results are written to disk, so the object store is as small as Ray allows.
             quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
             ray.init(address="local", object_store_memory=80_000_000, **quiet)
             return
         host, colon, port = address.rpartition(":")
-        if colon and port.isdigit() and "://" not in address:  # Ray itself would try for minutes
+        if colon and port.isdigit() and "://" not in address:  # Ray itself would retry for minutes
             socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address=address, log_to_driver=False, logging_level="error")
     except (OSError, ValueError, RuntimeError) as error:
@@ -121,7 +128,7 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 def _make(specs: Sequence[RunSpec], environment: RunEnvironment, version: str) -> list[Record]:
-    """The task: runs that train side by side, on a run_cache that the worker process keeps for the next one."""
+    """The task: execute a prompt batch with the run cache that the worker process keeps for the next one."""
     if version != __version__:
         raise InputError(f"this machine has slimprompt {__version__}, but the study was started with {version}")
     return make_runs(specs, _run_cache(environment))

@@ -1,0 +1,125 @@
+"""Command-line options that several commands share, and options derived from the fields of a pydantic model.
+
+A new field of `Recipe`, `RunSpec` or `Grid` becomes an option by itself: its description is the help text.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+BackboneName = Annotated[
+    str,
+    typer.Option(
+        "--backbone", help="Model: pocket (embedded), an open_clip name (ViT-B-16, RN50, …), hf-hub:… or local-dir:…"
+    ),
+]
+Pretrained = Annotated[
+    str | None,
+    typer.Option(
+        "--pretrained",
+        help="Its weights: an open_clip tag such as openai, a checkpoint file, or random:0 to try things out.",
+    ),
+]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+Precision = Annotated[
+    str, typer.Option("--precision", help="Of the frozen model: fp32, bf16 or fp16. The prompt is always fp32.")
+]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write image features on disk.")]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad-images", help="Skip unreadable images and count them, instead of stopping.")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show the accuracy of each class.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite a saved prompt at --out.")]
+DataRoot = Annotated[
+    Path | None, typer.Option("--data-root", help="Folder of the benchmarks; default: $SLIMPROMPT_DATA.")
+]
+Templates = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--template", help="Zero-shot prompt to compare with, e.g. 'a photo of a {}.'; repeatable, then averaged."
+    ),
+]
+
+
+def options_from(
+    model: type[BaseModel], *names: str, into: str, panel: str, defaults: dict[str, Any] | None = None
+) -> Callable[[F], F]:
+    """Give a command one option per field of a model.
+
+    The command receives the values as one dictionary, without those that were not given and have no default.
+
+    Parameters
+    ----------
+    model
+        A pydantic model; the description of a field is the help of its option.
+    names
+        The fields to offer.
+    into
+        Name of the command's parameter that receives the dictionary.
+    panel
+        Heading of the options in `--help`.
+    defaults
+        Default values to show and to pass on.
+    """
+    defaults = defaults or {}
+
+    def decorate(command: F) -> F:
+        signature = inspect.signature(command, eval_str=True)
+        own = [parameter for parameter in signature.parameters.values() if parameter.name != into]
+        derived = [_option(name, model.model_fields[name], panel, defaults.get(name)) for name in names]
+
+        @wraps(command)
+        def wrapper(**given: Any) -> Any:
+            values = {name: given.pop(name) for name in names}
+            fields = {
+                name: _split(value) if _is_list(model.model_fields[name]) else value
+                for name, value in values.items()
+                if value is not None
+            }
+            return command(**given, **{into: fields})
+
+        parameters = [*own, *derived]
+        wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return typing.cast(F, wrapper)
+
+    return decorate
+
+
+def _option(name: str, field: FieldInfo, panel: str, default: Any) -> inspect.Parameter:
+    help_text = (field.description or "").strip()
+    if _is_list(field):
+        help_text += "; comma-separated"
+    option = typer.Option(
+        f"--{name.replace('_', '-')}", help=help_text[:1].upper() + help_text[1:] + ".", rich_help_panel=panel
+    )
+    kind: Any = _plain_type(field.annotation)
+    annotation = Annotated[kind | None, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _is_list(field: FieldInfo) -> bool:
+    return typing.get_origin(field.annotation) is tuple
+
+
+def _plain_type(annotation: Any) -> type:
+    """The type of an option's value: the first of a union's members; text for literals and lists."""
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        annotation = next(kind for kind in typing.get_args(annotation) if kind is not type(None))
+    return annotation if annotation in (int, float, bool) else str
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

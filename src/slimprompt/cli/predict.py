@@ -1,0 +1,120 @@
+"""`slimprompt predict`: classify images with a saved prompt."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slimprompt.cli.options import Device, Precision, Pretrained, SkipBad
+from slimprompt.cli.printing import print_table
+from slimprompt.errors import InputError, choose
+
+#: An image and its most likely classes with their probabilities, best first.
+Prediction = tuple[Path, list[tuple[str, float]]]
+
+
+def predict(
+    prompt: Annotated[Path, typer.Argument(help="Folder of a saved prompt.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    top: Annotated[int, typer.Option(min=1, help="Number of classes to show per image.")] = 1,
+    classes: Annotated[
+        str | None, typer.Option(help="Comma-separated other class names: the same prompt on new classes.")
+    ] = None,
+    format: Annotated[str, typer.Option("--format", help="table, json or csv.")] = "table",
+    pretrained: Pretrained = None,
+    device: Device = "auto",
+    precision: Precision = "fp32",
+    skip_bad_images: SkipBad = False,
+) -> None:
+    """Classify images with a saved prompt.
+
+    Example: slimprompt predict my-prompt a.jpg b.jpg --top 3
+    Example: slimprompt predict my-prompt a.jpg --classes "red panda,otter"
+    """
+    write = choose("format", format, {"table": _print_predictions, "json": _print_json, "csv": _print_csv})
+    paths = _image_files(images)
+    names = parse_class_names(classes) if classes is not None else None
+    from slimprompt.classifier import PromptClassifier
+
+    paths, skipped = _readable(paths) if skip_bad_images else (paths, [])
+    classifier = PromptClassifier.load(prompt, pretrained=pretrained, device=device, precision=precision)
+    if names is not None:
+        classifier = classifier.with_classes(names)
+    probabilities = classifier.predict_proba(paths)
+    write(
+        [
+            (path, [(str(classifier.classes_[index]), float(row[index])) for index in row.argsort()[::-1][:top]])
+            for path, row in zip(paths, probabilities, strict=True)
+        ]
+    )
+    if skipped:
+        typer.echo(f"{len(skipped)} unreadable images skipped: {skipped[0]}", err=True)
+
+
+def parse_class_names(text: str) -> list[str]:
+    """Class names from a comma-separated list."""
+    names = [name.strip() for name in text.split(",")]
+    if any(not name for name in names):
+        raise InputError(f'--classes {text!r} holds an empty name; write them as "red panda,otter"')
+    return names
+
+
+def _image_files(given: Sequence[Path]) -> list[Path]:
+    from slimprompt.images.files import IMAGE_SUFFIXES
+
+    paths: list[Path] = []
+    for path in given:
+        if path.is_dir():
+            found = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+            if not found:
+                raise InputError(f"no images under {path} (looked for {', '.join(sorted(IMAGE_SUFFIXES))})")
+            paths += found
+        elif not path.exists():
+            raise InputError(f"no such image: {path}")
+        else:
+            paths.append(path)
+    return paths
+
+
+def _readable(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """The images that can be read, and messages about the others."""
+    from slimprompt.images.files import open_image
+
+    good, messages = [], []
+    for path in paths:
+        try:
+            open_image(path)
+            good.append(path)
+        except InputError as error:
+            messages.append(str(error))
+    return good, messages
+
+
+def _print_predictions(predictions: Sequence[Prediction]) -> None:
+    rows = [
+        (path if place == 0 else "", name, f"{100 * value:.1f} %")
+        for path, best in predictions
+        for place, (name, value) in enumerate(best)
+    ]
+    print_table(("image", "class", "probability"), rows, right=("probability",))
+
+
+def _print_json(predictions: Sequence[Prediction]) -> None:
+    rows = [
+        {"image": str(path), "classes": [{"name": name, "probability": round(value, 6)} for name, value in best]}
+        for path, best in predictions
+    ]
+    typer.echo(json.dumps(rows, ensure_ascii=False, indent=1))
+
+
+def _print_csv(predictions: Sequence[Prediction]) -> None:
+    writer = csv.writer(sys.stdout)
+    writer.writerow(["image", "rank", "class", "probability"])
+    for path, best in predictions:
+        writer.writerows([str(path), place, name, f"{value:.6f}"] for place, (name, value) in enumerate(best, 1))

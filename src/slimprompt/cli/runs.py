@@ -1,0 +1,141 @@
+"""`slimprompt runs`: list, show and remove the runs of studies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slimprompt.cli.printing import print_table
+from slimprompt.cli.study import RunsFolder
+from slimprompt.errors import InputError
+
+if TYPE_CHECKING:
+    from slimprompt.lab.records import Record
+
+app = typer.Typer(help="Inspect the runs of studies: list, show, remove.", no_args_is_help=True)
+
+Where = Annotated[
+    list[str] | None,
+    typer.Option("--where", "-w", help="Only runs with field=value[,value…]: shots=1,4, status=failed. Repeatable."),
+]
+
+
+@app.command("list")
+def list_runs(runs: RunsFolder = Path("runs"), where: Where = None) -> None:
+    """List runs with their status and result, one per line."""
+    from slimprompt.lab.observer import result
+    from slimprompt.lab.records import load_records, select_records
+
+    records = select_records(load_records(runs, complete_only=False), where or ())
+    records.sort(key=lambda record: (record.spec.backbone, record.spec.dataset, record.spec.title))
+    headings = ("run", "status", "backbone", "dataset", "classes", "shots", "seed", "prompt", "result")
+    rows = []
+    for record in records:
+        spec = record.spec
+        outcome = result(record) if record.complete else " ".join((record.error or "").split())
+        what = (spec.backbone, spec.dataset, spec.split, str(spec.shots), str(spec.seed), spec.label)
+        rows.append((spec.fingerprint[:8], record.status, *what, outcome))
+    if records:
+        print_table(headings, rows, right=("shots", "seed"))
+    failed = sum(not record.complete for record in records)
+    typer.echo(f"{len(records):,} runs in {runs}" + (f", {failed:,} failed" if failed else ""))
+
+
+@app.command("show")
+def show_run(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Folder name of the run, or its beginning.")],
+    runs: RunsFolder = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as it is on disk.")] = False,
+) -> None:
+    """Show one run: its record and its learning curve."""
+    from slimprompt.lab.records import CURVE, RECORD
+
+    record = _find(runs, run)
+    if as_json:
+        typer.echo((record.folder / RECORD).read_text(encoding="utf-8").rstrip())
+        return
+    typer.echo(f"{record.spec.fingerprint}  {record.spec.title}\n{record.folder}: {record.status}")
+    if record.error:
+        typer.echo(f"error: {record.error}")
+        if "traceback" in record.facts:
+            typer.echo(record.facts["traceback"].rstrip())
+    facts = {**record.metrics, **{name: value for name, value in record.facts.items() if name != "traceback"}}
+    rows = [(name, _plain(value)) for name, value in [*record.spec.flat().items(), *facts.items()] if value is not None]
+    print_table((), rows)
+    if (record.folder / CURVE).is_file():
+        _print_curve(record)
+
+
+def _print_curve(record: Record) -> None:
+    curve = record.curve()
+    typer.echo(f"\nloss      {_bars(curve['loss'].tolist())}\naccuracy  {_bars(curve['accuracy'].tolist())}")
+    headings = ("epoch", "learning rate", "loss", "accuracy")
+    rows = []
+    chosen = sorted({round(index * (len(curve) - 1) / 9) for index in range(10)})
+    for row in curve.iloc[chosen].itertuples():
+        rows.append((str(row.epoch), f"{row.lr:.6f}", f"{row.loss:.4f}", f"{row.accuracy:.1f} %"))
+    print_table(headings, rows, right=headings)
+
+
+def _bars(values: list[float], width: int = 60) -> str:
+    """A curve as one line of block characters."""
+    size = -(-len(values) // width)
+    means = [
+        sum(values[start : start + size]) / len(values[start : start + size]) for start in range(0, len(values), size)
+    ]
+    low, high = min(means), max(means)
+    return "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * (value - low) / (high - low)))] if high > low else "▄" for value in means)
+
+
+@app.command("rm")
+def remove_runs(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN]…", help="Folder names, or their beginnings.")
+    ] = None,
+    runs: RunsFolder = Path("runs"),
+    where: Where = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete runs by name or by condition; a study that needs them executes them again."""
+    from slimprompt.lab.records import load_records, remove_run, select_records
+
+    if not names and not where:
+        raise InputError("which runs? Give their names, or a condition such as --where status=failed")
+    records = [_find(runs, name) for name in names or ()] or load_records(runs, complete_only=False)
+    chosen = {record.folder: record for record in select_records(records, where or ())}
+    if not chosen:
+        typer.echo("no run matches")
+        return
+    for record in list(chosen.values())[:10]:
+        typer.echo(f"{record.spec.fingerprint[:8]}  {record.status}  {record.spec.title}")
+    if len(chosen) > 10:
+        typer.echo(f"… and {len(chosen) - 10:,} more")
+    if not yes and not typer.confirm(f"Delete {len(chosen):,} runs?"):
+        raise typer.Abort
+    for record in chosen.values():
+        remove_run(record)
+    typer.echo(f"{len(chosen):,} runs deleted")
+
+
+def _find(runs: Path, name: str) -> Record:
+    from slimprompt.lab.records import RECORD, read_record
+
+    folders = [path.parent for path in runs.glob(f"{name}*/{RECORD}")] if name.isalnum() else []
+    if len(folders) == 1:
+        return read_record(folders[0])
+    if folders:
+        names = ", ".join(sorted(folder.name for folder in folders)[:5])
+        raise InputError(f"{len(folders)} runs in {runs} begin with {name!r}: {names}; give more of the name")
+    raise InputError(f"no run in {runs} begins with {name!r}; `slimprompt runs list` lists them")
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_plain(item)}" for name, item in value.items())
+    if isinstance(value, list):
+        return " ".join(str(item) for item in value)
+    return str(value)

@@ -1,0 +1,133 @@
+"""Grids: the axes of a study, and the list of specs that they span."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from slimprompt.data.catalogue import dataset_name
+from slimprompt.errors import InputError, choose, unknown, validate
+from slimprompt.lab.spec import RunSpec
+from slimprompt.prompts.variants import FIXED_BASES, check_rank
+from slimprompt.training.recipe import Recipe, make_recipe
+
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0)]
+
+
+class Grid(BaseModel):
+    """The axes of a study. These are also the fields of a grid file; a single value may replace a list of one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    study: tuple[str, ...] = Field(("all",), description="names of studies")
+    backbones: tuple[str, ...] = Field(
+        description="models, as NAME or NAME=WEIGHTS (an open_clip tag or a checkpoint file)"
+    )
+    datasets: tuple[str, ...] = Field(description="benchmarks, or folders of your own images")
+    shots: tuple[Count, ...] = Field(description="training images per class")
+    seeds: tuple[Seed, ...] = Field(
+        description="seeds of the few-shot sample, the start, the image order and the views"
+    )
+    ranks: tuple[Count, ...] = Field((1, 2, 4, 8), description="ranks of the factorised prompts")
+    bases: tuple[str, ...] = Field(FIXED_BASES, description=f"fixed token bases: {', '.join(FIXED_BASES)}")
+    pairs: tuple[tuple[str, str], ...] | None = Field(
+        None,
+        description="transfers as [source, target]; empty: the paper's, or for other datasets each from the two before it",
+    )
+    n_ctx: int = Field(16, ge=1, description="context tokens of factorised and long dense prompts")
+    short_ctx: int | None = Field(4, ge=1, description="context tokens of the short dense prompt; empty: none")
+    position: Literal["end", "middle", "front"] = Field("end", description="position of the class name")
+    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="precision of the frozen forward passes")
+    recipe: Recipe = Field(default_factory=Recipe, description="how prompts are trained: a recipe's name or its fields")
+
+    @field_validator("bases")
+    @classmethod
+    def _known_bases(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name not in FIXED_BASES:
+                raise unknown("basis", name, FIXED_BASES)
+        return names
+
+    @field_validator("datasets")
+    @classmethod
+    def _known_datasets(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dataset_name(name) for name in names)
+
+    @field_validator("pairs")
+    @classmethod
+    def _known_pairs(cls, pairs: tuple[tuple[str, str], ...] | None) -> tuple[tuple[str, str], ...] | None:
+        return pairs and tuple((dataset_name(source), dataset_name(target)) for source, target in pairs)
+
+    @field_validator("backbones", "datasets", "shots", "seeds", "ranks", "bases", "study")
+    @classmethod
+    def _no_repetition(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not values:
+            raise ValueError("at least one value is needed")
+        return tuple(dict.fromkeys(values))
+
+    @model_validator(mode="after")
+    def _ranks_fit(self) -> Grid:
+        for rank in self.ranks:
+            check_rank(rank, self.n_ctx)
+        return self
+
+    def specs(self, **fields: Any) -> list[RunSpec]:
+        """One spec per backbone, dataset, number of shots and seed; `fields` give the variant and what belongs to it."""
+        how = {"position": self.position, "precision": self.precision, "recipe": self.recipe, "n_ctx": self.n_ctx}
+        found = []
+        for text, dataset, shots, seed in product(self.backbones, self.datasets, self.shots, self.seeds):
+            backbone, pretrained = parse_backbone(text)
+            axes = {"backbone": backbone, "pretrained": pretrained, "dataset": dataset, "shots": shots, "seed": seed}
+            found.append(validate(RunSpec, {**axes, **how, **fields}, "run"))
+        return found
+
+
+#: Fields of a grid in which a single value may replace a list of one.
+AXES = ("study", "backbones", "datasets", "shots", "seeds", "ranks", "bases")
+
+
+def complete_grid(fields: Mapping[str, Any], defaults: Grid) -> Grid:
+    """A grid from some of its fields; the others are taken from `defaults`."""
+    given = {
+        name: [value] if name in AXES and not isinstance(value, list | tuple) else value
+        for name, value in fields.items()
+    }
+    if isinstance(recipe := given.get("recipe"), str):
+        given["recipe"] = make_recipe(recipe)
+    elif isinstance(recipe, dict):
+        given["recipe"] = make_recipe(defaults.recipe, **recipe)
+    return validate(Grid, {**{name: getattr(defaults, name) for name in Grid.model_fields}, **given}, "grid")
+
+
+def read_grid_file(path: Path) -> tuple[dict[str, Any], bool]:
+    """The fields in a YAML grid file, and whether it says `pocket: true`."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"cannot read the grid file {path}: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
+        raise InputError(f"{path} is not a grid: expected lines such as `study: headline` and `datasets: [dtd]`")
+    if not isinstance(pocket := data.pop("pocket", False), bool):
+        raise InputError(f"{path}: pocket must be true or false, not {pocket!r}")
+    for name in data:
+        choose(f"field in {path}", name, dict.fromkeys((*Grid.model_fields, "pocket")))
+    return data, pocket
+
+
+def parse_backbone(text: str) -> tuple[str, str | None]:
+    """(name, weights) of NAME or NAME=WEIGHTS; without WEIGHTS it is OpenAI's, unless the model brings its own.
+
+    >>> parse_backbone("ViT-B/16"), parse_backbone("RN50=cc12m"), parse_backbone("pocket")
+    (('ViT-B-16', 'openai'), ('RN50', 'cc12m'), ('pocket', None))
+    """
+    name, sign, weights = text.partition("=")
+    if not name or (sign and not weights):
+        raise InputError(f"{text!r} is not a backbone: write NAME or NAME=WEIGHTS, such as ViT-B-16=openai")
+    has_own_weights = ":" in name or name.split("-")[0] == "pocket"
+    return name if ":" in name else name.replace("/", "-"), weights or (None if has_own_weights else "openai")
