@@ -70,6 +70,20 @@ def test_docstring_examples(name):
     assert result.failed == 0
 
 
+def test_the_python_block_of_the_readme(photos, tmp_path, monkeypatch):
+    """It runs as it is but for the backbone: the real weights need a download."""
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    real = '"ViT-B-16", pretrained="openai"'
+    assert real in block
+    paths = sorted(photos.glob("*/*.png"))
+    monkeypatch.chdir(tmp_path)
+    Path("a.jpg").write_bytes(paths[0].read_bytes())
+    names = {"paths": paths, "class_names": [path.parent.name for path in paths]}
+    exec(block.replace(real, '"pocket", device="cpu"'), names)
+    assert Path("my-prompt", "prompt.json").is_file()
+    assert names["classifier"].classes_.tolist() == ["blue disc", "green disc", "red disc"]
+
+
 def test_every_public_name_can_be_imported():
     for name in slimprompt.__all__:
         assert getattr(slimprompt, name).__doc__

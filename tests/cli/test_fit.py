@@ -16,6 +16,8 @@ import pytest
 from PIL import Image
 
 from slimprompt.cli import main
+from slimprompt.clip.backbone import Backbone
+from slimprompt.images.bank import cached_banks
 from tests.conftest import TINY, TINY_CONFIG, draw
 
 QUICK = [
@@ -121,6 +123,27 @@ def test_evaluate_on_classes_new_to_the_prompt(run, prompt, tmp_path):
         draw(tmp_path / name / "0.png", name.split()[0], 1)
     out = ok(run("evaluate", prompt[0], tmp_path))
     assert "2 images of 2 classes, 2 of them new to the prompt" in out
+
+
+def test_a_misspelt_class_folder_is_not_a_new_class(run, prompt, photos, tmp_path):
+    for path in photos.glob("*/0.png"):
+        folder = tmp_path / path.parent.name.replace("green disc", "gren disc")
+        folder.mkdir()
+        (folder / path.name).write_bytes(path.read_bytes())
+    failed(run("evaluate", prompt[0], tmp_path), "gren disc", "did you mean 'green disc'")
+
+
+def test_without_a_cache_every_image_is_encoded_once(run, photos, tmp_path, monkeypatch):
+    encoded = []
+    original = Backbone.encode_images
+    monkeypatch.setattr(
+        Backbone, "encode_images", lambda self, pixels: (encoded.append(len(pixels)), original(self, pixels))[1]
+    )
+    ok(run("fit", photos, "--out", tmp_path / "p", "--shots", 4, *QUICK, "--no-cache"))
+    # eval views of 12 training and 6 held-out images, and one train view of each training image: 12 + 6 + 12 views, and
+    # the bank pads each of the three batches to 32
+    assert sum(encoded) == 3 * 32
+    assert not cached_banks()
 
 
 def test_train_and_test_folders_and_csv(run, photos, tmp_path):
@@ -263,12 +286,10 @@ def test_ctrl_c_leaves_no_half_written_output(run, photos, tmp_path, tmp_path_fa
             signal.SIGINT, signal.SIG_DFL
         ),  # a background shell has its children ignore it
     )
-    cache = os.path.join(os.environ["SLIMPROMPT_CACHE"], "features")
-    for _ in range(600):  # until it trains: its features are written
-        if os.path.isdir(cache) and os.listdir(cache):
-            break
+    deadline = time.monotonic() + 60
+    while sum(bank.features for bank in cached_banks()) < 18:  # all images are encoded: it trains
+        assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
-    time.sleep(1.0)
     try:
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)

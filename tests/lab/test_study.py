@@ -311,3 +311,10 @@ def test_executors_have_the_same_three_methods(environment: RunEnvironment) -> N
 
     assert takes(InlineExecutor(environment)) == 1
     assert takes(ProcessExecutor(environment, 3)) == 3
+
+
+def test_the_record_names_the_executor_that_ran(run_spec: MakeSpec, environment: RunEnvironment) -> None:
+    executors = {"inline": InlineExecutor(environment), "processes": ProcessExecutor(environment, 1)}
+    for seed, (name, executor) in enumerate(executors.items()):
+        outcome = run_study([run_spec(seed=seed)], environment.runs, executor)
+        assert [record.facts["executor"] for record in outcome.complete] == [name]
