@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -18,7 +19,7 @@ import pytest
 from slimprompt import Prompt, start_prompt
 from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment
-from slimprompt.lab.executors import ATTEMPTS, Executor, default_workers
+from slimprompt.lab.executors import ATTEMPTS, Executor, default_workers, worker_devices
 from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.executors.processes import ProcessExecutor
 from slimprompt.lab.observer import StudyObserver
@@ -318,3 +319,42 @@ def test_the_record_names_the_executor_that_ran(run_spec: MakeSpec, environment:
     for seed, (name, executor) in enumerate(executors.items()):
         outcome = run_study([run_spec(seed=seed)], environment.runs, executor)
         assert [record.facts["executor"] for record in outcome.complete] == [name]
+
+
+@pytest.mark.parametrize(
+    ("device", "devices", "workers"),
+    [
+        ("auto", ["cuda:0", "cuda:1", "cuda:2"], 3),
+        ("cuda", ["cuda:0", "cuda:1", "cuda:2"], 3),
+        ("cuda:1", ["cuda:1"], 1),
+    ],
+)
+def test_one_worker_per_gpu(
+    device: str, devices: list[str], workers: int, environment: RunEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+    environment = replace(environment, device=device)
+    assert worker_devices(environment) == devices
+    assert default_workers(environment) == workers
+
+
+def test_workers_are_spread_over_the_gpus(
+    run_spec: MakeSpec, environment: RunEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    class NoProcess:
+        """Stands for a worker process; this machine has no GPUs."""
+
+        def __init__(self, _context: Any, environment: RunEnvironment) -> None:
+            self.device = environment.device
+            self.pipe, _ = multiprocessing.Pipe()
+            started.append(environment.device)
+
+    monkeypatch.setattr("slimprompt.lab.executors.processes.worker_devices", lambda _: ["cuda:0", "cuda:1"])
+    monkeypatch.setattr("slimprompt.lab.executors.processes._Worker", NoProcess)
+    executor = ProcessExecutor(environment, 4)
+    for seed in range(4):
+        executor.submit([run_spec(seed=seed)])
+    assert started == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]

@@ -64,7 +64,8 @@ def study(
         str | None, typer.Option(help="ray: a running cluster, auto or host:port; default: this machine.")
     ] = None,
     gpus: Annotated[
-        float | None, typer.Option(min=0.0, help="ray: GPUs per task, such as 0.25; default: 1 with --device cuda.")
+        float | None,
+        typer.Option(min=0.0, help="ray: GPUs per worker, such as 0.25; default: 1 if the cluster has GPUs."),
     ] = None,
     *,
     axes: dict[str, Any],
@@ -208,7 +209,7 @@ def _executor(
     if name == "ray":
         from slimprompt.lab.executors.ray import RayExecutor
 
-        return RayExecutor(environment, address=address, gpus=gpus or float(environment.device.startswith("cuda")))
+        return RayExecutor(environment, address=address, gpus=gpus)
     if address is not None or gpus is not None:
         raise InputError("--address and --gpus are for the Ray executor: add --executor ray")
     workers = 1 if name == "inline" else workers or default_workers(environment)

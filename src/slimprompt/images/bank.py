@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -278,6 +279,19 @@ def _damaged(path: Path | None, error: Exception) -> InputError:
     return InputError(
         f"the feature cache {path} is damaged ({error}); delete that file, or run `slimprompt cache clear`"
     )
+
+
+def bytes_per_feature(embed_dim: int, n_features: int = 2000) -> float:
+    """Bytes that one feature takes on disk, measured on a temporary bank of random features."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bank.sqlite"
+        database = _open(path, {})
+        vectors = np.random.default_rng(0).standard_normal((n_features, embed_dim), dtype=np.float32)
+        rows = [(hashlib.sha256(vector).hexdigest(), "1/100", vector.tobytes()) for vector in vectors]
+        with database:
+            database.executemany("INSERT INTO features VALUES (?, ?, ?)", rows)
+        database.close()
+        return path.stat().st_size / n_features
 
 
 class CacheFile(NamedTuple):

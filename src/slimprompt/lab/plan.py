@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _PROMPT_BATCH = 4  # a typical number of prompts trained together
 _BLOCK = 4096
-#: Bytes of one image in a manifest, one epoch in a curve, one record, and the key of one feature.
-_MANIFEST_ITEM, _CURVE_LINE, _RECORD, _FEATURE_KEY = 140, 64, 2500, 110
+#: Bytes of one image in a manifest, one epoch in a curve, and one record.
+_MANIFEST_ITEM, _CURVE_LINE, _RECORD = 140, 64, 2500
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,10 @@ def _plan_backbone(
         plan.training_seconds += (samples.steps(spec) + 1) * step  # one more for the evaluation
         plan.disk_bytes += _run_bytes(spec, len(samples(spec).train), speed.text_width)
     plan.encoding_seconds += features * speed.image
-    plan.disk_bytes += features * (4 * speed.embed_dim + _FEATURE_KEY)
+    if features:
+        from slimprompt.images.bank import bytes_per_feature
+
+        plan.disk_bytes += round(features * bytes_per_feature(speed.embed_dim))
 
 
 class _Samples:
@@ -328,7 +331,7 @@ def measure(backbone: Backbone, name: str, *, image_size: int, seconds: float = 
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            loss.item()
+            loss.item()  # waits for the device
 
         return encode.n_tokens, _fastest(once, seconds) / _PROMPT_BATCH
 
@@ -340,10 +343,11 @@ def measure(backbone: Backbone, name: str, *, image_size: int, seconds: float = 
     file = io.BytesIO()
     Image.fromarray(noise).resize((image_size, image_size)).save(file, "JPEG")
     view = train_view(Image.open(file).convert("RGB"), backbone.preprocess, 0)
-    encode = _fastest(lambda: backbone.encode_images(view[None]), seconds)
+    # .cpu() waits for the device, without which a GPU's clock would be read too early
+    encode = _fastest(lambda: backbone.encode_images(view[None]).cpu(), seconds)
     if 16 * encode < seconds:  # small models are faster on batches
         batch = view[None].expand(32, -1, -1, -1)
-        encode = _fastest(lambda: backbone.encode_images(batch), seconds) / 32
+        encode = _fastest(lambda: backbone.encode_images(batch).cpu(), seconds) / 32
     decode = _fastest(lambda: train_view(Image.open(file).convert("RGB"), backbone.preprocess, 0), 0.05)
     return Speed(name, max(short - token * few, 0.0), token, encode + decode, embed_dim, backbone.text_width)
 

@@ -98,9 +98,9 @@ class RunCache:
     def _open_bank(self, name: str, pretrained: str | None, precision: str) -> FeatureBank:
         from slimprompt.images.bank import FeatureBank
 
+        # Images are decoded on all cores, whatever the threads of a run: this does not change a feature.
         backbone = self._backbone(name, pretrained, precision)
-        threads = self.environment.threads
-        return FeatureBank(backbone, self._cache / "features", workers=threads, show_progress=False)
+        return FeatureBank(backbone, self._cache / "features", show_progress=False)
 
     def _open_dataset(self, dataset: str) -> tuple[Benchmark, list[str]]:
         try:

@@ -81,7 +81,7 @@ class Node:
         busy = []
         for process in self.descendants():
             try:
-                if b"ray::_make" in Path(f"/proc/{process}/cmdline").read_bytes():
+                if b"ray::RunWorker.make" in Path(f"/proc/{process}/cmdline").read_bytes():
                     busy.append(process)
             except OSError:
                 continue
@@ -173,3 +173,47 @@ def test_without_a_cluster_it_runs_on_this_machine(
     import ray
 
     assert not ray.is_initialized()  # the executor that started it has ended it
+
+
+def test_a_request_that_no_machine_can_satisfy_is_refused_at_once(environment: RunEnvironment) -> None:
+    import ray
+
+    with pytest.raises(InputError, match=r"no machine of the Ray cluster has 640 CPUs .*fewer --threads"):
+        RayExecutor(replace(environment, threads=640))
+    with pytest.raises(InputError, match="2 GPUs for one run"):
+        RayExecutor(environment, gpus=2)
+    assert not ray.is_initialized()
+
+
+def test_workers_stay_alive_between_prompt_batches(
+    run_spec: Callable[..., RunSpec], environment: RunEnvironment
+) -> None:
+    executor = RayExecutor(environment)
+    try:
+        executor.submit([run_spec()])
+        executor.collect()
+        (worker,) = executor._idle
+        executor.submit([run_spec(variant="dense")])
+        executor.collect()
+        assert executor._idle == [worker]
+    finally:
+        executor.close()
+
+
+@pytest.mark.parametrize(("device", "expected"), [("auto", (1.0, 2)), ("cuda", (1.0, 2)), ("cpu", (0.0, 8))])
+def test_the_gpu_share_is_inferred_from_the_cluster(
+    device: str, expected: tuple[float, int], environment: RunEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a cluster of two machines with four CPUs, one of which has two GPUs."""
+    import ray
+
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 4.0, "GPU": 2.0}},
+        {"Alive": True, "Resources": {"CPU": 4.0}},
+        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
+    ]
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": 2.0})
+    executor = RayExecutor(replace(environment, device=device))
+    assert (executor._gpus, executor.slots) == expected

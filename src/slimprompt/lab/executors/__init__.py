@@ -37,14 +37,21 @@ class Executor(Protocol):
         """Stop; runs that have not ended are abandoned without leaving files."""
 
 
-def default_workers(environment: RunEnvironment) -> int:
-    """Number of worker processes: cores divided by the threads of a run, limited by memory; one on a GPU."""
-    if environment.device not in ("cpu", "auto"):
-        return 1
-    if environment.device == "auto":
-        import torch
+def worker_devices(environment: RunEnvironment) -> list[str]:
+    """The devices that workers take in turn: every GPU for "auto" and "cuda", otherwise the one device given."""
+    import torch
 
-        if torch.cuda.is_available() or torch.backends.mps.is_available():
-            return 1
+    if environment.device in ("auto", "cuda") and torch.cuda.is_available():
+        return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    return [environment.device]
+
+
+def default_workers(environment: RunEnvironment) -> int:
+    """Number of worker processes: one per GPU; without a GPU, cores divided by the threads of a run, as memory allows."""
+    import torch
+
+    devices = worker_devices(environment)
+    if devices[0].startswith(("cuda", "mps")) or (devices == ["auto"] and torch.backends.mps.is_available()):
+        return len(devices)
     by_memory = int(provenance.free_memory_gb() // _WORKER_MEMORY_GB)
     return max(1, min((os.cpu_count() or 1) // environment.threads, by_memory))

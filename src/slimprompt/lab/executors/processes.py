@@ -16,7 +16,7 @@ from typing import Any
 from slimprompt.allocator import keep_freed_memory
 from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment
-from slimprompt.lab.executors import ATTEMPTS
+from slimprompt.lab.executors import ATTEMPTS, worker_devices
 from slimprompt.lab.records import FAILED, Record, store_run
 from slimprompt.lab.run import make_runs
 from slimprompt.lab.run_cache import RunCache
@@ -32,6 +32,7 @@ class ProcessExecutor:
     def __init__(self, environment: RunEnvironment, workers: int) -> None:
         self.slots = workers
         self._environment = replace(environment, executor="processes")
+        self._devices = worker_devices(environment)
         self._context = multiprocessing.get_context("spawn")
         self._queue: deque[Sequence[RunSpec]] = deque()
         self._idle: list[_Worker] = []
@@ -42,7 +43,7 @@ class ProcessExecutor:
         """Give a prompt batch to an idle or new worker; if all are busy, it is queued."""
         self._queue.append(specs)
         while self._queue and len(self._busy) < self.slots:
-            worker = self._idle.pop() if self._idle else _Worker(self._context, self._environment)
+            worker = self._idle.pop() if self._idle else self._start_worker()
             worker.specs = self._queue.popleft()
             self._attempts.update(spec.fingerprint for spec in worker.specs)
             self._busy.append(worker)
@@ -72,6 +73,12 @@ class ProcessExecutor:
                 raise answer
             return answer
 
+    def _start_worker(self) -> _Worker:
+        """A new worker on the device that has the fewest."""
+        in_use = Counter(worker.device for worker in (*self._idle, *self._busy))
+        device = min(self._devices, key=lambda name: in_use[name])
+        return _Worker(self._context, replace(self._environment, device=device))
+
     def _next(self) -> None:
         if self._queue:
             self.submit(self._queue.popleft())
@@ -97,6 +104,7 @@ def death(times: int, code: int | None) -> str:
 class _Worker:
     def __init__(self, context: Any, environment: RunEnvironment) -> None:
         self.specs: Sequence[RunSpec] = ()
+        self.device = environment.device
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=_serve, args=(theirs, environment), daemon=True)
         with _interrupts_ignored():  # Ctrl-C is handled by the parent alone

@@ -1,15 +1,17 @@
-"""Runs as Ray tasks: on this machine, or on all machines of a cluster that share the runs folder.
+"""Runs on Ray: on this machine, or on all machines of a cluster that share the runs folder.
 
-Ray repeats a task if its worker or node dies. Run folders are written completely or not at all and complete runs are never
-replaced, so a repeated task loses and duplicates nothing.
+Each worker is an actor, so it keeps its loaded backbone and its GPU from one prompt batch to the next. If a worker or its node
+dies, its runs are tried again on another one. Run folders are written completely or not at all and complete runs are never
+replaced, so a repeated run loses and duplicates nothing.
 """
 
 from __future__ import annotations
 
 import socket
+import time
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from slimprompt import __version__
@@ -22,9 +24,11 @@ from slimprompt.lab.run import make_runs
 from slimprompt.lab.run_cache import RunCache
 from slimprompt.lab.spec import RunSpec
 
+_NO_NODE_SECONDS = 120
+
 
 class RayExecutor:
-    """Executes each prompt batch as a task that needs `environment.threads` CPUs.
+    """Executes prompt batches on actors that hold `environment.threads` CPUs and `gpus` GPUs each.
 
     Parameters
     ----------
@@ -33,17 +37,26 @@ class RayExecutor:
     address
         "auto" or "host:port" of a running cluster; None starts Ray on this machine for the duration of the study.
     gpus
-        GPUs that each task needs; may be a fraction.
+        GPUs of each worker; may be a fraction. None: one if the device allows it and the cluster has GPUs, otherwise none.
     """
 
-    def __init__(self, environment: RunEnvironment, *, address: str | None = None, gpus: float = 0.0) -> None:
+    def __init__(self, environment: RunEnvironment, *, address: str | None = None, gpus: float | None = None) -> None:
         try:
             import ray
         except ImportError:
             raise InputError(
                 "the Ray executor needs the package ray: pip install 'slimprompt[ray]', or leave out --executor ray"
             ) from None
-        self._ray = ray
+        self._ray: Any = ray
+        self._queue: deque[Sequence[RunSpec]] = deque()
+        self._starting: dict[Any, Any] = {}  # reference to `ready` → worker
+        self._running: dict[Any, tuple[Any, Sequence[RunSpec]]] = {}  # reference to `make` → worker and its runs
+        self._idle: list[Any] = []
+        self._attempts: Counter[str] = Counter()
+        self._failed_starts = 0
+        self._started_here = not ray.is_initialized()
+        if self._started_here:
+            _connect(ray, address)
         # Absolute paths mean the same in every process.
         self._environment = replace(
             environment,
@@ -52,58 +65,139 @@ class RayExecutor:
             cache=environment.cache and environment.cache.absolute(),
             executor="ray",
         )
-        self._started_here = not ray.is_initialized()
-        if self._started_here:
-            _connect(ray, address)
-        self._cpus = environment.threads
-        task = ray.remote(num_cpus=environment.threads, num_gpus=gpus, max_retries=ATTEMPTS - 1)
-        self._task = task(_make)
-        self._running: dict[Any, Sequence[RunSpec]] = {}
+        may_use_gpus = environment.device.split(":")[0] in ("auto", "cuda")
+        self._gpus = float(may_use_gpus and ray.cluster_resources().get("GPU", 0) >= 1) if gpus is None else gpus
+        if not self.slots:
+            largest = max((node.get("CPU", 0) for node in _nodes(ray)), default=0)
+            self.close()
+            raise InputError(
+                f"no machine of the Ray cluster has {environment.threads} CPUs and {self._gpus:g} GPUs for one run (the most "
+                f"CPUs are {largest:g}); give fewer --threads or --gpus"
+            )
 
     @property
     def slots(self) -> int:
-        """Twice what fits on the cluster now, so that its queue is never empty and joining machines find work."""
-        return max(4, 2 * int(self._ray.cluster_resources().get("CPU", 1)) // self._cpus)
+        """Number of workers that fit on the cluster now; machines that join are used."""
+        fits = 0
+        for node in _nodes(self._ray):
+            by_cpus = int(node.get("CPU", 0) // self._environment.threads)
+            fits += min(by_cpus, int(node.get("GPU", 0) / self._gpus)) if self._gpus else by_cpus
+        return fits
 
     def submit(self, specs: Sequence[RunSpec]) -> None:
-        """Queue a prompt batch with Ray."""
-        self._running[self._task.remote(specs, self._environment, __version__)] = specs
+        """Give a prompt batch to an idle worker, or queue it until one is idle or has started."""
+        self._queue.append(specs)
+        self._dispatch()
 
     def collect(self) -> list[Record]:
-        """Wait for the first task that has ended."""
+        """Wait for the first worker that has finished its runs."""
+        errors = self._ray.exceptions
         while True:
-            (done, *_), _ = self._ray.wait(list(self._running), num_returns=1)
-            specs = self._running.pop(done)
+            done = self._wait()
+            if done in self._starting:
+                self._finish_start(done)
+                continue
+            worker, specs = self._running.pop(done)
             try:
                 records: list[Record] = self._ray.get(done)
-            except self._ray.exceptions.RayTaskError as error:
-                cause = error.as_instanceof_cause()
-                if isinstance(cause, InputError):  # no run can succeed there: no backbone, no data, no disk
+            except errors.RayTaskError as error:
+                if isinstance(error.as_instanceof_cause(), InputError):  # no backbone, no data, no disk: stop the study
                     raise InputError(str(error.cause)) from None
                 raise
-            except (self._ray.exceptions.RaySystemError, self._ray.exceptions.RayError) as error:
-                if len(specs) > 1:  # one of them may be the cause: repeat them one by one
-                    for spec in specs:
-                        self.submit([spec])
-                    continue
-                reason = (
-                    f"Ray gave up after {ATTEMPTS} tries: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
-                )
-                return [store_run(self._environment.runs, specs[0], {"status": FAILED, "error": reason})]
+            except errors.RayError as error:  # the worker or its node died
+                given_up = self._retry(specs, error)
+                if given_up:
+                    return given_up
+                continue
+            self._idle.append(worker)
+            self._dispatch()
             if find_run(self._environment.runs, specs[0]) is None:
                 raise InputError(
-                    f"a run was executed on another machine, but its folder {records[0].folder} is not visible here: --runs must "
-                    "be a folder that all machines of the cluster share"
+                    f"a run was executed on another machine, but its folder {records[0].folder} is not visible here: --runs "
+                    "must be a folder that all machines of the cluster share"
                 )
             return records
 
     def close(self) -> None:
-        """Cancel unfinished tasks, and stop Ray if it was started here."""
-        for task in self._running:
-            self._ray.cancel(task, force=True)
-        self._running = {}
+        """End all workers, and stop Ray if it was started here."""
+        for worker in (*self._idle, *self._starting.values(), *(worker for worker, _ in self._running.values())):
+            self._ray.kill(worker)
+        self._queue, self._idle, self._starting, self._running = deque(), [], {}, {}
         if self._started_here:
             self._ray.shutdown()
+
+    def _dispatch(self) -> None:
+        """Give queued batches to idle workers, and start workers for the rest as far as they fit."""
+        while self._queue and self._idle:
+            worker, specs = self._idle.pop(), self._queue.popleft()
+            self._attempts.update(spec.fingerprint for spec in specs)
+            self._running[worker.make.remote(specs)] = worker, specs
+        workers = len(self._idle) + len(self._starting) + len(self._running)
+        for _ in range(min(len(self._queue) - len(self._starting), self.slots - workers)):
+            options = {"num_cpus": self._environment.threads, "num_gpus": self._gpus, "max_restarts": 0}
+            worker = self._ray.remote(**options)(RunWorker).remote(self._environment, __version__)
+            self._starting[worker.ready.remote()] = worker
+
+    def _wait(self) -> Any:
+        """The first reference that is ready."""
+        deadline = time.monotonic() + _NO_NODE_SECONDS
+        while not (references := [*self._starting, *self._running]):
+            if time.monotonic() > deadline:
+                raise InputError(
+                    "the Ray cluster has no machine left on which a run fits; re-run the command to resume"
+                )
+            time.sleep(0.5)  # a lost node may come back
+            self._dispatch()
+        (done, *_), _ = self._ray.wait(references, num_returns=1)
+        return done
+
+    def _finish_start(self, reference: Any) -> None:
+        worker = self._starting.pop(reference)
+        try:
+            self._ray.get(reference)
+            self._idle.append(worker)
+            self._failed_starts = 0
+        except self._ray.exceptions.RayTaskError as error:
+            raise InputError(str(error.cause)) from None
+        except self._ray.exceptions.RayError as error:
+            self._failed_starts += 1
+            if self._failed_starts >= ATTEMPTS:
+                raise InputError(f"Ray cannot start a worker: {_first_line(error)}") from None
+        self._dispatch()
+
+    def _retry(self, specs: Sequence[RunSpec], error: Exception) -> list[Record]:
+        """Queue the runs of a dead worker again, one by one; returns the records of those that were tried too often."""
+        given_up = [spec for spec in specs if self._attempts[spec.fingerprint] >= ATTEMPTS]
+        self._queue.extend([spec] for spec in specs if spec not in given_up)
+        self._dispatch()
+        reason = f"the worker of this run died {ATTEMPTS} times: {type(error).__name__}: {_first_line(error)}"
+        return [store_run(self._environment.runs, spec, {"status": FAILED, "error": reason}) for spec in given_up]
+
+
+class RunWorker:
+    """The actor: executes prompt batches with a run cache that it keeps."""
+
+    def __init__(self, environment: RunEnvironment, version: str) -> None:
+        keep_freed_memory()
+        self._version, self._cache = version, RunCache(environment)
+
+    def ready(self) -> None:
+        """Raise an error if this machine has another version of slimprompt than the study's."""
+        if self._version != __version__:
+            raise InputError(f"a machine has slimprompt {__version__}, but the study was started with {self._version}")
+
+    def make(self, specs: Sequence[RunSpec]) -> list[Record]:
+        """Execute a prompt batch."""
+        return make_runs(specs, self._cache)
+
+
+def _nodes(ray: Any) -> list[dict[str, float]]:
+    """The resources of each machine that is alive."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
 
 
 def _connect(ray: Any, address: str | None) -> None:
@@ -118,23 +212,9 @@ def _connect(ray: Any, address: str | None) -> None:
             socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address=address, log_to_driver=False, logging_level="error")
     except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
         if address is None:
-            raise InputError(f"cannot start Ray on this machine: {reason}") from None
+            raise InputError(f"cannot start Ray on this machine: {_first_line(error)}") from None
         raise InputError(
-            f"cannot reach a Ray cluster at {address!r}: {reason}. Start one with `ray start --head`, or leave out --address "
-            "to use this machine alone; for a cluster with token authentication set RAY_AUTH_MODE=token"
+            f"cannot reach a Ray cluster at {address!r}: {_first_line(error)}. Start one with `ray start --head`, or leave out "
+            "--address to use this machine alone; for a cluster with token authentication set RAY_AUTH_MODE=token"
         ) from None
-
-
-def _make(specs: Sequence[RunSpec], environment: RunEnvironment, version: str) -> list[Record]:
-    """The task: execute a prompt batch with the run cache that the worker process keeps for the next one."""
-    if version != __version__:
-        raise InputError(f"this machine has slimprompt {__version__}, but the study was started with {version}")
-    return make_runs(specs, _run_cache(environment))
-
-
-@lru_cache(maxsize=1)
-def _run_cache(environment: RunEnvironment) -> RunCache:
-    keep_freed_memory()
-    return RunCache(environment)
