@@ -75,7 +75,7 @@ def fit(
     manifest: Annotated[
         Path | None,
         typer.Option(
-            help="Train on exactly the images of this manifest (slimprompt data draw, or a run's manifest.json)."
+            help="Train on exactly the images of this manifest (slimprompt data sample, or a run's manifest.json)."
         ),
     ] = None,
     backbone: BackboneName = "pocket",
