@@ -100,7 +100,7 @@ def test_missing_annotations_are_listed(tmp_path: Path) -> None:
 def test_wrong_class_count(dtd_root: Path) -> None:
     path = dtd_root / "dtd" / "split_zhou_DescribableTextures.json"
     split = json.loads(path.read_text())
-    path.write_text(json.dumps({part: [e for e in entries if e[1] < 46] for part, entries in split.items()}))
+    path.write_text(json.dumps({name: [e for e in entries if e[1] < 46] for name, entries in split.items()}))
     with pytest.raises(InputError, match=r"DTD has 47 classes, but .* gives 46"):
         load_benchmark("dtd", dtd_root)
 

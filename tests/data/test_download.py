@@ -80,7 +80,7 @@ def test_aircraft_is_downloaded_with_its_lists(
     folder, address = server
     lines = "".join(f"{n:07d} variant {n}\n" for n in range(100)).encode()
     data = "fgvc-aircraft-2013b/data"
-    files = {f"{data}/images_variant_{part}.txt": lines for part in ("train", "val", "trainval", "test")}
+    files = {f"{data}/images_variant_{split}.txt": lines for split in ("train", "val", "trainval", "test")}
     files[f"{data}/variants.txt"] = "".join(f"variant {n}\n" for n in range(100)).encode()
     files |= {f"{data}/images/{n:07d}.jpg": b"image" for n in range(100)}
     archive(folder / "a.tar.gz", files)

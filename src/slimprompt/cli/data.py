@@ -157,8 +157,8 @@ def download(name: Annotated[str, typer.Argument(help="Benchmark.")], data_root:
     typer.echo(f"{info.title}: about {info.size}, licence: {info.licence}; terms of use: {info.site}")
     problems = []
     try:
-        fetched = download_images(info, folder)
-        typer.echo(f"images: {'downloaded to' if fetched else 'already in'} {folder / info.images}")
+        downloaded = download_images(info, folder)
+        typer.echo(f"images: {'downloaded to' if downloaded else 'already in'} {folder / info.images}")
     except InputError as error:
         problems.append(str(error))
     try:
