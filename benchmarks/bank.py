@@ -1,28 +1,31 @@
-"""Images per second of building a feature bank against a plain loop, and the cost of a second look.
+"""Speed of building and reading a feature bank, compared with a plain loop.
 
     python benchmarks/bank.py [--images 256] [--size 400] [--backbone ViT-B-32] [--json FILE]
 
-The plain loop decodes and encodes one batch after the other; the bank decodes the next ones meanwhile on all cores. Pictures are
-noise with smooth parts, saved as JPEG, so that decoding costs what photographs cost. All in one run, as ratios.
+The plain loop decodes and encodes one batch after the other; the bank decodes the next batches on other threads
+meanwhile. The images are JPEG files of noise with smooth regions, which take about as long to decode as photographs.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
+from _output import make_parser, print_results
 from PIL import Image
 
 from slimprompt import FeatureBank, load_backbone
 from slimprompt.images.files import open_image
 
+BATCH = 32
 
-def draw(folder: Path, n: int, size: int) -> list[Path]:
+
+def write_images(folder: Path, n: int, size: int) -> list[Path]:
+    """Write `n` JPEG files of height `size` and aspect ratio 4:3."""
     rng = np.random.default_rng(0)
     paths = []
     for i in range(n):
@@ -35,42 +38,43 @@ def draw(folder: Path, n: int, size: int) -> list[Path]:
     return paths
 
 
+def seconds(function: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--images", type=int, default=256)
-    parser.add_argument("--size", type=int, default=400, help="height of the pictures")
+    parser.add_argument("--size", type=int, default=400, help="height of the images")
     parser.add_argument("--backbone", default="ViT-B-32")
-    parser.add_argument("--json", help="write the results here too")
     options = parser.parse_args()
-    backbone = (
-        load_backbone(options.backbone, "random:0", device="cpu")
-        if options.backbone != "pocket"
-        else load_backbone("pocket", device="cpu")
-    )
+    weights = None if options.backbone == "pocket" else "random:0"
+    backbone = load_backbone(options.backbone, weights, device="cpu")
     with tempfile.TemporaryDirectory() as name:
-        paths = draw(Path(name), options.images, options.size)
-        backbone.encode_images(torch.stack([backbone.eval_view(open_image(path)) for path in paths[:32]]))  # warm up
+        paths = write_images(Path(name), options.images, options.size)
+        n = len(paths)
 
-        start = time.perf_counter()
-        for first in range(0, len(paths), 32):
-            backbone.encode_images(
-                torch.stack([backbone.eval_view(open_image(path)) for path in paths[first : first + 32]])
-            )
-        plain = time.perf_counter() - start
+        def pixels(first: int) -> torch.Tensor:
+            return torch.stack([backbone.eval_view(open_image(path)) for path in paths[first : first + BATCH]])
 
-        start = time.perf_counter()
-        pixels = torch.stack([backbone.eval_view(open_image(path)) for path in paths[:32]])
-        for _ in range(0, len(paths), 32):
-            backbone.encode_images(pixels)
-        encoding = time.perf_counter() - start
+        def encode_one_batch_repeatedly() -> None:
+            batch = pixels(0)
+            for _ in range(0, n, BATCH):
+                backbone.encode_images(batch)
 
-        start = time.perf_counter()
-        FeatureBank(backbone, Path(name) / "bank").features(paths)
-        built = time.perf_counter() - start
-        start = time.perf_counter()
-        FeatureBank(backbone, Path(name) / "bank").features(paths)
-        read = time.perf_counter() - start
-    n = len(paths)
+        backbone.encode_images(pixels(0))  # warm up
+        plain = seconds(lambda: [backbone.encode_images(pixels(first)) for first in range(0, n, BATCH)])
+        encoding = seconds(encode_one_batch_repeatedly)
+        built = seconds(lambda: FeatureBank(backbone, Path(name) / "bank").features(paths))
+        read = seconds(lambda: FeatureBank(backbone, Path(name) / "bank").features(paths))
+    print(
+        f"{backbone.name}: plain loop {n / plain:.0f} images/s, bank {n / built:.0f} images/s ({plain / built:.2f}x; "
+        f"encoding takes {100 * encoding / built:.0f} % of the time), reading stored features {n / read:,.0f} images/s "
+        f"({built / read:.0f}x)"
+    )
     result = {
         "backbone": backbone.name,
         "images": n,
@@ -82,11 +86,7 @@ def main() -> None:
         "second_look_images_per_s": n / read,
         "second_look_share_of_building": read / built,
     }
-    print(f"{backbone.name}: plain loop {n / plain:.0f} images/s, bank {n / built:.0f} images/s ({plain / built:.2f}x; the encoder alone "
-          f"would take {100 * encoding / built:.0f} % of that time), second look {n / read:,.0f} images/s ({built / read:.0f}x)")  # fmt: skip
-    print(json.dumps(result))
-    if options.json:
-        Path(options.json).write_text(json.dumps(result, indent=1))
+    print_results(result, options.json)
 
 
 if __name__ == "__main__":

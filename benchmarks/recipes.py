@@ -1,11 +1,12 @@
-"""Is recipe `fast` as good as recipe `paper`, in how many text passes?
+"""Accuracy and number of text passes of recipe `fast`, compared with recipe `paper`.
 
     python benchmarks/recipes.py --results recipes.jsonl [--recipes paper fast] [--benchmarks pocket-sketch pocket-negative]
 
-Every recipe on the pocket benchmarks, all four variant families (dense, joint, fixed-B, fixed-A), 1/4/16 shots, three seeds: accuracy
-on all classes, and seen, new and H with the base half trained. Runs are kept in the results file, so that the command goes on where it
-stopped and other recipes can be added: a recipe is a name or a JSON object of its fields. Prints Markdown tables of paired differences
-to the first recipe with half of the 90 % interval over matched runs; = where the two are equivalent within one point.
+Runs every recipe on the pocket benchmarks with four variants (dense, joint, fixed-B, fixed-A), 1/4/16 shots and three seeds.
+Measures the accuracy on all classes, and seen, new and H when trained on the base classes. Results are appended to a file:
+re-run the same command to resume, or add recipes, given by name or as a JSON object of recipe fields. Prints Markdown tables
+of paired differences to the first recipe with half of their 90 % interval over matched runs; "=" marks equivalence within
+one point.
 """
 
 from __future__ import annotations
@@ -15,24 +16,52 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 VARIANTS = {"dense": (None, None), "joint": (4, None), "fixed-B": (4, "orthogonal"), "fixed-A": (4, "svd")}
+METRICS = ("loss", "validation", "accuracy", "seen", "unseen", "harmonic")
 
 
-def recipe_of(text: str) -> Any:
+class Job(NamedTuple):
+    """One few-shot sample and one recipe; the variants are trained as one prompt batch."""
+
+    recipe: str
+    backbone: str
+    benchmark: str
+    split: str
+    """Class subset to train on: all or base."""
+    shots: int
+    seed: int
+
+
+class Cell(NamedTuple):
+    """A run without its recipe: what two recipes are compared on."""
+
+    backbone: str
+    benchmark: str
+    split: str
+    shots: int
+    seed: int
+    variant: str
+
+
+#: Recipe → row of results, for each cell.
+Cells = Mapping[Cell, dict[str, dict[str, Any]]]
+
+
+def parse_recipe(text: str) -> Any:
     from slimprompt.training.recipe import RECIPES, Recipe
 
     return RECIPES[text] if text in RECIPES else Recipe(**json.loads(text))
 
 
 @lru_cache
-def bank(backbone: str) -> Any:
+def open_bank(backbone: str) -> Any:
     import torch
 
     from slimprompt import FeatureBank, load_backbone
@@ -41,66 +70,61 @@ def bank(backbone: str) -> Any:
     return FeatureBank(load_backbone(backbone, device="cpu"))
 
 
-def task(text: str, backbone: str, benchmark: str, split: str, shots: int, seed: int) -> list[dict[str, Any]]:
-    """One draw, all variants side by side."""
-    import torch
+@lru_cache
+def encoder(backbone: str, class_names: tuple[str, ...], n_ctx: int = 16, position: Any = "end") -> Any:
+    from slimprompt import SharedPrefixTextEncoder
 
-    from slimprompt import SharedPrefixTextEncoder, start_prompt
+    return SharedPrefixTextEncoder(open_bank(backbone).backbone, class_names, n_ctx, position)
+
+
+def run(job: Job) -> list[dict[str, Any]]:
+    """Train and evaluate all variants of a job; one row each."""
+    from slimprompt import start_prompt
     from slimprompt.data import base_new, few_shot, load_benchmark
     from slimprompt.methods.prompt_learning import learn_prompts
     from slimprompt.methods.task import Task
-    from slimprompt.training.evaluation import accuracy
     from slimprompt.training.metrics import harmonic_mean
 
-    images, recipe = bank(backbone), recipe_of(text)
-    whole = load_benchmark(benchmark)
-    draw = few_shot(whole, shots, seed)
-    parts = {"accuracy": draw} if split == "all" else dict(zip(("seen", "unseen"), base_new(draw), strict=True))
-    train = next(iter(parts.values()))
-    pictures, labels = [train.path(item) for item in train.train], [item.label for item in train.train]
+    bank, recipe = open_bank(job.backbone), parse_recipe(job.recipe)
+    whole = load_benchmark(job.benchmark)
+    sample = few_shot(whole, job.shots, job.seed)
+    base, new = (sample, None) if job.split == "all" else base_new(sample)
     prompts = [
-        start_prompt(variant, width=images.backbone.text_width, seed=seed, rank=rank, basis=basis)
+        start_prompt(variant, width=bank.backbone.text_width, seed=job.seed, rank=rank, basis=basis)
         for variant, (rank, basis) in VARIANTS.items()
     ]
-    encoders = {
-        metric: SharedPrefixTextEncoder(images.backbone, part.class_names, 16) for metric, part in parts.items()
-    }
-    encoder = next(iter(encoders.values()))
-    few = Task(images, pictures, labels, train.class_names, seed)
-    few.encode(recipe)
+    labels = [item.label for item in base.train]
+    task = Task(bank, [base.path(item) for item in base.train], labels, base.class_names, job.seed)
+    task.encode(recipe)
+    encoder(job.backbone, base.class_names)  # the time below is that of the training alone
     started = time.process_time()
-    curves = [learned.curve for learned in learn_prompts(few, prompts, recipe, make_encoder=lambda *_: encoder)]
+    learned = learn_prompts(task, prompts, recipe, make_encoder=lambda *key: encoder(job.backbone, *key))
     seconds = (time.process_time() - started) / len(prompts)
     rows = []
-    for variant, prompt, curve in zip(VARIANTS, prompts, curves, strict=True):
-        row: dict[str, Any] = {
-            "cpu_seconds": seconds,
-            "passes": len(curve) * recipe.steps_per_epoch(len(labels)),
-            "loss": curve[-1].loss,
-        }
-        for metric, part in parts.items():
-            text_features = encoders[metric](prompt().detach())
-            features = images.features([part.path(item) for item in part.test])
-            row[metric] = accuracy(features, text_features, torch.tensor([item.label for item in part.test]))
-        if split == "all":  # to choose by
-            features = images.features([whole.path(item) for item in whole.val])
-            labels_of = torch.tensor([item.label for item in whole.val])
-            row["validation"] = accuracy(features, encoder(prompt().detach()), labels_of)
-        if split == "base":
+    for variant, prompt, result in zip(VARIANTS, prompts, learned, strict=True):
+        passes = len(result.curve) * recipe.steps_per_epoch(len(labels))
+        row = {"cpu_seconds": seconds, "passes": passes, "loss": result.curve[-1].loss}
+        if new is None:
+            row["accuracy"] = evaluate(job.backbone, prompt, base, "test")
+            row["validation"] = evaluate(job.backbone, prompt, whole, "val")
+        else:
+            row["seen"] = evaluate(job.backbone, prompt, base, "test")
+            row["unseen"] = evaluate(job.backbone, prompt, new, "test")
             row["harmonic"] = harmonic_mean(row["seen"], row["unseen"])
-        rows.append(
-            {
-                "recipe": text,
-                "backbone": backbone,
-                "benchmark": benchmark,
-                "split": split,
-                "shots": shots,
-                "seed": seed,
-                "variant": variant,
-                **row,
-            }
-        )
+        rows.append({**job._asdict(), "variant": variant, **row})
     return rows
+
+
+def evaluate(backbone: str, prompt: Any, benchmark: Any, split: str) -> float:
+    """Accuracy in percent on one split of a benchmark."""
+    import torch
+
+    from slimprompt.training.evaluation import accuracy
+
+    items = getattr(benchmark, split)
+    features = open_bank(backbone).features([benchmark.path(item) for item in items])
+    text = encoder(backbone, benchmark.class_names)(prompt().detach())
+    return accuracy(features, text, torch.tensor([item.label for item in items]))
 
 
 def main() -> None:
@@ -116,78 +140,71 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     options = parser.parse_args()
     rows = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
-    done = {tuple(row[key] for key in ("recipe", "backbone", "benchmark", "split", "shots", "seed")) for row in rows}
-    tasks = [
-        key
-        for key in product(
-            options.recipes, options.backbones, options.benchmarks, ("all", "base"), options.shots, options.seeds
-        )
-        if key not in done
-    ]
+    done = {Job(*(row[name] for name in Job._fields)) for row in rows}
+    axes = (options.recipes, options.backbones, options.benchmarks, ("all", "base"), options.shots, options.seeds)
+    jobs = [job for job in map(Job._make, product(*axes)) if job not in done]
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with ProcessPoolExecutor(options.workers) as pool, options.results.open("a") as file:
-        for number, future in enumerate(as_completed([pool.submit(task, *key) for key in tasks]), 1):
+        for number, future in enumerate(as_completed([pool.submit(run, job) for job in jobs]), 1):
             for row in future.result():
                 file.write(json.dumps(row) + "\n")
                 rows.append(row)
             file.flush()
-            print(f"\r{number}/{len(tasks)}", end="", flush=True)
+            print(f"\r{number}/{len(jobs)}", end="", flush=True)
     print()
-    report(rows, options.recipes)
+    print_report(rows, options.recipes)
 
 
-METRICS = ("loss", "validation", "accuracy", "seen", "unseen", "harmonic")
-
-
-def report(rows: list[dict[str, Any]], recipes: list[str]) -> None:
-    """Markdown: the reference's means, then each other recipe's paired differences to it."""
-    cells: dict[tuple, dict[str, dict[str, Any]]] = defaultdict(dict)
+def print_report(rows: list[dict[str, Any]], recipes: list[str]) -> None:
+    """Print Markdown tables: the means of the first recipe, and the paired differences of each other recipe to it."""
+    cells: dict[Cell, dict[str, dict[str, Any]]] = defaultdict(dict)
     for row in rows:
-        key = tuple(row[name] for name in ("backbone", "benchmark", "split", "shots", "seed", "variant"))
-        cells[key][row["recipe"]] = row
+        cells[Cell(*(row[name] for name in Cell._fields))][row["recipe"]] = row
     first, *others = recipes
-    for recipe in [*others] or [first]:
-        chosen = {key: cell for key, cell in cells.items() if recipe in cell and first in cell}
-        if not chosen:
-            print(f"{recipe}: no run that {first} has too")
+    for recipe in others or [first]:
+        matched = {cell: found for cell, found in cells.items() if recipe in found and first in found}
+        if not matched:
+            print(f"{recipe}: no runs in common with {first}")
             continue
-        passes = {name: sum(cell[name]["passes"] for cell in chosen.values()) for name in (first, recipe)}
-        fewest = min(cell[first]["passes"] / cell[recipe]["passes"] for cell in chosen.values())
+        passes = {name: sum(found[name]["passes"] for found in matched.values()) for name in (first, recipe)}
+        fewest = min(found[first]["passes"] / found[recipe]["passes"] for found in matched.values())
+        benchmarks = ", ".join(sorted({cell.benchmark for cell in matched}))
+        print(f"\n{recipe} compared with {first}: {len(matched)} matched runs, benchmarks {benchmarks}")
         print(
-            f"\n{recipe} against {first}: {len(chosen)} matched runs, benchmarks {', '.join(sorted({k[1] for k in chosen}))}"
-        )
-        print(
-            f"text passes {passes[recipe]:,} against {passes[first]:,}: {passes[first] / passes[recipe]:.1f}x fewer, "
+            f"text passes {passes[recipe]:,} instead of {passes[first]:,}: {passes[first] / passes[recipe]:.1f}x fewer, "
             f"at least {fewest:.1f}x\n"
         )
         print("| | " + " | ".join(METRICS) + " |\n|---|" + "---:|" * len(METRICS))
-        print(
-            f"| {first[:40]}, all | " + " | ".join(_mean(chosen.values(), first, metric) for metric in METRICS) + " |"
-        )
-        groups = {"all": chosen}
-        for place in (5, 3, 1):  # variant, shots, benchmark
-            for value in sorted({key[place] for key in chosen}):
-                groups[f"{value} shots" if place == 3 else str(value)] = {
-                    key: cell for key, cell in chosen.items() if key[place] == value
-                }
-        for name, group in groups.items():
+        print(f"| {first[:40]}, all | " + " | ".join(_mean(matched.values(), first, m) for m in METRICS) + " |")
+        for name, group in _groups(matched).items():
             print(f"| {name} | " + " | ".join(_difference(group.values(), first, recipe, m) for m in METRICS) + " |")
 
 
+def _groups(cells: Cells) -> dict[str, Cells]:
+    """All cells, then the cells of each variant, number of shots and benchmark."""
+    groups: dict[str, Cells] = {"all": cells}
+    for field, title in (("variant", "{}"), ("shots", "{} shots"), ("benchmark", "{}")):
+        for value in sorted({getattr(cell, field) for cell in cells}):
+            groups[title.format(value)] = {
+                cell: found for cell, found in cells.items() if getattr(cell, field) == value
+            }
+    return groups
+
+
 def _mean(cells: Iterable[dict[str, dict[str, Any]]], recipe: str, metric: str) -> str:
-    values = [cell[recipe][metric] for cell in cells if metric in cell[recipe]]
+    values = [found[recipe][metric] for found in cells if metric in found[recipe]]
     return f"{sum(values) / len(values):.1f}" if metric != "loss" else f"{sum(values) / len(values):.2f}"
 
 
 def _difference(cells: Iterable[dict[str, dict[str, Any]]], first: str, recipe: str, metric: str) -> str:
-    """Mean paired difference ± half of its 90 % interval; = if that lies within a point (two one-sided tests at 5 %)."""
+    """Mean paired difference ± half of its 90 % interval; "=" if within one point (two one-sided tests at 5 %)."""
     import numpy as np
     from scipy.stats import t as student
 
     values = [
-        cell[recipe][metric] - cell[first][metric]
-        for cell in cells
-        if {metric} <= cell[recipe].keys() & cell[first].keys()
+        found[recipe][metric] - found[first][metric]
+        for found in cells
+        if metric in found[recipe] and metric in found[first]
     ]
     if len(values) < 2:
         return "—"

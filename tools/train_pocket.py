@@ -1,11 +1,11 @@
-"""Train a pocket CLIP: contrastive pre-training on drawn, captioned pictures, then a held-out report.
+"""Train a pocket CLIP on rendered images with captions, and evaluate it on the held-out benchmarks.
 
     python tools/train_pocket.py --model pocket
     python tools/train_pocket.py --model pocket-rn
 
-loss = ½ (CE over rows + CE over columns) of exp(s) I Tᵀ, I and T the unit features of a batch of pictures and captions.
-Writes <out>/<model>.json (open_clip architecture), .safetensors (fp16, only the vocabulary rows in use) and
-.facts.json (hash, preprocessing, how it was made, what it reaches on the held-out benchmarks).
+loss = ½ (CE over rows + CE over columns) of exp(s) I Tᵀ, where I and T are the unit-length features of a batch of images
+and captions. Writes <out>/<model>.json (open_clip architecture), .safetensors (fp16, with the used vocabulary rows only)
+and .facts.json (hash, preprocessing, training command, zero-shot accuracy on the held-out benchmarks).
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.nn import functional as F
 
 from slimprompt.pocket.benchmarks import IMAGE_SIZE, POCKET_BENCHMARKS, seen_scene, seen_style
 from slimprompt.pocket.captions import caption, vocabulary
-from slimprompt.pocket.images import Scene, Style, draw
+from slimprompt.pocket.images import Scene, Style, render
 from slimprompt.seeds import stream_seed
 
-MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's own
+MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # as in CLIP
 _TEXT = {"context_length": 48, "vocab_size": 49408, "width": 128, "heads": 4, "layers": 4}
 ARCHITECTURES: dict[str, dict[str, object]] = {
     "pocket": {
@@ -57,49 +58,50 @@ ARCHITECTURES: dict[str, dict[str, object]] = {
         "text_cfg": _TEXT,
     },
 }
-Pictures = NDArray[np.uint8]
+Images = NDArray[np.uint8]
 
 
 def scene_and_style(seed: int, index: int) -> tuple[Scene, Style, np.random.Generator]:
-    """What picture `index` shows, and the generator that goes on to draw it."""
+    """Scene and style of pre-training image `index`, and the generator to render it with."""
+    # The name of the stream decides the training data and must not change.
     rng = np.random.default_rng(stream_seed(seed, "pre-training picture", index))
     return seen_scene(rng), seen_style(rng), rng
 
 
-def pretraining_image(seed: int, index: int, size: int) -> Pictures:
-    """ImageSource `index`, (size, size, 3): drawn like a benchmark's and, every second time, cropped a little."""
+def pretraining_image(seed: int, index: int, size: int) -> Images:
+    """Pre-training image `index`, (size, size, 3): rendered like a benchmark image; half of the images are cropped."""
     scene, style, rng = scene_and_style(seed, index)
-    image = Image.fromarray(draw(scene, style, IMAGE_SIZE, rng))
+    image = Image.fromarray(render(scene, style, IMAGE_SIZE, rng))
     side = IMAGE_SIZE * (rng.uniform(0.7, 1.0) if rng.random() < 0.5 else 1.0)
     left, top = rng.uniform(0, IMAGE_SIZE - side), rng.uniform(0, IMAGE_SIZE - side)
     box = (left, top, left + side, top + side)
     return np.asarray(image.resize((size, size), Image.Resampling.BICUBIC, box=box))
 
 
-def _draw_range(job: tuple[Path, int, int, int, int, int]) -> int:
+def _render_range(job: tuple[Path, int, int, int, int, int]) -> int:
     path, total, size, seed, start, stop = job
-    pictures = np.memmap(path, np.uint8, "r+", shape=(total, size, size, 3))
+    images = np.memmap(path, np.uint8, "r+", shape=(total, size, size, 3))
     for index in range(start, stop):
-        pictures[index] = pretraining_image(seed, index, size)
+        images[index] = pretraining_image(seed, index, size)
     return stop - start
 
 
-def draw_pictures(path: Path, total: int, size: int, seed: int, workers: int, tell: Callable[[int], None]) -> Pictures:
-    """`total` pictures as a (total, size, size, 3) array on disk."""
+def render_images(path: Path, total: int, size: int, seed: int, workers: int, tell: Callable[[int], None]) -> Images:
+    """Render `total` images to a memory-mapped array (total, size, size, 3) and return it."""
     np.memmap(path, np.uint8, "w+", shape=(total, size, size, 3))
     jobs = [(path, total, size, seed, i, min(i + 500, total)) for i in range(0, total, 500)]
     if workers == 1:
         for job in jobs:
-            tell(_draw_range(job))
+            tell(_render_range(job))
     else:
         with multiprocessing.get_context("spawn").Pool(workers) as pool:
-            for done in pool.imap_unordered(_draw_range, jobs):
+            for done in pool.imap_unordered(_render_range, jobs):
                 tell(done)
     return np.memmap(path, np.uint8, "r", shape=(total, size, size, 3))
 
 
 def build(architecture: str) -> torch.nn.Module:
-    """A new open_clip model of that architecture."""
+    """A new open_clip model with random weights."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{architecture}.json"
         path.write_text(json.dumps(ARCHITECTURES[architecture]))
@@ -107,14 +109,17 @@ def build(architecture: str) -> torch.nn.Module:
         return open_clip.create_model(architecture, pretrained=None)
 
 
-def normalised(pictures: Pictures) -> Tensor:
-    """uint8 (n, h, w, 3) -> float (n, 3, h, w) with CLIP's mean and deviation."""
-    x = torch.from_numpy(np.ascontiguousarray(pictures)).permute(0, 3, 1, 2).float() / 255
+def normalised(images: Images) -> Tensor:
+    """uint8 (n, h, w, 3) → float (n, 3, h, w), normalised with CLIP's mean and standard deviation."""
+    x = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float() / 255
     return (x - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
 
 
 def text_features(model: torch.nn.Module, tokens: Tensor) -> Tensor:
-    """(n, length) -> (n, embed_dim) at EOT; reads no further than the longest text, exact in a causal tower."""
+    """Text features (n, embed_dim) of tokens (n, length).
+
+    Positions after the longest text are skipped. This is exact, because attention is causal.
+    """
     length = int(tokens.argmax(1).max()) + 1
     tokens = tokens[:, :length]
     x = model.token_embedding(tokens) + model.positional_embedding[:length]
@@ -123,16 +128,16 @@ def text_features(model: torch.nn.Module, tokens: Tensor) -> Tensor:
     return x @ model.text_projection
 
 
-def text_features_by_length(model: torch.nn.Module, tokens: Tensor, parts: int = 3) -> Tensor:
-    """`text_features`, in parts of similar length: less padding."""
+def text_features_by_length(model: torch.nn.Module, tokens: Tensor, chunks: int = 3) -> Tensor:
+    """`text_features`, computed in chunks of similar length to reduce padding."""
     order = tokens.argmax(1).argsort()
-    features = torch.cat([text_features(model, tokens[part]) for part in order.chunk(parts)])
+    features = torch.cat([text_features(model, tokens[chunk]) for chunk in order.chunk(chunks)])
     return features[order.argsort()]
 
 
 def train(
     model: torch.nn.Module,
-    pictures: Pictures,
+    images: Images,
     *,
     steps: int,
     batch_size: int,
@@ -140,35 +145,33 @@ def train(
     seed: int,
     tell: Callable[[int, float], None] = lambda step, loss: None,
 ) -> list[float]:
-    """Train in place and return the loss of each step: AdamW, a short rise and a cosine fall of the rate."""
+    """Train in place with AdamW and a one-cycle learning rate; returns the loss of each step."""
     tokenizer = open_clip.get_tokenizer("ViT-B-32")
     rng = np.random.default_rng(stream_seed(seed, "pre-training order"))
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     others = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), fused=True)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimiser, lr, total_steps=steps, pct_start=0.1)
-    epochs = math.ceil(steps * batch_size / len(pictures))
-    order = np.concatenate([rng.permutation(len(pictures)) for _ in range(epochs)])
+    optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), fused=True)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps, pct_start=0.1)
+    epochs = math.ceil(steps * batch_size / len(images))
+    order = np.concatenate([rng.permutation(len(images)) for _ in range(epochs)])
     losses: list[float] = []
     model.train()
     for step in range(steps):
         chosen = order[step * batch_size : (step + 1) * batch_size]
         texts = [caption(*scene_and_style(seed, int(i))[:2], rng) for i in chosen]
-        images = normalised(pictures[chosen])
+        pixels = normalised(images[chosen])
         flip = torch.from_numpy(rng.random(batch_size) < 0.5)
-        images[flip] = images[flip].flip(-1)
-        image = torch.nn.functional.normalize(model.visual(images), dim=-1)
-        text = torch.nn.functional.normalize(text_features_by_length(model, tokenizer(texts, 48)), dim=-1)
+        pixels[flip] = pixels[flip].flip(-1)
+        image = F.normalize(model.visual(pixels), dim=-1)
+        text = F.normalize(text_features_by_length(model, tokenizer(texts, 48)), dim=-1)
         logits = model.logit_scale.exp() * image @ text.T  # (batch, batch)
         target = torch.arange(batch_size)
-        loss = (
-            torch.nn.functional.cross_entropy(logits, target) + torch.nn.functional.cross_entropy(logits.T, target)
-        ) / 2
-        optimiser.zero_grad()
+        loss = (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
+        optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
         scheduler.step()
         with torch.no_grad():
             model.logit_scale.clamp_(0, math.log(100))
@@ -180,23 +183,22 @@ def train(
 
 @torch.no_grad()
 def zero_shot(model: torch.nn.Module, images: Tensor, labels: Tensor, names: Sequence[str], template: str) -> float:
-    """Share of images whose nearest class text is their own."""
+    """Zero-shot accuracy in [0, 1]."""
     tokenizer = open_clip.get_tokenizer("ViT-B-32")
-    text = torch.nn.functional.normalize(
-        text_features(model, tokenizer([template.format(n) for n in names], 48)), dim=-1
-    )
-    image = torch.nn.functional.normalize(torch.cat([model.visual(part) for part in images.split(200)]), dim=-1)
+    text = F.normalize(text_features(model, tokenizer([template.format(n) for n in names], 48)), dim=-1)
+    image = F.normalize(torch.cat([model.visual(batch) for batch in images.split(200)]), dim=-1)
     return float(((image @ text.T).argmax(1) == labels).float().mean())
 
 
 def held_out_report(model: torch.nn.Module, size: int) -> dict[str, dict[str, float]]:
-    """Zero-shot accuracy on every pocket benchmark's test pictures: plain template, style template, and chance."""
+    """Zero-shot accuracy on the test images of every pocket benchmark: plain template, style template, and chance."""
     report = {}
     for name, benchmark in POCKET_BENCHMARKS.items():
         names = benchmark.class_names
         test = [(label, number) for label in range(len(names)) for number in benchmark.numbers["test"]]
-        drawn = [Image.fromarray(benchmark.picture(label, number)) for label, number in test]
-        images = normalised(np.stack([np.asarray(p.resize((size, size), Image.Resampling.BICUBIC)) for p in drawn]))
+        rendered = [Image.fromarray(benchmark.image(label, number)) for label, number in test]
+        resized = [np.asarray(image.resize((size, size), Image.Resampling.BICUBIC)) for image in rendered]
+        images = normalised(np.stack(resized))
         labels = torch.tensor([label for label, _ in test])
         report[name] = {
             "plain": round(zero_shot(model, images, labels, names, benchmark.templates[0]), 4),
@@ -207,10 +209,10 @@ def held_out_report(model: torch.nn.Module, size: int) -> dict[str, dict[str, fl
 
 
 def save(model: torch.nn.Module, name: str, out: Path, facts: dict[str, object]) -> None:
-    """Write the architecture, the weights and the facts about them."""
+    """Write the architecture, the weights and the facts file."""
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = open_clip.get_tokenizer("ViT-B-32")
-    rows = tokenizer(vocabulary(), 48).unique()  # token 0, the padding, is "!": a word of captions as well
+    rows = tokenizer(vocabulary(), 48).unique()  # includes 0: the padding token is "!", which captions use
     state = {key: value.detach() for key, value in model.state_dict().items() if key != "attn_mask"}
     state["token_embedding.weight"] = state["token_embedding.weight"][rows]
     tensors = {key: (v.half() if v.is_floating_point() else v).contiguous() for key, v in state.items()}
@@ -219,37 +221,36 @@ def save(model: torch.nn.Module, name: str, out: Path, facts: dict[str, object])
     save_file(tensors, weights)
     weights.chmod(0o644)
     (out / f"{name}.json").write_text(json.dumps(ARCHITECTURES[name], indent=2) + "\n")
-    known = {
+    header = {
         "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
         "mean": MEAN,
         "std": STD,
         "interpolation": "bicubic",
     }
-    (out / f"{name}.facts.json").write_text(json.dumps(known | facts, indent=2) + "\n")
+    (out / f"{name}.facts.json").write_text(json.dumps(header | facts, indent=2) + "\n")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", choices=sorted(ARCHITECTURES), default="pocket")
     parser.add_argument("--steps", type=int, default=1300)
     parser.add_argument("--batch-size", type=int, default=192)
     parser.add_argument("--lr", type=float, default=1.5e-3)
-    parser.add_argument("--pictures", type=int, default=60_000, help="how many different pictures to draw")
+    # The facts files of the embedded models store commands with --pictures.
+    parser.add_argument("--images", "--pictures", type=int, default=60_000, help="number of images to render")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parent.parent / "src" / "slimprompt" / "clip" / "models"
-    )
-    parser.add_argument(
-        "--cache", type=Path, default=Path(tempfile.gettempdir()) / "slimprompt-pocket", help="pictures"
-    )
-    options = parser.parse_args(arguments)
+    models = Path(__file__).parent.parent / "src" / "slimprompt" / "clip" / "models"
+    parser.add_argument("--out", type=Path, default=models, help="folder for the model files")
+    cache = Path(tempfile.gettempdir()) / "slimprompt-pocket"
+    parser.add_argument("--cache", type=Path, default=cache, help="folder for the rendered images")
+    return parser.parse_args(arguments)
 
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(stream_seed(options.seed, "pre-training weights", options.model))
+
+def render_and_train(options: argparse.Namespace, model: torch.nn.Module, size: int) -> list[float]:
+    """Render the images and train the model on them, with progress bars; returns the loss of each step."""
     options.cache.mkdir(parents=True, exist_ok=True)
-    model = build(options.model)
-    size = int(ARCHITECTURES[options.model]["vision_cfg"]["image_size"])  # type: ignore[index]
+    path = options.cache / f"{options.model}-{options.images}-{options.seed}.bin"
     started = time.perf_counter()
     columns = (
         TextColumn("{task.description}"),
@@ -259,10 +260,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        drawing = progress.add_task("drawing pictures", total=options.pictures)
-        path = options.cache / f"{options.model}-{options.pictures}-{options.seed}.bin"
-        pictures = draw_pictures(
-            path, options.pictures, size, options.seed, options.threads, lambda n: progress.advance(drawing, n)
+        rendering = progress.add_task("rendering images", total=options.images)
+        images = render_images(
+            path, options.images, size, options.seed, options.threads, lambda n: progress.advance(rendering, n)
         )
         training = progress.add_task("training", total=options.steps)
 
@@ -271,17 +271,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if step % 100 == 0:
                 progress.console.print(f"step {step}: loss {loss:.3f}, {time.perf_counter() - started:.0f} s")
 
-        losses = train(
+        return train(
             model,
-            pictures,
+            images,
             steps=options.steps,
             batch_size=options.batch_size,
             lr=options.lr,
             seed=options.seed,
             tell=tell,
         )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse(arguments)
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(stream_seed(options.seed, "pre-training weights", options.model))
+    model = build(options.model)
+    size = int(ARCHITECTURES[options.model]["vision_cfg"]["image_size"])  # type: ignore[index]
+    started = time.perf_counter()
+    losses = render_and_train(options, model, size)
     minutes = (time.perf_counter() - started) / 60
-    model.half().float()  # what is reported is what is stored
+    model.half().float()  # evaluate the weights as they are stored
     report = held_out_report(model, size)
     table = Table(
         "benchmark", "plain %", "style named %", "chance %", title=f"{options.model}: held-out zero-shot accuracy"
@@ -289,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, row in report.items():
         table.add_row(name, *(f"{100 * row[key]:.1f}" for key in ("plain", "style", "chance")))
     Console().print(table)
-    settings = ("model", "steps", "batch_size", "lr", "pictures", "seed", "threads")
+    settings = ("model", "steps", "batch_size", "lr", "images", "seed", "threads")
     flags = " ".join(f"--{key.replace('_', '-')} {getattr(options, key)}" for key in settings)
     facts = {
         "command": f"python tools/train_pocket.py {flags}",

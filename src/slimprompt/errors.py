@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -26,12 +26,32 @@ def unknown(kind: str, given: str, allowed: Iterable[str], *, next_step: str = "
     unknown field 'rnak'; did you mean 'rank'? Allowed: rank, shots.
     """
     names = sorted(set(allowed))
+    question = did_you_mean(given, names)
+    hint = f"; {question}" if question else "."
+    listing = f" Allowed: {', '.join(names)}." if len(names) <= 30 else f" ({len(names)} names are known.)"
+    return InputError(f"unknown {kind} {given!r}{hint}{listing}{' ' + next_step if next_step else ''}")
+
+
+def did_you_mean(given: str, allowed: Iterable[str]) -> str:
+    """A question that suggests the allowed names closest to `given`; empty if there is none.
+
+    >>> did_you_mean("oter", ["badger", "otter"])
+    "did you mean 'otter'?"
+    """
+    names = sorted(set(allowed))
     close = difflib.get_close_matches(given, names, n=3, cutoff=0.5)
     if not close:  # a difference in case alone is a very close match
         close = [name for name in names if name.lower() == given.lower()]
-    hint = f"; did you mean {' or '.join(repr(name) for name in close)}?" if close else "."
-    listing = f" Allowed: {', '.join(names)}." if len(names) <= 30 else f" ({len(names)} names are known.)"
-    return InputError(f"unknown {kind} {given!r}{hint}{listing}{' ' + next_step if next_step else ''}")
+    return f"did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
+
+
+def first_few(names: Sequence[str]) -> str:
+    """Up to three names, for a message that should stay short.
+
+    >>> first_few(["a", "b", "c", "d"])
+    'a, b, c, …'
+    """
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
 def choose(kind: str, given: str, allowed: Mapping[str, Any], *, next_step: str = "") -> Any:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from slimprompt.data import CATALOGUE, base_new, load_benchmark
+from slimprompt.data import BENCHMARKS, base_new, load_benchmark
 from slimprompt.data.catalogue import benchmark_folder, benchmark_info
 from slimprompt.errors import InputError
 
-#: name: classes, (train, val, test), (base, new), first and last class
+#: name: classes, (train, val, test), (base, new), (first class, last class)
 PROTOCOL = {
     "caltech101": (100, (4128, 1649, 2465), (50, 50), ("face", "yin_yang")),
     "dtd": (47, (2820, 1128, 1692), (24, 23), ("banded", "zigzagged")),
@@ -36,7 +36,7 @@ TEMPLATES = {
 def test_published_sizes_and_classes(name: str, data_root: Path) -> None:
     n_classes, sizes, halves, ends = PROTOCOL[name]
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # the published split is nothing to warn of
+        warnings.simplefilter("error")  # the published split must not cause a warning
         benchmark = load_benchmark(name, data_root)
     assert len(benchmark.class_names) == n_classes
     assert (len(benchmark.train), len(benchmark.val), len(benchmark.test)) == sizes
@@ -46,22 +46,22 @@ def test_published_sizes_and_classes(name: str, data_root: Path) -> None:
     assert all(benchmark.class_names[item.label] == item.class_name for item in benchmark.test)
 
 
-def test_rows_state_the_published_facts() -> None:
+def test_table_has_the_published_facts() -> None:
     for name, (n_classes, sizes, _, _) in PROTOCOL.items():
-        assert (CATALOGUE[name].classes, CATALOGUE[name].sizes) == (n_classes, sizes)
-    for row in CATALOGUE.values():
-        assert row.licence and row.size
-        assert all(template.count("{}") == 1 for template in row.templates)
+        assert (BENCHMARKS[name].classes, BENCHMARKS[name].sizes) == (n_classes, sizes)
+    for info in BENCHMARKS.values():
+        assert info.licence and info.size
+        assert all(template.count("{}") == 1 for template in info.templates)
 
 
-def test_food101_loads_in_a_moment(data_root: Path) -> None:
+def test_food101_loads_in_two_seconds(data_root: Path) -> None:
     started = time.process_time()
     load_benchmark("food101", data_root)
     assert time.process_time() - started < 2
 
 
-def test_annotations_are_enough_and_other_sizes_are_announced(dtd_root: Path) -> None:
-    with pytest.warns(UserWarning, match=r"\(188, 94, 94\) items where the published split has \(2820, 1128, 1692\)"):
+def test_images_are_not_needed_and_other_sizes_cause_a_warning(dtd_root: Path) -> None:
+    with pytest.warns(UserWarning, match=r"\(188, 94, 94\) items; the published split has \(2820, 1128, 1692\)"):
         benchmark = load_benchmark("dtd", dtd_root)
     assert (len(benchmark.train), len(benchmark.val), len(benchmark.test)) == (188, 94, 94)
     assert benchmark.path(benchmark.train[0]) == dtd_root / "dtd" / "images" / "class0" / "0.jpg"
@@ -69,7 +69,7 @@ def test_annotations_are_enough_and_other_sizes_are_announced(dtd_root: Path) ->
 
 
 @pytest.mark.parametrize("name", ["Oxford Pets", "OXFORD-PETS", "oxford_pets", "oxfordpets"])
-def test_names_and_titles(name: str) -> None:
+def test_lookup_by_name_or_title(name: str) -> None:
     assert benchmark_info(name).name == "oxford_pets"
 
 
@@ -79,7 +79,7 @@ def test_unknown_name() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:DTD")
-def test_root_comes_from_the_environment(dtd_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_root_from_the_environment(dtd_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLIMPROMPT_DATA", str(dtd_root))
     assert len(load_benchmark("dtd").train) == 188
     monkeypatch.delenv("SLIMPROMPT_DATA")
@@ -92,7 +92,7 @@ def test_missing_root(tmp_path: Path) -> None:
         load_benchmark("dtd", tmp_path / "nowhere")
 
 
-def test_missing_split_lists_what_was_looked_for(tmp_path: Path) -> None:
+def test_missing_annotations_are_listed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"split_zhou_OxfordPets\.json or annotations/trainval\.txt"):
         load_benchmark("oxford_pets", tmp_path)
 
@@ -100,7 +100,7 @@ def test_missing_split_lists_what_was_looked_for(tmp_path: Path) -> None:
 def test_wrong_class_count(dtd_root: Path) -> None:
     path = dtd_root / "dtd" / "split_zhou_DescribableTextures.json"
     split = json.loads(path.read_text())
-    path.write_text(json.dumps({part: [e for e in entries if e[1] < 46] for part, entries in split.items()}))
+    path.write_text(json.dumps({name: [e for e in entries if e[1] < 46] for name, entries in split.items()}))
     with pytest.raises(InputError, match=r"DTD has 47 classes, but .* gives 46"):
         load_benchmark("dtd", dtd_root)
 
@@ -114,7 +114,7 @@ def test_class_without_training_items(dtd_root: Path) -> None:
         load_benchmark("dtd", dtd_root)
 
 
-def test_a_split_of_our_own_is_announced(tmp_path: Path) -> None:
+def test_own_split_causes_a_warning(tmp_path: Path) -> None:
     for label in range(47):
         folder = tmp_path / "dtd" / "images" / f"class{label:02d}"
         folder.mkdir(parents=True)
@@ -125,20 +125,18 @@ def test_a_split_of_our_own_is_announced(tmp_path: Path) -> None:
     assert (len(benchmark.train), len(benchmark.val), len(benchmark.test)) == (47 * 5, 47 * 2, 47 * 3)
 
 
-def test_drawn_benchmark_is_drawn_into_the_cache_and_read_like_any_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rendered_benchmark_is_stored_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLIMPROMPT_CACHE", str(tmp_path / "cache"))
-    row = CATALOGUE["pocket-negative"]
+    info = BENCHMARKS["pocket-negative"]
     benchmark = load_benchmark("pocket-negative")
     assert benchmark.images == tmp_path / "cache" / "data" / "pocket-negative" / "images"
-    assert (len(benchmark.train), len(benchmark.val), len(benchmark.test)) == row.sizes
+    assert (len(benchmark.train), len(benchmark.val), len(benchmark.test)) == info.sizes
     assert benchmark.path(benchmark.train[0]).is_file()
-    assert benchmark_folder(row, tmp_path / "elsewhere") == tmp_path / "elsewhere" / "pocket-negative"
+    assert benchmark_folder(info, tmp_path / "elsewhere") == tmp_path / "elsewhere" / "pocket-negative"
     assert load_benchmark("pocket-negative") == benchmark
 
 
-def test_drawing_where_one_cannot_write(tmp_path: Path) -> None:
+def test_rendering_to_an_unwritable_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="pocket-sketch cannot be written"):
         load_benchmark("pocket-sketch", tmp_path / "file")

@@ -11,7 +11,7 @@ from slimprompt.errors import InputError
 from slimprompt.images.files import file_sha256
 
 
-def test_all_well(small: Benchmark) -> None:
+def test_complete_benchmark(small: Benchmark) -> None:
     calls = []
     report = check_benchmark(small, advance=lambda: calls.append(1))
     assert report.ok
@@ -22,7 +22,7 @@ def test_all_well(small: Benchmark) -> None:
     check_images(small)
 
 
-def test_missing_pictures_are_named_and_counted(small: Benchmark) -> None:
+def test_missing_images_are_named_and_counted(small: Benchmark) -> None:
     for name in ("cat/1.png", "dog/0.png", "dog/7.png", "eel/8.png"):
         (small.images / name).unlink()
     message = r"4 of 27 images of small are missing in .*images: cat/1\.png, dog/0\.png, dog/7\.png, …"
@@ -34,8 +34,8 @@ def test_missing_pictures_are_named_and_counted(small: Benchmark) -> None:
     assert len(report.sha256) == 23
 
 
-def test_corrupt_pictures_do_not_stop_the_check(small: Benchmark) -> None:
-    (small.images / "cat/2.png").write_bytes(b"no picture")
+def test_corrupt_images_do_not_stop_the_check(small: Benchmark) -> None:
+    (small.images / "cat/2.png").write_bytes(b"not an image")
     whole = (small.images / "eel/4.png").read_bytes()
     (small.images / "eel/4.png").write_bytes(whole[: len(whole) // 2])
     report = check_benchmark(small, workers=2)
@@ -44,7 +44,7 @@ def test_corrupt_pictures_do_not_stop_the_check(small: Benchmark) -> None:
     assert len(report.sha256) == 27
 
 
-def test_the_digest_tells_equal_data_from_changed(small: Benchmark, tmp_path: Path) -> None:
+def test_digest_changes_with_the_images(small: Benchmark, tmp_path: Path) -> None:
     digest = check_benchmark(small).digest
     shutil.copytree(small.images, tmp_path / "copy")
     copy = replace(small, images=tmp_path / "copy")
@@ -54,11 +54,11 @@ def test_the_digest_tells_equal_data_from_changed(small: Benchmark, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["caltech101", "oxford_flowers", "oxford_pets"])
-def test_complete_benchmarks_are_complete(name: str, data_root: Path) -> None:
+def test_downloaded_benchmarks_have_all_images(name: str, data_root: Path) -> None:
     check_images(load_benchmark(name, data_root))
 
 
 @pytest.mark.filterwarnings("ignore:DTD")
-def test_benchmark_without_pictures(dtd_root: Path) -> None:
+def test_benchmark_without_images(dtd_root: Path) -> None:
     with pytest.raises(InputError, match=r"376 of 376 images of dtd are missing .*class0/0\.jpg"):
         check_images(load_benchmark("dtd", dtd_root))

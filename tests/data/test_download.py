@@ -1,4 +1,4 @@
-"""torchvision's own downloaders run here, against archives on a local server."""
+"""torchvision's downloaders run against archives on a local server."""
 
 from __future__ import annotations
 
@@ -15,9 +15,16 @@ import numpy as np
 import pytest
 from torchvision import datasets
 
-from slimprompt.data.catalogue import CATALOGUE, load_benchmark
+from slimprompt.data.benchmarks import BENCHMARKS
+from slimprompt.data.catalogue import load_benchmark
 from slimprompt.data.check import missing_images
-from slimprompt.data.download import by_hand, download_annotations, download_images, extract_midframes, middle_frame
+from slimprompt.data.download import (
+    download_annotations,
+    download_images,
+    extract_midframes,
+    manual_steps,
+    middle_frame,
+)
 from slimprompt.errors import InputError
 
 
@@ -28,7 +35,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """A folder and the address under which its files can be fetched."""
+    """A folder, and the URL that serves its files."""
     folder = tmp_path / "served"
     folder.mkdir()
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder))) as httpd:
@@ -50,98 +57,100 @@ def archive(path: Path, files: dict[str, bytes]) -> str:
 @pytest.fixture
 def dtd_server(server: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> Path:
     folder, address = server
-    files = {f"dtd/images/class{n:02d}/{i}.jpg": b"picture" for n in range(47) for i in range(10)}
+    files = {f"dtd/images/class{n:02d}/{i}.jpg": b"image" for n in range(47) for i in range(10)}
     files["dtd/labels/train1.txt"] = b"class00/0.jpg\n"
     monkeypatch.setattr(datasets.DTD, "_MD5", archive(folder / "dtd-r1.0.1.tar.gz", files))
     monkeypatch.setattr(datasets.DTD, "_URL", f"{address}/dtd-r1.0.1.tar.gz")
     return folder / "dtd-r1.0.1.tar.gz"
 
 
-def test_fetched_into_the_layout_of_the_catalogue(dtd_server: Path, tmp_path: Path) -> None:
+def test_downloaded_files_have_the_layout_of_the_table(dtd_server: Path, tmp_path: Path) -> None:
     folder = tmp_path / "root" / "dtd"
-    assert download_images(CATALOGUE["dtd"], folder)
+    assert download_images(BENCHMARKS["dtd"], folder)
     assert sorted(path.name for path in folder.iterdir()) == ["images", "labels"]
     with pytest.warns(UserWarning, match="own 50/20/30 split"):
         benchmark = load_benchmark("dtd", tmp_path / "root")
     assert missing_images(benchmark) == []
-    assert download_images(CATALOGUE["dtd"], folder) is False, "nothing is fetched twice"
+    assert download_images(BENCHMARKS["dtd"], folder) is False, "nothing is downloaded twice"
 
 
-def test_aircraft_with_its_lists(server: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aircraft_is_downloaded_with_its_lists(
+    server: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, address = server
     lines = "".join(f"{n:07d} variant {n}\n" for n in range(100)).encode()
     data = "fgvc-aircraft-2013b/data"
-    files = {f"{data}/images_variant_{part}.txt": lines for part in ("train", "val", "trainval", "test")}
+    files = {f"{data}/images_variant_{split}.txt": lines for split in ("train", "val", "trainval", "test")}
     files[f"{data}/variants.txt"] = "".join(f"variant {n}\n" for n in range(100)).encode()
-    files |= {f"{data}/images/{n:07d}.jpg": b"picture" for n in range(100)}
+    files |= {f"{data}/images/{n:07d}.jpg": b"image" for n in range(100)}
     archive(folder / "a.tar.gz", files)
     monkeypatch.setattr(datasets.FGVCAircraft, "_URL", f"{address}/a.tar.gz")
-    assert download_images(CATALOGUE["fgvc_aircraft"], tmp_path / "fgvc_aircraft")
+    assert download_images(BENCHMARKS["fgvc_aircraft"], tmp_path / "fgvc_aircraft")
     with pytest.warns(UserWarning, match="published split has"):
         benchmark = load_benchmark("fgvc_aircraft", tmp_path)
     assert benchmark.train[7] == ("0000007.jpg", 7, "variant 7")
     assert missing_images(benchmark) == []
 
 
-def test_interrupted_unpacking_is_done_again(dtd_server: Path, tmp_path: Path) -> None:
+def test_interrupted_extraction_is_repeated(dtd_server: Path, tmp_path: Path) -> None:
     folder = tmp_path / "dtd"
     half = folder / ".download" / "dtd" / "dtd" / "images" / "class00"
     half.mkdir(parents=True)
     (half / "0.jpg").write_bytes(b"pic")
-    download_images(CATALOGUE["dtd"], folder)
-    assert (folder / "images" / "class00" / "0.jpg").read_bytes() == b"picture"
+    download_images(BENCHMARKS["dtd"], folder)
+    assert (folder / "images" / "class00" / "0.jpg").read_bytes() == b"image"
     assert len(list((folder / "images").glob("*/*"))) == 470
 
 
-def test_kept_archive_is_used_again(dtd_server: Path, tmp_path: Path) -> None:
+def test_existing_archive_is_reused(dtd_server: Path, tmp_path: Path) -> None:
     kept = tmp_path / "dtd" / ".download" / "dtd" / dtd_server.name
     kept.parent.mkdir(parents=True)
-    dtd_server.rename(kept)  # the server has it no more
-    assert download_images(CATALOGUE["dtd"], tmp_path / "dtd")
+    dtd_server.rename(kept)  # it is no longer on the server
+    assert download_images(BENCHMARKS["dtd"], tmp_path / "dtd")
 
 
 def test_no_network_and_damaged_archive(dtd_server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as changed:
         changed.setattr(datasets.DTD, "_MD5", "0" * 32)
-        with pytest.raises(InputError, match="fetching the images of DTD failed"):
-            download_images(CATALOGUE["dtd"], tmp_path / "dtd")
+        with pytest.raises(InputError, match="downloading the images of DTD failed"):
+            download_images(BENCHMARKS["dtd"], tmp_path / "dtd")
         assert not (tmp_path / "dtd" / ".download").exists(), "a damaged archive is not kept"
     dtd_server.unlink()
-    with pytest.raises(InputError, match=r"fetching the images of DTD failed: .*404.*run the command again"):
-        download_images(CATALOGUE["dtd"], tmp_path / "dtd")
+    with pytest.raises(InputError, match=r"downloading the images of DTD failed: .*404.*run the command again"):
+        download_images(BENCHMARKS["dtd"], tmp_path / "dtd")
     assert not (tmp_path / "dtd" / "images").exists()
 
 
-def test_every_torchvision_class_named_exists() -> None:
-    for row in CATALOGUE.values():
-        if row.download:
-            assert hasattr(datasets, row.download.dataset)
-            assert row.images == row.download.pieces[0]
+def test_torchvision_classes_exist() -> None:
+    for info in BENCHMARKS.values():
+        if info.download:
+            assert hasattr(datasets, info.download.dataset)
+            assert info.images == info.download.entries[0]
         else:
-            assert row.manual or row.drawn
+            assert info.manual or info.rendered
 
 
-def test_what_cannot_be_fetched_is_said(tmp_path: Path) -> None:
-    row = CATALOGUE["ucf101"]
-    with pytest.raises(InputError, match="UCF101 cannot be fetched automatically"):
-        download_images(row, tmp_path / "ucf101")
-    frames, split = by_hand(row, tmp_path / "ucf101")
+def test_manual_steps(tmp_path: Path) -> None:
+    info = BENCHMARKS["ucf101"]
+    with pytest.raises(InputError, match="UCF101 cannot be downloaded automatically"):
+        download_images(info, tmp_path / "ucf101")
+    frames, split = manual_steps(info, tmp_path / "ucf101")
     assert "slimprompt data extract-midframes" in frames
     assert str(tmp_path / "ucf101" / "split_zhou_UCF101.json") in split
     (tmp_path / "ucf101" / "UCF-101-midframes").mkdir(parents=True)
     (tmp_path / "ucf101" / "split_zhou_UCF101.json").touch()
-    assert by_hand(row, tmp_path / "ucf101") == []
+    assert manual_steps(info, tmp_path / "ucf101") == []
 
 
-def test_pictures_beside_the_split_file(tmp_path: Path) -> None:
-    row, folder = CATALOGUE["stanford_cars"], tmp_path / "stanford_cars"
-    assert "cars_train" in by_hand(row, folder)[0]
+def test_images_next_to_the_split_file(tmp_path: Path) -> None:
+    info, folder = BENCHMARKS["stanford_cars"], tmp_path / "stanford_cars"
+    assert "cars_train" in manual_steps(info, folder)[0]
     (folder / "cars_train").mkdir(parents=True)
-    assert download_images(row, folder) is False
+    assert download_images(info, folder) is False
 
 
-def test_annotations_that_are_there_are_not_fetched(dtd_root: Path) -> None:
-    assert download_annotations(CATALOGUE["dtd"], dtd_root / "dtd") == []
+def test_existing_annotations_are_not_downloaded(dtd_root: Path) -> None:
+    assert download_annotations(BENCHMARKS["dtd"], dtd_root / "dtd") == []
 
 
 # --- frames ----------------------------------------------------------------------------------------------------------
@@ -169,14 +178,14 @@ def test_middle_frames(tmp_path: Path) -> None:
     assert extract_midframes(videos, tmp_path / "frames") == (0, 2)
     brightness = np.asarray(middle_frame(videos / "ApplyLipstick" / "v_ApplyLipstick_g01_c01.avi")).mean()
     assert brightness == pytest.approx(20 * 4 + 20, abs=3), "frame 4 of 9"
-    (videos / "YoYo" / "broken.avi").write_bytes(b"no video")
+    (videos / "YoYo" / "broken.avi").write_bytes(b"not a video")
     with pytest.raises(InputError, match=r"cannot read the video .*broken\.avi"):
         extract_midframes(videos, tmp_path / "frames")
     with pytest.raises(InputError, match="no videos in"):
         extract_midframes(tmp_path / "frames", tmp_path / "out")
 
 
-def test_frames_without_the_video_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_video_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "av", None)
     with pytest.raises(InputError, match=r"pip install 'slimprompt\[video\]'"):
         extract_midframes(tmp_path, tmp_path / "out")

@@ -9,75 +9,76 @@ from pathlib import Path
 import pytest
 
 from slimprompt.data import Benchmark, Item, base_new, few_shot, held_out, load_benchmark, short_classes
-from slimprompt.data.catalogue import CATALOGUE
+from slimprompt.data.benchmarks import BENCHMARKS
 from slimprompt.errors import InputError
 
 
 @pytest.mark.parametrize("shots", [1, 4, 16])
 @pytest.mark.parametrize("name", ["caltech101", "oxford_flowers", "oxford_pets"])
-def test_the_draw_is_the_published_one_item_by_item(name: str, shots: int, data_root: Path) -> None:
+def test_sample_equals_the_published_one(name: str, shots: int, data_root: Path) -> None:
     published = json.loads((data_root / "expected_few_shot" / name / f"shot_{shots}-seed_1.json").read_text())
-    row = CATALOGUE[name]
-    prefix = f"./data/{row.folder}/{row.images}/"
-    draw = few_shot(load_benchmark(name, data_root), shots, seed=1)
-    for part in ("train", "val"):
-        expected = [Item(e["impath"].removeprefix(prefix), e["label"], e["classname"]) for e in published[part]["data"]]
-        assert list(getattr(draw, part)) == expected
+    info = BENCHMARKS[name]
+    prefix = f"./data/{info.folder}/{info.images}/"
+    sample = few_shot(load_benchmark(name, data_root), shots, seed=1)
+    for split in ("train", "val"):
+        entries = published[split]["data"]
+        expected = [Item(e["impath"].removeprefix(prefix), e["label"], e["classname"]) for e in entries]
+        assert list(getattr(sample, split)) == expected
 
 
-def test_order_of_first_appearance_and_one_stream_for_both_parts(small: Benchmark) -> None:
+def test_classes_in_order_of_appearance_and_one_stream_for_train_and_val(small: Benchmark) -> None:
     shuffled = replace(small, train=tuple(reversed(small.train)))
-    draw = few_shot(shuffled, 2, seed=7)
+    sample = few_shot(shuffled, 2, seed=7)
     stream = random.Random(7)
     train = [item for label in (2, 1, 0) for item in stream.sample([i for i in shuffled.train if i.label == label], 2)]
     val = [item for label in (0, 1, 2) for item in stream.sample([i for i in small.val if i.label == label], 2)]
-    assert list(draw.train) == train
-    assert list(draw.val) == val
-    assert draw.test == small.test
+    assert list(sample.train) == train
+    assert list(sample.val) == val
+    assert sample.test == small.test
 
 
-def test_val_has_at_most_four_a_class() -> None:
+def test_val_has_at_most_four_items_per_class() -> None:
     items = tuple(Item(f"{n}.jpg", n % 2, "ab"[n % 2]) for n in range(40))
-    draw = few_shot(Benchmark("b", Path(), ("a", "b"), train=items, val=items), 16, seed=0)
-    assert Counter(item.label for item in draw.train) == {0: 16, 1: 16}
-    assert Counter(item.label for item in draw.val) == {0: 4, 1: 4}
+    sample = few_shot(Benchmark("b", Path(), ("a", "b"), train=items, val=items), 16, seed=0)
+    assert Counter(item.label for item in sample.train) == {0: 16, 1: 16}
+    assert Counter(item.label for item in sample.val) == {0: 4, 1: 4}
 
 
-def test_zero_is_a_seed_like_any_other(small: Benchmark) -> None:
+def test_seed_zero(small: Benchmark) -> None:
     assert few_shot(small, 2, seed=0) == few_shot(small, 2, seed=0)
     assert few_shot(small, 2, seed=0) != few_shot(small, 2, seed=1)
 
 
-def test_a_class_with_fewer_images_gives_all_in_order(small: Benchmark) -> None:
+def test_small_class_contributes_all_items_in_order(small: Benchmark) -> None:
     few = replace(small, train=tuple(item for item in small.train if item.label != 1 or item.path < "dog/3"))
     assert short_classes(few, 4) == {"dog": 3}
     assert short_classes(few, 3) == {}
-    draw = few_shot(few, 4, seed=1)
-    assert [item.path for item in draw.train if item.label == 1] == ["dog/0.png", "dog/1.png", "dog/2.png"]
+    sample = few_shot(few, 4, seed=1)
+    assert [item.path for item in sample.train if item.label == 1] == ["dog/0.png", "dog/1.png", "dog/2.png"]
 
 
 @pytest.mark.parametrize(("shots", "seed"), [(0, 1), (-1, 1), (1, -1)])
-def test_impossible_draws(shots: int, seed: int, small: Benchmark) -> None:
+def test_invalid_arguments(shots: int, seed: int, small: Benchmark) -> None:
     with pytest.raises(InputError):
         few_shot(small, shots, seed)
 
 
-def test_held_out_is_the_test_part_or_what_is_left(small: Benchmark) -> None:
-    draw = few_shot(small, 2, seed=1)
-    assert held_out(small, draw) == small.test
+def test_held_out_items_are_the_test_split_or_the_rest(small: Benchmark) -> None:
+    sample = few_shot(small, 2, seed=1)
+    assert held_out(small, sample) == small.test
     untested = replace(small, val=(), test=())
-    draw = few_shot(untested, 2, seed=1)
-    left = held_out(untested, draw)
-    assert set(left) | set(draw.train) == set(small.train)
-    assert not set(left) & set(draw.train)
+    sample = few_shot(untested, 2, seed=1)
+    left = held_out(untested, sample)
+    assert set(left) | set(sample.train) == set(small.train)
+    assert not set(left) & set(sample.train)
     assert held_out(untested, few_shot(untested, 5, seed=1)) == ()
 
 
-def test_base_new_cuts_after_the_draw_and_relabels(small: Benchmark) -> None:
-    draw = few_shot(small, 2, seed=1)
-    base, new = base_new(draw)
+def test_base_new_divides_a_sample_and_relabels(small: Benchmark) -> None:
+    sample = few_shot(small, 2, seed=1)
+    base, new = base_new(sample)
     assert (base.class_names, new.class_names) == (("cat", "dog"), ("eel",))
-    assert [item for item in draw.train if item.label < 2] == list(base.train)
+    assert [item for item in sample.train if item.label < 2] == list(base.train)
     assert {(item.label, item.class_name) for item in (*new.train, *new.val, *new.test)} == {(0, "eel")}
     assert len(base.test) + len(new.test) == len(small.test)
     assert base.images == small.images

@@ -5,26 +5,26 @@ from pathlib import Path
 
 import pytest
 
-from slimprompt.data import load_folder, load_test_folder
+from slimprompt.data import load_eval_folder, load_folder, load_test_folder
 from slimprompt.errors import InputError
 
 Touch = Callable[..., Path]
 
 
 @pytest.fixture
-def photos(tmp_path: Path) -> Touch:
-    """Makes empty files below a folder `photos`: no picture is opened to read a folder."""
+def touch(tmp_path: Path) -> Touch:
+    """Creates empty files below a folder `photos`; reading a folder opens no image."""
     base = tmp_path / "photos"
     base.mkdir()
 
-    def touch(*names: str) -> Path:
+    def create(*names: str) -> Path:
         for name in names:
             path = base / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
         return base
 
-    return touch
+    return create
 
 
 def paths(items: tuple) -> list[str]:
@@ -34,8 +34,8 @@ def paths(items: tuple) -> list[str]:
 # --- layouts ---------------------------------------------------------------------------------------------------------
 
 
-def test_class_folders(photos: Touch) -> None:
-    base = photos("red_panda/b.JPG", "red_panda/a.png", "otter/1.jpeg", "otter/notes.txt", "readme.md", ".DS_Store")
+def test_class_folders(touch: Touch) -> None:
+    base = touch("red_panda/b.JPG", "red_panda/a.png", "otter/1.jpeg", "otter/notes.txt", "readme.md", ".DS_Store")
     benchmark = load_folder(base)
     assert benchmark.class_names == ("otter", "red_panda")
     assert [tuple(item) for item in benchmark.train] == [
@@ -49,8 +49,8 @@ def test_class_folders(photos: Touch) -> None:
     assert benchmark.path(benchmark.train[0]).is_file()
 
 
-def test_split_folders(photos: Touch) -> None:
-    base = photos("train/a/1.jpg", "train/b/2.jpg", "val/a/3.jpg", "test/b/4.jpg", "test/b/x.db", "labels.txt")
+def test_split_folders(touch: Touch) -> None:
+    base = touch("train/a/1.jpg", "train/b/2.jpg", "val/a/3.jpg", "test/b/4.jpg", "test/b/x.db", "labels.txt")
     benchmark = load_folder(base)
     assert paths(benchmark.train) == ["train/a/1.jpg", "train/b/2.jpg"]
     assert paths(benchmark.val) == ["val/a/3.jpg"]
@@ -58,37 +58,98 @@ def test_split_folders(photos: Touch) -> None:
     assert benchmark.ignored == 2
 
 
-def test_validation_is_the_test_part_where_there_is_no_other(photos: Touch) -> None:
-    benchmark = load_folder(photos("train/a/1.jpg", "train/b/2.jpg", "validation/a/3.jpg"))
+def test_validation_is_the_test_split_if_there_is_no_other(touch: Touch) -> None:
+    benchmark = load_folder(touch("train/a/1.jpg", "train/b/2.jpg", "validation/a/3.jpg"))
     assert (paths(benchmark.val), paths(benchmark.test)) == ([], ["validation/a/3.jpg"])
 
 
-def test_a_class_may_be_called_train(photos: Touch) -> None:
-    benchmark = load_folder(photos("train/1.jpg", "bus/2.jpg"))
+def test_class_named_train(touch: Touch) -> None:
+    benchmark = load_folder(touch("train/1.jpg", "bus/2.jpg"))
     assert benchmark.class_names == ("bus", "train")
     assert len(benchmark.train) == 2
 
 
-def test_test_part_may_spell_a_class_differently(photos: Touch) -> None:
-    benchmark = load_folder(photos("train/red panda/1.jpg", "train/otter/2.jpg", "test/Red_Panda/3.jpg"))
+def test_spelling_of_a_class_may_differ_between_splits(touch: Touch) -> None:
+    benchmark = load_folder(touch("train/red panda/1.jpg", "train/otter/2.jpg", "test/Red_Panda/3.jpg"))
     assert [tuple(item) for item in benchmark.test] == [("test/Red_Panda/3.jpg", 1, "red panda")]
 
 
-def test_test_folder_for_a_trained_prompt(photos: Touch) -> None:
-    benchmark = load_test_folder(photos("otter/1.jpg"), ["badger", "Otter"])
+def test_test_folder_uses_the_given_classes(touch: Touch) -> None:
+    benchmark = load_test_folder(touch("otter/1.jpg"), ["badger", "Otter"])
     assert [tuple(item) for item in benchmark.test] == [("otter/1.jpg", 1, "Otter")]
     assert benchmark.class_names == ("badger", "Otter")
     assert benchmark.train == ()
 
 
-def test_test_folder_takes_the_test_part_of_a_split(photos: Touch) -> None:
-    base = photos("train/a/1.jpg", "train/b/2.jpg", "test/b/4.jpg")
+def test_test_folder_uses_only_the_test_split(touch: Touch) -> None:
+    base = touch("train/a/1.jpg", "train/b/2.jpg", "test/b/4.jpg")
     assert paths(load_test_folder(base, ["a", "b"]).test) == ["test/b/4.jpg"]
 
 
-def test_test_folder_with_a_foreign_class(photos: Touch) -> None:
+def test_test_folder_with_an_unknown_class(touch: Touch) -> None:
     with pytest.raises(InputError, match=r"class 'oter', which is none of the 2 classes.*did you mean 'otter'\?"):
-        load_test_folder(photos("oter/1.jpg"), ["otter", "badger"])
+        load_test_folder(touch("oter/1.jpg"), ["otter", "badger"])
+
+
+# --- evaluation of a trained prompt ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(
+    params=["class folders", "split folders", "CSV file", "CSV file with splits", "CSV file of test images"]
+)
+def eval_source(request: pytest.FixtureRequest, touch: Touch) -> Callable[..., Path]:
+    """Creates a source with one test image per class, in each layout that can be evaluated on."""
+
+    def create(*class_names: str) -> Path:
+        test = {f"test/{name}/1.jpg": name for name in class_names}
+        train = {f"train/{name}/1.jpg": name for name in class_names}
+        if request.param == "class folders":
+            return touch(*(f"{name}/1.jpg" for name in class_names))
+        base = touch(*train, *test)
+        if request.param == "split folders":
+            return base
+        if request.param == "CSV file with splits":
+            lines = [f"{path},{name},{path.split('/')[0]}" for path, name in (train | test).items()]
+        else:
+            split = "test" if request.param == "CSV file of test images" else ""
+            lines = [f"{path},{name},{split}" for path, name in test.items()]
+        return csv_file(base, "\n".join(["path,label,split", *lines]))
+
+    return create
+
+
+def test_known_classes_keep_their_labels(eval_source: Callable[..., Path]) -> None:
+    benchmark = load_eval_folder(eval_source("Red_Panda", "otter"), ["otter", "badger", "red panda"])
+    assert benchmark.class_names == ("otter", "badger", "red panda")
+    assert {(item.label, item.class_name) for item in benchmark.test} == {(0, "otter"), (2, "red panda")}
+    assert len(benchmark.test) == 2
+    assert benchmark.train == benchmark.val == ()
+
+
+def test_folder_of_new_classes_only(eval_source: Callable[..., Path]) -> None:
+    benchmark = load_eval_folder(eval_source("wolf", "lynx"), ["otter", "badger"])
+    assert benchmark.class_names == ("lynx", "wolf")
+    assert sorted((item.label, item.class_name) for item in benchmark.test) == [(0, "lynx"), (1, "wolf")]
+    assert benchmark.train == benchmark.val == ()
+
+
+def test_mixture_of_known_and_unknown_classes_is_refused(eval_source: Callable[..., Path]) -> None:
+    message = r"2 of 3 classes are unknown to this prompt: 'oter' \(did you mean 'otter'\?\), 'zzz'\. Rename .*only new"
+    with pytest.raises(InputError, match=message):
+        load_eval_folder(eval_source("badger", "oter", "zzz"), ["otter", "badger"])
+
+
+def test_one_known_class_is_enough_but_one_new_class_is_not(touch: Touch) -> None:
+    base = touch("otter/1.jpg")
+    assert paths(load_eval_folder(base, ["badger", "otter"]).test) == ["otter/1.jpg"]
+    with pytest.raises(InputError, match="one class only, 'otter'"):
+        load_eval_folder(base, ["wolf", "lynx"])
+
+
+def test_misspelt_test_folder_of_new_classes(touch: Touch) -> None:
+    base = touch("train/wolf/1.jpg", "train/lynx/1.jpg", "test/wolff/1.jpg")
+    with pytest.raises(InputError, match=r"'wolff' has no training images; did you mean 'wolf'\?"):
+        load_eval_folder(base, ["otter", "badger"])
 
 
 # --- CSV -------------------------------------------------------------------------------------------------------------
@@ -100,15 +161,15 @@ def csv_file(base: Path, text: str) -> Path:
     return path
 
 
-def test_csv(photos: Touch) -> None:
-    base = photos("x/1.jpg", "x/2.jpg", "3.jpg")
+def test_csv(touch: Touch) -> None:
+    base = touch("x/1.jpg", "x/2.jpg", "3.jpg")
     benchmark = load_folder(csv_file(base, "Path,Label\nx/1.jpg,red panda\n\n3.jpg,otter\n"))
     assert benchmark.images == base
     assert [tuple(item) for item in benchmark.train] == [("x/1.jpg", 1, "red panda"), ("3.jpg", 0, "otter")]
 
 
-def test_csv_with_splits_semicolons_quotes_and_a_byte_order_mark(photos: Touch) -> None:
-    base = photos("1.jpg", "2.jpg", "3.jpg", "4, four.jpg")
+def test_csv_with_splits_semicolons_quotes_and_a_byte_order_mark(touch: Touch) -> None:
+    base = touch("1.jpg", "2.jpg", "3.jpg", "4, four.jpg")
     text = '\ufefflabel;path;split\na;1.jpg;train\nb;2.jpg;\na;3.jpg;Test\nb;"4, four.jpg";val\n'
     benchmark = load_folder(csv_file(base, text))
     assert paths(benchmark.train) == ["1.jpg", "2.jpg"]
@@ -116,8 +177,8 @@ def test_csv_with_splits_semicolons_quotes_and_a_byte_order_mark(photos: Touch) 
     assert paths(benchmark.val) == ["4, four.jpg"]
 
 
-def test_csv_beside_its_images(photos: Touch) -> None:
-    base = photos("images/a/1.jpg", "images/b/2.jpg", "lists/keep")
+def test_csv_in_another_folder_than_the_images(touch: Touch) -> None:
+    base = touch("images/a/1.jpg", "images/b/2.jpg", "lists/keep")
     other = base.parent / "elsewhere.jpg"
     benchmark = load_folder(csv_file(base / "lists", "path,label\n../images/a/1.jpg,a\n../images/b/2.jpg,b\n"))
     assert (benchmark.images, paths(benchmark.train)) == (base / "images", ["a/1.jpg", "b/2.jpg"])
@@ -148,14 +209,14 @@ def test_csv_beside_its_images(photos: Touch) -> None:
         ("path,label,split\n1.jpg,a,test\n2.jpg,b,test\n", "no training images"),
     ],
 )
-def test_bad_csv(text: str, message: str, photos: Touch) -> None:
-    base = photos("1.jpg", "2.jpg")
+def test_bad_csv(text: str, message: str, touch: Touch) -> None:
+    base = touch("1.jpg", "2.jpg")
     with pytest.raises(InputError, match=message):
         load_folder(csv_file(base, text))
 
 
-def test_csv_that_is_not_text(photos: Touch) -> None:
-    path = photos("1.jpg") / "labels.csv"
+def test_csv_that_is_not_text(touch: Touch) -> None:
+    path = touch("1.jpg") / "labels.csv"
     path.write_bytes(b"path,label\n\xff\xfe\x00,a\n")
     with pytest.raises(InputError, match="UTF-8"):
         load_folder(path)
@@ -174,17 +235,17 @@ def test_csv_that_is_not_text(photos: Touch) -> None:
         (("_/1.jpg", "a/1.jpg"), "has an empty name"),
         (("a/1.jpg", "b/readme.txt"), r"no images in 1 class folder of .*: b \(holds 0 folders and 1 other file\)"),
         (("a/1.jpg", "b/inner/1.jpg"), r"b \(holds 1 folder and 0 other files\)"),
-        (("train/a/1.jpg", "train/b/1.jpg", "extra/a/1.jpg"), "beside it extra"),
-        (("train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg", "valid/a/1.jpg"), "several folders for one part"),
+        (("train/a/1.jpg", "train/b/1.jpg", "extra/a/1.jpg"), "and also extra"),
+        (("train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg", "valid/a/1.jpg"), "several folders for one split"),
         (
             ("train/a/1.jpg", "train/bee/1.jpg", "test/bees/1.jpg"),
             r"'bees' has no training images; did you mean 'bee'\?",
         ),
     ],
 )
-def test_bad_folders(names: tuple[str, ...], message: str, photos: Touch) -> None:
+def test_bad_folders(names: tuple[str, ...], message: str, touch: Touch) -> None:
     with pytest.raises(InputError, match=message):
-        load_folder(photos(*names))
+        load_folder(touch(*names))
 
 
 def test_no_such_folder(tmp_path: Path) -> None:
@@ -192,6 +253,6 @@ def test_no_such_folder(tmp_path: Path) -> None:
         load_folder(tmp_path / "nothing")
 
 
-def test_a_file_that_is_no_csv(photos: Touch) -> None:
+def test_file_that_is_not_a_csv(touch: Touch) -> None:
     with pytest.raises(InputError, match=r"neither a folder of images nor a .csv file"):
-        load_folder(photos("1.jpg") / "1.jpg")
+        load_folder(touch("1.jpg") / "1.jpg")

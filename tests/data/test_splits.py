@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from slimprompt.data import few_shot, load_benchmark
-from slimprompt.data.catalogue import CATALOGUE
+from slimprompt.data.benchmark import SPLITS
+from slimprompt.data.benchmarks import BENCHMARKS
 from slimprompt.data.splits import Source, class_folders, flower_labels, leaves_root, read_split_file, underscored
 from slimprompt.errors import InputError
 
@@ -37,8 +38,8 @@ def test_split_file(tmp_path: Path) -> None:
         ({"train": [["a.jpg", 0]], "val": [], "test": []}, r"train\[0\]: expected \[path, label, class name\]"),
         ({"train": [["a.jpg", "0", "cat"]], "val": [], "test": []}, r"train\[0\]: expected"),
         ({"train": [["a.jpg", True, "cat"]], "val": [], "test": []}, r"train\[0\]: expected"),
-        ({"train": [["a.jpg", -1, "cat"]], "val": [], "test": []}, "a label is 0 or above"),
-        ({"train": [["a.jpg", 0, " "]], "val": [], "test": []}, "class name not empty"),
+        ({"train": [["a.jpg", -1, "cat"]], "val": [], "test": []}, "expected a label ≥ 0"),
+        ({"train": [["a.jpg", 0, " "]], "val": [], "test": []}, "a class name that is not empty"),
         (
             {"train": [["a.jpg", 0, "cat"], ["b.jpg", 0, "dog"]], "val": [], "test": []},
             "label 0 is both 'cat' and 'dog'",
@@ -59,18 +60,19 @@ def test_bad_split_files(split: object, message: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", ["", "/a.jpg", "..", "../a.jpg", "a/../../b.jpg", "a/..", r"..\a.jpg", r"C:\a.jpg", "c:a", "a\0b"]
 )
-def test_paths_that_leave(path: str) -> None:
+def test_paths_that_leave_the_folder(path: str) -> None:
     assert leaves_root(path)
 
 
 @pytest.mark.parametrize("path", ["a.jpg", "a/b/c.jpg", "a..b/c.jpg", "...jpg", "a b/ä.jpg"])
-def test_paths_that_stay(path: str) -> None:
+def test_paths_inside_the_folder(path: str) -> None:
     assert not leaves_root(path)
 
 
-def read(source: Source, folder: Path) -> dict[str, Counter[str]]:
-    split = source.read(folder)
-    return {part: Counter(item.class_name for item in getattr(split, part)) for part in ("train", "val", "test")}
+def counts(source: Source, folder: Path) -> dict[str, Counter[str]]:
+    """Split → class name → number of items."""
+    annotations = source.read(folder)
+    return {name: Counter(item.class_name for item in getattr(annotations, name)) for name in SPLITS}
 
 
 def test_class_folders(tmp_path: Path) -> None:
@@ -81,22 +83,21 @@ def test_class_folders(tmp_path: Path) -> None:
     (tmp_path / "images" / "ant" / "notes.txt").touch()
     source = class_folders("images", ignored=("BACKGROUND",), renamed={"Faces": "face"})
     # round(11 · 0.5) = 6 and round(11 · 0.2) = 2: Python rounds halves to even
-    assert read(source, tmp_path) == {
+    assert counts(source, tmp_path) == {
         "train": {"face": 10, "ant": 6},
         "val": {"face": 4, "ant": 2},
         "test": {"face": 6, "ant": 3},
     }
-    split = source.read(tmp_path)
-    assert split.class_names == ("face", "ant")
-    paths = [item.path for part in split[1:] for item in part]
-    assert len(set(paths)) == 31
-    assert split.train != tuple(sorted(split.train)), "shuffled"
+    annotations = source.read(tmp_path)
+    assert annotations.class_names == ("face", "ant")
+    assert len({item.path for items in annotations[1:] for item in items}) == 31
+    assert annotations.train != tuple(sorted(annotations.train)), "shuffled"
 
 
-def test_too_few_pictures_for_a_split(tmp_path: Path) -> None:
+def test_too_few_images_for_a_split(tmp_path: Path) -> None:
     (tmp_path / "images" / "ant").mkdir(parents=True)
     (tmp_path / "images" / "ant" / "1.jpg").touch()
-    with pytest.raises(InputError, match=r"class 'ant' .* has 1 pictures, too few"):
+    with pytest.raises(InputError, match=r"class 'ant' .* has 1 images, too few"):
         class_folders("images").read(tmp_path)
 
 
@@ -105,25 +106,25 @@ def test_flower_labels(tmp_path: Path) -> None:
 
     savemat(tmp_path / "imagelabels.mat", {"labels": np.array([[2] * 10 + [1] * 20], dtype=np.uint8)})
     (tmp_path / "cat_to_name.json").write_text('{"1": "rose", "2": "lily"}')
-    split = flower_labels().read(tmp_path)
-    assert split.class_names == ("rose", "lily")
-    assert read(flower_labels(), tmp_path)["train"] == {"lily": 5, "rose": 10}
-    assert {item.path for part in split[1:] for item in part} == {f"image_{n:05d}.jpg" for n in range(1, 31)}
+    annotations = flower_labels().read(tmp_path)
+    assert annotations.class_names == ("rose", "lily")
+    assert counts(flower_labels(), tmp_path)["train"] == {"lily": 5, "rose": 10}
+    assert {item.path for items in annotations[1:] for item in items} == {f"image_{n:05d}.jpg" for n in range(1, 31)}
 
 
-def test_damaged_annotations_are_one_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "imagelabels.mat").write_bytes(b"nothing")
+def test_damaged_annotations(tmp_path: Path) -> None:
+    (tmp_path / "imagelabels.mat").write_bytes(b"not a .mat file")
     (tmp_path / "cat_to_name.json").write_text("{}")
     with pytest.raises(InputError, match=r"cannot read imagelabels\.mat, cat_to_name\.json"):
         flower_labels().read(tmp_path)
 
 
-def test_variant_not_in_the_list(tmp_path: Path) -> None:
+def test_unknown_variant(tmp_path: Path) -> None:
     (tmp_path / "variants.txt").write_text("707-320\n")
-    for part in ("train", "val", "test"):
-        (tmp_path / f"images_variant_{part}.txt").write_text("0001 707-320\n0002 DC-3\n")
+    for name in SPLITS:
+        (tmp_path / f"images_variant_{name}.txt").write_text("0001 707-320\n0002 DC-3\n")
     with pytest.raises(InputError, match=r"'DC-3', which is not in variants.txt"):
-        CATALOGUE["fgvc_aircraft"].sources[0].read(tmp_path)
+        BENCHMARKS["fgvc_aircraft"].sources[0].read(tmp_path)
 
 
 def test_underscored() -> None:
@@ -132,22 +133,22 @@ def test_underscored() -> None:
 
 
 @pytest.mark.parametrize("name", ["oxford_pets", "ucf101", "oxford_flowers", "caltech101"])
-def test_fallback_agrees_with_the_published_split_where_it_must(name: str, data_root: Path) -> None:
-    """Same classes and sizes; for pets and actions the same test items, and train and val together the same."""
-    row = CATALOGUE[name]
-    published, fallback = (source.read(data_root / row.folder) for source in row.sources)
+def test_fallback_is_consistent_with_the_published_split(name: str, data_root: Path) -> None:
+    """Same classes, sizes and set of all items; for pets and actions also the same test items."""
+    info = BENCHMARKS[name]
+    published, fallback = (source.read(data_root / info.folder) for source in info.sources)
     assert fallback.class_names == published.class_names
     assert set(fallback.train + fallback.val + fallback.test) == set(published.train + published.val + published.test)
     if name in ("oxford_pets", "ucf101"):
         assert set(fallback.test) == set(published.test)
-    assert tuple(len(part) for part in fallback[1:]) == row.sizes
-    assert fallback == row.sources[1].read(data_root / row.folder), "its own stream gives the same split each time"
+    assert tuple(len(items) for items in fallback[1:]) == info.sizes
+    assert fallback == info.sources[1].read(data_root / info.folder), "the split is deterministic"
 
 
-def test_fallback_does_not_touch_the_global_stream_or_the_draw(data_root: Path) -> None:
-    row = CATALOGUE["oxford_pets"]
+def test_fallback_does_not_change_the_global_random_state_or_the_sample(data_root: Path) -> None:
+    info = BENCHMARKS["oxford_pets"]
     benchmark = load_benchmark("oxford_pets", data_root)
     before, state = few_shot(benchmark, 4, seed=1), random.getstate()
-    row.sources[1].read(data_root / row.folder)
+    info.sources[1].read(data_root / info.folder)
     assert random.getstate() == state
     assert few_shot(benchmark, 4, seed=1) == before

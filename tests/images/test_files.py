@@ -14,7 +14,7 @@ def test_16_bit_grey_is_scaled_not_clipped(tmp_path):
     np.testing.assert_allclose(values, RAMP[0] * 255, atol=1)
 
 
-def test_transparency_is_laid_on_white(tmp_path):
+def test_transparency_is_blended_with_white(tmp_path):
     image = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
     image.save(tmp_path / "x.png")
     assert open_image(tmp_path / "x.png").getpixel((0, 0)) == (255, 255, 255)
@@ -46,7 +46,7 @@ def test_exif_rotation_is_applied(tmp_path):
     assert open_image(tmp_path / "x.jpg").size == (3, 6)
 
 
-def test_truncated_file_is_named(tmp_path):
+def test_truncated_file(tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "x.jpg")
     data = (tmp_path / "x.jpg").read_bytes()
@@ -62,14 +62,14 @@ def test_not_an_image(tmp_path, content):
         open_image(tmp_path / "x.png")
 
 
-def test_bombs_are_refused(tmp_path, monkeypatch):
+def test_decompression_bombs_are_refused(tmp_path, monkeypatch):
     Image.new("RGB", (50, 50)).save(tmp_path / "x.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2000)
     with pytest.raises(InputError, match="decompression bomb"):
         open_image(tmp_path / "x.png")
 
 
-def test_missing_and_folder(tmp_path):
+def test_missing_file_and_folder(tmp_path):
     with pytest.raises(InputError, match="no such image"):
         open_image(tmp_path / "none.png")
     with pytest.raises(InputError, match="is a folder"):

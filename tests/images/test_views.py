@@ -11,7 +11,7 @@ from torchvision.transforms import functional as vision
 from slimprompt.images.views import crop_box, train_view
 
 
-def test_boxes_are_distributed_like_torchvision_s():
+def test_crop_boxes_are_distributed_as_in_torchvision():
     torch.manual_seed(0)
     image = torch.zeros(3, 90, 140)
     rng = random.Random(0)
@@ -24,7 +24,7 @@ def test_boxes_are_distributed_like_torchvision_s():
     assert (ours[:, 1] + ours[:, 3] <= 90).all()
 
 
-def test_pixels_are_torchvision_s():
+def test_pixels_equal_torchvision():
     noise = np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8)
     image, cfg = Image.fromarray(noise), PreprocessCfg(size=32)
     for seed in range(6):
@@ -37,7 +37,7 @@ def test_pixels_are_torchvision_s():
         torch.testing.assert_close(train_view(image, cfg, seed), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_extreme_shapes_fall_back_to_the_centre():
+def test_extreme_aspect_ratios_use_the_centre():
     for size in ((1000, 3), (3, 1000), (1, 1)):
         left, top, width, height = crop_box(*size, random.Random(1))
         assert 0 <= left <= size[0] - width

@@ -36,7 +36,7 @@ from slimprompt.pocket.images import (
     TEXTURES,
     Scene,
     Style,
-    draw,
+    render,
 )
 
 SCENE = Scene("square", "red", "plain", "large", "snow")
@@ -50,62 +50,62 @@ def context_length_tokens(texts: list[str]) -> np.ndarray:
     return open_clip.get_tokenizer("ViT-B-32")(texts, 77).numpy()
 
 
-# Pictures
+# Images
 
 
-def test_a_picture_is_a_function_of_scene_style_size_and_seed() -> None:
+def test_image_is_a_function_of_scene_style_size_and_seed() -> None:
     for medium, modifier in product(MEDIA, [None, *MODIFIERS]):
         style = Style(medium, frozenset({modifier} if modifier else ()))
-        picture = draw(SCENE, style, 40, rng(3))
-        assert picture.shape == (40, 40, 3)
-        assert picture.dtype == np.uint8
-        assert np.array_equal(picture, draw(SCENE, style, 40, rng(3)))
-        assert not np.array_equal(picture, draw(SCENE, style, 40, rng(4)))
+        image = render(SCENE, style, 40, rng(3))
+        assert image.shape == (40, 40, 3)
+        assert image.dtype == np.uint8
+        assert np.array_equal(image, render(SCENE, style, 40, rng(3)))
+        assert not np.array_equal(image, render(SCENE, style, 40, rng(4)))
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_the_centre_of_a_large_plain_square_has_the_colour_it_is_named_for(colour: str) -> None:
-    picture = draw(Scene("square", colour, "plain", "large", "wood"), Style(), 64, rng(1))
-    centre = picture[28:36, 28:36].reshape(-1, 3).mean(0) / 255
+def test_centre_of_a_large_plain_square_has_the_named_colour(colour: str) -> None:
+    image = render(Scene("square", colour, "plain", "large", "wood"), Style(), 64, rng(1))
+    centre = image[28:36, 28:36].reshape(-1, 3).mean(0) / 255
     distance = {name: float(np.abs(centre - value).sum()) for name, value in COLOURS.items()}
     assert min(distance, key=distance.__getitem__) == colour
 
 
-def test_shapes_and_textures_differ_in_more_than_a_few_pixels() -> None:
+def test_shapes_and_textures_differ_visibly() -> None:
     scenes = [Scene(shape, "red", "plain", "large", "snow") for shape in OUTLINES]
     scenes += [Scene("square", "red", texture, "large", "snow") for texture in TEXTURES if texture != "plain"]
-    pictures = [draw(scene, Style("cartoon"), 48, rng(2)).astype(int) for scene in scenes]
-    for one, other in combinations(pictures, 2):
+    images = [render(scene, Style("cartoon"), 48, rng(2)).astype(int) for scene in scenes]
+    for one, other in combinations(images, 2):
         assert (np.abs(one - other).max(-1) > 60).mean() > 0.04
 
 
 def test_sizes_are_ordered() -> None:
     def red(size: str) -> float:
-        picture = draw(Scene("circle", "red", "plain", size, "snow"), Style(), 64, rng(5)).astype(int)
-        return float(((picture[..., 0] - picture[..., 2]) > 60).mean())
+        image = render(Scene("circle", "red", "plain", size, "snow"), Style(), 64, rng(5)).astype(int)
+        return float(((image[..., 0] - image[..., 2]) > 60).mean())
 
     assert red("small") < red("medium") < red("large")
 
 
-def test_modifiers_do_what_their_names_say() -> None:
-    def drawn(*modifiers: str) -> np.ndarray:
-        return draw(SCENE, Style("photo", frozenset(modifiers)), 64, rng(7)).astype(float)
+def test_effects_of_the_modifiers() -> None:
+    def modified(*modifiers: str) -> np.ndarray:
+        return render(SCENE, Style("photo", frozenset(modifiers)), 64, rng(7)).astype(float)
 
-    def roughness(picture: np.ndarray) -> float:
-        return float(np.abs(np.diff(picture, axis=1)).mean())
+    def roughness(image: np.ndarray) -> float:
+        return float(np.abs(np.diff(image, axis=1)).mean())
 
-    plain = drawn()
-    assert np.abs(drawn("negative") - (255 - plain)).max() <= 1
-    assert drawn("dark").mean() < 0.5 * plain.mean()
-    assert drawn("faded").std() < 0.5 * plain.std()
-    assert roughness(drawn("blurry")) < roughness(plain) < roughness(drawn("noisy"))
-    assert (np.diff(drawn("pixelated"), axis=1) == 0).mean() > 0.5 > (np.diff(plain, axis=1) == 0).mean()
-
-
-# What pre-training sees and what it does not
+    plain = modified()
+    assert np.abs(modified("negative") - (255 - plain)).max() <= 1
+    assert modified("dark").mean() < 0.5 * plain.mean()
+    assert modified("faded").std() < 0.5 * plain.std()
+    assert roughness(modified("blurry")) < roughness(plain) < roughness(modified("noisy"))
+    assert (np.diff(modified("pixelated"), axis=1) == 0).mean() > 0.5 > (np.diff(plain, axis=1) == 0).mean()
 
 
-def test_a_fifth_of_the_combinations_is_held_out_but_every_pair_of_properties_is_seen() -> None:
+# Held-out classes and styles
+
+
+def test_a_fifth_of_the_combinations_is_held_out_but_no_pair_of_properties() -> None:
     every = list(product(OUTLINES, COLOURS, TEXTURES))
     seen = [combination for combination in every if not held_out(*combination)]
     assert len(seen) / len(every) == pytest.approx(0.8, abs=0.005)
@@ -113,7 +113,7 @@ def test_a_fifth_of_the_combinations_is_held_out_but_every_pair_of_properties_is
         assert len({(c[a], c[b]) for c in seen}) == len({(c[a], c[b]) for c in every})
 
 
-def test_pre_training_draws_never_meet_a_benchmark() -> None:
+def test_pre_training_does_not_overlap_with_the_benchmarks() -> None:
     generator = rng()
     scenes = [seen_scene(generator) for _ in range(3000)]
     styles = [seen_style(generator) for _ in range(3000)]
@@ -128,7 +128,7 @@ def test_pre_training_draws_never_meet_a_benchmark() -> None:
 # Captions
 
 
-def test_captions_say_nothing_untrue() -> None:
+def test_captions_are_correct() -> None:
     generator = rng()
     meaning = {word: (field, value) for field, value, word in _meanings()}
     mentioned = dict.fromkeys(("shape", "colour", "texture", "size", "background", "medium", "modifiers"), 0)
@@ -146,7 +146,7 @@ def test_captions_say_nothing_untrue() -> None:
 
 
 def _meanings() -> list[tuple[str, str, str]]:
-    """(field, value, word) for every word with a meaning."""
+    """(field, value, word) of every word that describes an image."""
     found = [("shape", shape, word) for shape in OUTLINES for word in shape.split()]
     for field, table in (("colour", COLOURS), ("texture", TEXTURES), ("size", SIZES), ("background", BACKGROUNDS)):
         found += [(field, word, word) for word in table]
@@ -159,18 +159,18 @@ def test_every_word_has_one_meaning() -> None:
     assert len(words) == len(set(words))
 
 
-def test_a_name_follows_up_to_26_tokens_of_context_and_fits_the_models() -> None:
+def test_names_follow_contexts_of_varying_length_and_captions_fit_the_models() -> None:
     generator = rng()
     texts = [caption(seen_scene(generator), seen_style(generator), generator) for _ in range(2000)]
     tokens = context_length_tokens(texts)
     length = tokens.argmax(1) + 1
     assert length.max() <= 48
     colour = open_clip.get_tokenizer("ViT-B-32").encode("purple")[0]
-    places = {int(place) for row in tokens for place in np.flatnonzero(row == colour)}
-    assert set(range(17, 26)) <= places  # where a class name stands behind 16 context vectors
+    positions = {int(position) for row in tokens for position in np.flatnonzero(row == colour)}
+    assert set(range(17, 26)) <= positions  # positions of a class name after 16 context vectors
 
 
-def test_the_vocabulary_covers_captions_and_class_names() -> None:
+def test_vocabulary_covers_captions_and_class_names() -> None:
     generator = rng(1)
     texts = [caption(seen_scene(generator), seen_style(generator), generator) for _ in range(500)]
     for benchmark in POCKET_BENCHMARKS.values():
@@ -179,7 +179,7 @@ def test_the_vocabulary_covers_captions_and_class_names() -> None:
     assert set(np.unique(context_length_tokens(texts))) <= set(np.unique(context_length_tokens(vocabulary())))
 
 
-def test_class_names_leave_plain_unspoken() -> None:
+def test_class_names_omit_plain() -> None:
     assert class_name(SCENE) == "red square"
     assert class_name(Scene("fish", "blue", "dotted", "small", "sand"), size=True, background=True) == (
         "small dotted blue fish on sand"
@@ -189,7 +189,7 @@ def test_class_names_leave_plain_unspoken() -> None:
 # Benchmarks
 
 
-def test_benchmarks_have_their_own_style_and_20_to_60_held_out_classes_with_ragged_names() -> None:
+def test_benchmarks_have_distinct_styles_and_20_to_60_held_out_classes() -> None:
     assert len(POCKET_BENCHMARKS) >= 5
     assert len(HELD_OUT_STYLES) == len(POCKET_BENCHMARKS)
     for name, benchmark in POCKET_BENCHMARKS.items():
@@ -205,49 +205,49 @@ def test_benchmarks_have_their_own_style_and_20_to_60_held_out_classes_with_ragg
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory):
+def rendered(tmp_path_factory: pytest.TempPathFactory):
     return render_benchmark("pocket-negative", tmp_path_factory.mktemp("pocket"))
 
 
-def test_a_drawn_benchmark_has_the_stated_counts_and_files(drawn) -> None:
+def test_rendered_benchmark_has_the_stated_counts_and_files(rendered) -> None:
     benchmark = POCKET_BENCHMARKS["pocket-negative"]
-    split = json.loads((drawn / "split.json").read_text())
-    assert list(split) == ["train", "val", "test"]
-    paths = [path for items in split.values() for path, _, _ in items]
-    assert len(paths) == len(set(paths)) == len(list((drawn / "images").rglob("*.png")))
-    for part in split:
-        labels = [label for _, label, _ in split[part]]
-        assert [labels.count(c) for c in range(20)] == [getattr(benchmark, part)] * 20
-        assert all(benchmark.class_names[label] == name for _, label, name in split[part])
-    assert all((drawn / "images" / path).is_file() for path in paths)
+    entries = json.loads((rendered / "split.json").read_text())
+    assert list(entries) == ["train", "val", "test"]
+    paths = [path for items in entries.values() for path, _, _ in items]
+    assert len(paths) == len(set(paths)) == len(list((rendered / "images").rglob("*.png")))
+    for split, items in entries.items():
+        labels = [label for _, label, _ in items]
+        assert [labels.count(c) for c in range(20)] == [getattr(benchmark, split)] * 20
+        assert all(benchmark.class_names[label] == name for _, label, name in items)
+    assert all((rendered / "images" / path).is_file() for path in paths)
     assert IMAGE_SIZE > 48
-    assert [p.name for p in drawn.parent.iterdir()] == [drawn.name]  # no temporary folder is left
+    assert [p.name for p in rendered.parent.iterdir()] == [rendered.name]  # no temporary folder is left
 
 
-def test_the_files_hold_the_benchmarks_pictures(drawn) -> None:
+def test_files_contain_the_images_of_the_benchmark(rendered) -> None:
     benchmark = POCKET_BENCHMARKS["pocket-negative"]
-    for part, numbers in benchmark.numbers.items():
+    for split, numbers in benchmark.numbers.items():
         path = f"{benchmark.class_names[3].replace(' ', '_')}/{numbers[0]:03d}.png"
-        assert [path, 3, benchmark.class_names[3]] in json.loads((drawn / "split.json").read_text())[part]
-        assert np.array_equal(np.asarray(Image.open(drawn / "images" / path)), benchmark.picture(3, numbers[0]))
+        assert [path, 3, benchmark.class_names[3]] in json.loads((rendered / "split.json").read_text())[split]
+        assert np.array_equal(np.asarray(Image.open(rendered / "images" / path)), benchmark.image(3, numbers[0]))
 
 
-def test_drawing_again_gives_the_same_bytes(drawn, tmp_path) -> None:
+def test_rendering_is_deterministic(rendered, tmp_path) -> None:
     def digest(folder) -> str:
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         content = b"".join(str(path.relative_to(folder)).encode() + path.read_bytes() for path in files)
         return hashlib.sha256(content).hexdigest()
 
-    assert digest(render_benchmark("pocket-negative", tmp_path / "new" / "root")) == digest(drawn)
+    assert digest(render_benchmark("pocket-negative", tmp_path / "new" / "root")) == digest(rendered)
 
 
-def test_a_benchmark_that_is_there_is_left_alone(drawn) -> None:
-    before = (drawn / "split.json").stat().st_mtime_ns
-    assert render_benchmark("pocket-negative", drawn.parent) == drawn
-    assert (drawn / "split.json").stat().st_mtime_ns == before
+def test_existing_benchmark_is_not_changed(rendered) -> None:
+    before = (rendered / "split.json").stat().st_mtime_ns
+    assert render_benchmark("pocket-negative", rendered.parent) == rendered
+    assert (rendered / "split.json").stat().st_mtime_ns == before
 
 
-def test_an_unknown_benchmark_is_named_with_the_known_ones(tmp_path) -> None:
+def test_unknown_benchmark(tmp_path) -> None:
     with pytest.raises(InputError, match="did you mean 'pocket-sketch'"):
         render_benchmark("pocket-sketsh", tmp_path)
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""The embedded models on the pocket benchmarks: whole, above chance, and improvable by a prompt."""
+"""The embedded models on the pocket benchmarks: intact, above chance, and improved by a learned prompt."""
 
 import hashlib
 import json
@@ -32,21 +32,21 @@ def backbone(request: pytest.FixtureRequest) -> Backbone:
 
 
 @lru_cache
-def drawn(benchmark: PocketBenchmark, part: str, per_class: int) -> list[tuple[Image.Image, int]]:
-    """The first pictures of each class, with their labels."""
-    labels, numbers = range(benchmark.n_classes), benchmark.numbers[part][:per_class]
-    return [(Image.fromarray(benchmark.picture(label, number)), label) for label in labels for number in numbers]
+def rendered(benchmark: PocketBenchmark, split: str, per_class: int) -> list[tuple[Image.Image, int]]:
+    """The first images of each class, with their labels."""
+    labels, numbers = range(benchmark.n_classes), benchmark.numbers[split][:per_class]
+    return [(Image.fromarray(benchmark.image(label, number)), label) for label in labels for number in numbers]
 
 
 def encoded(
-    backbone: Backbone, benchmark: PocketBenchmark, part: str, per_class: int
+    backbone: Backbone, benchmark: PocketBenchmark, split: str, per_class: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Features (n, embed_dim) and labels (n,)."""
-    pictures, labels = zip(*drawn(benchmark, part, per_class), strict=True)
-    return encode_eval_views(backbone, pictures), torch.tensor(labels)
+    images, labels = zip(*rendered(benchmark, split, per_class), strict=True)
+    return encode_eval_views(backbone, images), torch.tensor(labels)
 
 
-def test_the_weights_are_the_published_ones_and_small() -> None:
+def test_weights_match_their_hash_and_are_small() -> None:
     for name in NAMES:
         facts = json.loads((MODELS / f"{name}.facts.json").read_text())
         weights = (MODELS / f"{name}.safetensors").read_bytes()
@@ -55,7 +55,7 @@ def test_the_weights_are_the_published_ones_and_small() -> None:
     assert sum(path.stat().st_size for path in MODELS.iterdir()) <= 8_000_000
 
 
-def test_every_word_of_the_benchmarks_was_trained() -> None:
+def test_all_words_of_the_benchmarks_were_trained() -> None:
     for name in NAMES:
         rows = set(load_file(MODELS / f"{name}.safetensors")["token_embedding.rows"].tolist())
         backbone = load_backbone(name)
@@ -64,7 +64,7 @@ def test_every_word_of_the_benchmarks_was_trained() -> None:
                 assert all(set(backbone.tokenize(template.format(n))) <= rows for n in benchmark.class_names)
 
 
-def test_the_documents_print_the_published_values() -> None:
+def test_documents_show_the_recorded_values() -> None:
     facts = [json.loads((MODELS / f"{name}.facts.json").read_text())["held_out"] for name in NAMES]
     documents = [MODELS / "README.md", Path(__file__).parents[2] / "docs" / "pocket.md"]
     for document in documents:
@@ -76,24 +76,24 @@ def test_the_documents_print_the_published_values() -> None:
 
 
 @pytest.mark.parametrize("name", POCKET_BENCHMARKS)
-def test_zero_shot_is_clearly_above_chance_and_clearly_improvable(backbone: Backbone, name: str) -> None:
-    """The band is the published value ± three standard errors of this smaller sample; the value itself is 30–75 %."""
+def test_zero_shot_accuracy_is_above_chance_and_below_saturation(backbone: Backbone, name: str) -> None:
+    """The recorded value is 30–75 %; the value on this smaller sample is within three standard errors of it."""
     benchmark = POCKET_BENCHMARKS[name]
-    published = json.loads((MODELS / f"{backbone.name}.facts.json").read_text())["held_out"][name]["plain"]
-    assert 0.30 < published < 0.75
+    recorded = json.loads((MODELS / f"{backbone.name}.facts.json").read_text())["held_out"][name]["plain"]
+    assert 0.30 < recorded < 0.75
     features, labels = encoded(backbone, benchmark, "test", 5)
     text = zero_shot_features(backbone, benchmark.class_names, benchmark.templates)
     measured = accuracy(features, text, labels) / 100
-    assert abs(measured - published) < 3 * (published * (1 - published) / len(labels)) ** 0.5
+    assert abs(measured - recorded) < 3 * (recorded * (1 - recorded) / len(labels)) ** 0.5
     assert measured > 5 / benchmark.n_classes
 
 
-def test_the_words_of_the_style_help_on_average(backbone: Backbone) -> None:
+def test_naming_the_style_helps_on_average(backbone: Backbone) -> None:
     held_out = json.loads((MODELS / f"{backbone.name}.facts.json").read_text())["held_out"].values()
     assert sum(row["style"] - row["plain"] for row in held_out) / len(held_out) > 0.01
 
 
-def test_few_shot_prompts_beat_zero_shot_on_average_over_seeds() -> None:
+def test_few_shot_prompts_beat_zero_shot_on_average() -> None:
     backbone = load_backbone("pocket")
     benchmark = POCKET_BENCHMARKS["pocket-sketch"]
     encode = SharedPrefixTextEncoder(backbone, benchmark.class_names, 16)

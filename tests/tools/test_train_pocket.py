@@ -25,48 +25,40 @@ def tool() -> ModuleType:
     return module
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def pictures(tool: ModuleType, total: int, size: int) -> np.ndarray:
+def rendered(tool: ModuleType, total: int, size: int) -> np.ndarray:
     return np.stack([tool.pretraining_image(0, index, size) for index in range(total)])
 
 
 @pytest.mark.parametrize("name", ["pocket", "pocket-rn"])
-def test_a_few_steps_lower_the_loss_below_that_of_guessing(tool: ModuleType, name: str) -> None:
-    drawn = pictures(tool, 16, tool.ARCHITECTURES[name]["vision_cfg"]["image_size"])
+def test_a_few_steps_reduce_the_loss_below_chance(tool: ModuleType, name: str) -> None:
+    images = rendered(tool, 16, tool.ARCHITECTURES[name]["vision_cfg"]["image_size"])
     torch.manual_seed(0)
-    losses = tool.train(tool.build(name), drawn, steps=18, batch_size=16, lr=1e-3, seed=0)
+    losses = tool.train(tool.build(name), images, steps=18, batch_size=16, lr=1e-3, seed=0)
     assert len(losses) == 18
-    assert np.mean(losses[-4:]) < np.log(16) - 0.4  # log(16) is the loss of equal logits
+    assert np.mean(losses[-4:]) < np.log(16) - 0.4  # log(16) is the loss at chance level
     assert np.mean(losses[-4:]) < np.mean(losses[:4]) - 0.4
 
 
-def test_two_trainings_of_one_seed_are_equal(tool: ModuleType) -> None:
-    drawn = pictures(tool, 16, 48)
+def test_training_is_deterministic(tool: ModuleType) -> None:
+    images = rendered(tool, 16, 48)
     runs = []
     for _ in range(2):
         torch.manual_seed(0)
-        runs.append(tool.train(tool.build("pocket"), drawn, steps=2, batch_size=8, lr=1e-3, seed=3))
+        runs.append(tool.train(tool.build("pocket"), images, steps=2, batch_size=8, lr=1e-3, seed=3))
     assert runs[0] == runs[1]
 
 
-def test_reading_only_to_the_longest_text_changes_nothing(tool: ModuleType) -> None:
+def test_skipping_padding_does_not_change_text_features(tool: ModuleType) -> None:
     model = tool.build("pocket").eval()
     texts = ["a red star.", "x " * 20 + "dotted blue fish on sand.", "fish"]
     tokens = tool.open_clip.get_tokenizer("ViT-B-32")(texts, 48)
     with torch.no_grad():
-        whole = model.encode_text(tokens)
-        torch.testing.assert_close(tool.text_features(model, tokens), whole)
-        torch.testing.assert_close(tool.text_features_by_length(model, tokens), whole)
+        full = model.encode_text(tokens)
+        torch.testing.assert_close(tool.text_features(model, tokens), full)
+        torch.testing.assert_close(tool.text_features_by_length(model, tokens), full)
 
 
-def test_pictures_of_pre_training_come_from_the_seen_part_of_the_world(tool: ModuleType) -> None:
+def test_pre_training_images_exclude_held_out_classes_and_styles(tool: ModuleType) -> None:
     for index in range(300):
         scene, style, _ = tool.scene_and_style(0, index)
         assert not held_out(scene.shape, scene.colour, scene.texture)
@@ -75,13 +67,13 @@ def test_pictures_of_pre_training_come_from_the_seen_part_of_the_world(tool: Mod
     assert not np.array_equal(tool.pretraining_image(0, 5, 48), tool.pretraining_image(1, 5, 48))
 
 
-def test_the_command_writes_architecture_weights_and_facts(
+def test_command_writes_architecture_weights_and_facts(
     tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = "pocket-negative"
     monkeypatch.setattr(tool, "POCKET_BENCHMARKS", {one: POCKET_BENCHMARKS[one]})
     out = tmp_path / "out"
-    command = ["--steps", "1", "--batch-size", "8", "--pictures", "16", "--threads", "1", "--cache", str(tmp_path)]
+    command = ["--steps", "1", "--batch-size", "8", "--images", "16", "--threads", "1", "--cache", str(tmp_path)]
     tool.main([*command, "--out", str(out)])
     facts = json.loads((out / "pocket.facts.json").read_text())
     assert facts["sha256"] == hashlib.sha256((out / "pocket.safetensors").read_bytes()).hexdigest()

@@ -143,9 +143,9 @@ def backbone_title(spec: RunSpec) -> str:
 
 def dataset_title(name: str) -> str:
     """The dataset as tables write it; a folder of one's own keeps its name."""
-    from slimprompt.data.catalogue import CATALOGUE
+    from slimprompt.data.benchmarks import BENCHMARKS
 
-    return CATALOGUE[name].title if name in CATALOGUE else name
+    return BENCHMARKS[name].title if name in BENCHMARKS else name
 
 
 def observe(records: Iterable[Record]) -> pd.DataFrame:

@@ -1,14 +1,28 @@
-"""Labelled images: published benchmarks, drawn ones, and your own."""
+"""Labelled images: published benchmarks, rendered benchmarks and your own folders.
+
+| module | contents |
+|---|---|
+| `benchmark` | `Benchmark` and `Item`, the form that every source of images is read into |
+| `benchmarks` | `BENCHMARKS`, the table of known benchmarks: to add one, add a row |
+| `catalogue` | look up a benchmark by name and load it |
+| `splits` | readers of the annotation files, one per format |
+| `folder` | your own images: class folders, train/val/test folders, CSV files |
+| `few_shot` | few-shot sampling; base and new classes |
+| `manifest` | the images of a run as a portable JSON file |
+| `check` | find missing and unreadable images |
+| `download` | download benchmarks; extract video frames |
+"""
 
 from slimprompt.data.benchmark import Benchmark, Item
-from slimprompt.data.catalogue import CATALOGUE, load_benchmark
+from slimprompt.data.benchmarks import BENCHMARKS
+from slimprompt.data.catalogue import load_benchmark
 from slimprompt.data.check import CheckReport, check_benchmark, check_images
 from slimprompt.data.few_shot import base_new, few_shot, held_out, short_classes
-from slimprompt.data.folder import FolderBenchmark, load_folder, load_test_folder
+from slimprompt.data.folder import FolderBenchmark, load_eval_folder, load_folder, load_test_folder
 from slimprompt.data.manifest import Manifest, apply_manifest, make_manifest, read_manifest, write_manifest
 
 __all__ = [
-    "CATALOGUE",
+    "BENCHMARKS",
     "Benchmark",
     "CheckReport",
     "FolderBenchmark",
@@ -21,6 +35,7 @@ __all__ = [
     "few_shot",
     "held_out",
     "load_benchmark",
+    "load_eval_folder",
     "load_folder",
     "load_test_folder",
     "make_manifest",

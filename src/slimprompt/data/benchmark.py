@@ -1,14 +1,17 @@
-"""What every source of images becomes: named classes and items (path, label, class name) in train, val and test."""
+"""The common form of all image collections: class names and labelled items in train, val and test."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+#: The splits of a benchmark, in the order used everywhere.
+SPLITS = ("train", "val", "test")
+
 
 class Item(NamedTuple):
-    """One labelled image; `path` is relative to the images folder of its benchmark, with forward slashes."""
+    """One labelled image; `path` is relative to the image folder of its benchmark and uses forward slashes."""
 
     path: str
     label: int
@@ -17,10 +20,20 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A labelled image collection; only annotations, no picture is opened to make one.
+    """A labelled image collection. It holds annotations only; no image is opened to create one.
 
-    `class_names[label]` is the name used in prompts. `images` is the folder that the items' paths are relative to.
-    `templates` are the hand-written zero-shot prompts with one `{}` each; the first is the benchmark's own.
+    Attributes
+    ----------
+    name
+        Short name used in records and messages.
+    images
+        Folder that the paths of the items are relative to.
+    class_names
+        `class_names[label]` is the name used in prompts.
+    train, val, test
+        Items of each split; `val` and `test` may be empty.
+    templates
+        Hand-written zero-shot prompts, each with one `{}`; the first is the benchmark's own.
     """
 
     name: str
@@ -29,8 +42,18 @@ class Benchmark:
     train: tuple[Item, ...]
     val: tuple[Item, ...] = ()
     test: tuple[Item, ...] = ()
-    templates: tuple[str, ...] = field(default=("a photo of a {}.",))
+    templates: tuple[str, ...] = ("a photo of a {}.",)
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """All items: train, then val, then test."""
+        return (*self.train, *self.val, *self.test)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Number of items in train, val and test."""
+        return len(self.train), len(self.val), len(self.test)
 
     def path(self, item: Item) -> Path:
-        """Where the picture of `item` is."""
+        """Path of the image file of `item`."""
         return self.images / item.path

@@ -1,4 +1,4 @@
-"""Fetching a benchmark into the layout of the catalogue, as far as it can be fetched, and frames out of videos."""
+"""Download benchmarks into the layout of the table, and extract frames from videos."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from slimprompt.data.catalogue import BenchmarkInfo
+from slimprompt.data.benchmarks import BenchmarkInfo
 from slimprompt.data.splits import underscored
 from slimprompt.errors import InputError
 from slimprompt.storage import new_file
@@ -20,75 +20,91 @@ _ARCHIVES = (".tar", ".gz", ".tgz", ".zip", ".rar")
 _VIDEOS = (".avi", ".mp4", ".mkv", ".mov", ".webm")
 
 
-def download_images(row: BenchmarkInfo, folder: Path) -> bool:
-    """Fetch the pictures of a benchmark into its folder through torchvision; False if they are there already.
+def download_images(info: BenchmarkInfo, folder: Path) -> bool:
+    """Download the images of a benchmark through torchvision.
 
-    Archives are kept in `<folder>/.download` until all is unpacked, so that an interrupted download goes on from them.
+    Archives stay in `<folder>/.download` until everything is extracted, so that an interrupted download can resume.
+
+    Parameters
+    ----------
+    info
+        Row of the benchmark.
+    folder
+        Folder of the benchmark.
+
+    Returns
+    -------
+    bool
+        False if the images already exist.
+
+    Raises
+    ------
+    InputError
+        If the benchmark cannot be downloaded automatically, or the download fails.
     """
-    if _has_images(row, folder):
+    if _has_images(info, folder):
         return False
-    if row.download is None:
-        raise InputError(f"the images of {row.title} cannot be fetched automatically")
+    if info.download is None:
+        raise InputError(f"the images of {info.title} cannot be downloaded automatically")
     from torchvision import datasets
 
     work = folder / ".download"
     try:
         work.mkdir(parents=True, exist_ok=True)
         _keep_archives(work)
-        getattr(datasets, row.download.dataset)(root=str(work), download=True)
-        for piece in reversed(row.download.pieces):  # the images last: once they are there, nothing is fetched again
-            if not (folder / piece).exists():
-                shutil.move(work / row.download.unpacked / piece, folder / piece)
+        getattr(datasets, info.download.dataset)(root=str(work), download=True)
+        for entry in reversed(info.download.entries):  # the images last: they mark the download as complete
+            if not (folder / entry).exists():
+                shutil.move(work / info.download.unpacked / entry, folder / entry)
         shutil.rmtree(work)
-    except Exception as error:  # network, checksum, archive and disk: each library has its own kinds
-        if not isinstance(error, OSError) or isinstance(
-            error, gzip.BadGzipFile
-        ):  # a damaged archive: never use it again
+    except Exception as error:  # network, checksum, archive and disk errors have no common class
+        damaged = not isinstance(error, OSError) or isinstance(error, gzip.BadGzipFile)
+        if damaged:  # do not resume from this archive
             shutil.rmtree(work, ignore_errors=True)
         raise InputError(
-            f"fetching the images of {row.title} failed: {error}; run the command again to go on"
+            f"downloading the images of {info.title} failed: {error}; run the command again to resume"
         ) from error
     return True
 
 
-def download_annotations(row: BenchmarkInfo, folder: Path) -> list[str]:
-    """Fetch the annotation files that are published on Google Drive and not there yet; the names of those fetched."""
-    wanted = [(name, file_id) for name, file_id in row.drive_files if not (folder / name).is_file()]
+def download_annotations(info: BenchmarkInfo, folder: Path) -> list[str]:
+    """Download the missing annotation files that are published on Google Drive; returns their names."""
+    wanted = [(name, file_id) for name, file_id in info.drive_files if not (folder / name).is_file()]
     if wanted and importlib.util.find_spec("gdown") is None:
         names = " and ".join(name for name, _ in wanted)
-        raise InputError(f"fetching {names} from Google Drive needs the package gdown: pip install gdown")
+        raise InputError(f"downloading {names} from Google Drive needs the package gdown: pip install gdown")
     for name, file_id in wanted:
         from torchvision.datasets.utils import download_file_from_google_drive
 
         with new_file(folder / name) as draft:
             try:
                 download_file_from_google_drive(file_id, str(folder), filename=draft.name)
-            except Exception as error:  # gdown raises errors of its own, of requests and of urllib
-                raise InputError(f"fetching {name} failed: {error}") from error
+            except Exception as error:  # gdown raises its own errors and those of requests and urllib
+                raise InputError(f"downloading {name} failed: {error}") from error
     return [name for name, _ in wanted]
 
 
-def by_hand(row: BenchmarkInfo, folder: Path) -> list[str]:
-    """What a person can do for what is missing in `folder`, step by step."""
+def manual_steps(info: BenchmarkInfo, folder: Path) -> list[str]:
+    """Instructions for everything that is missing in `folder` and has to be downloaded by hand."""
     steps = []
-    if not _has_images(row, folder):
-        steps.append(row.manual or f"Fetch the images from {row.site} and unpack them as {folder / row.images}.")
+    if not _has_images(info, folder):
+        steps.append(info.manual or f"Download the images from {info.site} and extract them to {folder / info.images}.")
     steps += [
         f"Save https://drive.google.com/file/d/{file_id}/view as {folder / name}."
-        for name, file_id in row.drive_files
+        for name, file_id in info.drive_files
         if not (folder / name).is_file()
     ]
     return steps
 
 
-def _has_images(row: BenchmarkInfo, folder: Path) -> bool:
-    if row.images == ".":  # the pictures are in folders beside the split file
+def _has_images(info: BenchmarkInfo, folder: Path) -> bool:
+    if info.images == ".":  # the images are in folders next to the split file
         return any(path.is_dir() and not path.name.startswith(".") for path in folder.glob("*"))
-    return (folder / row.images).is_dir()
+    return (folder / info.images).is_dir()
 
 
 def _keep_archives(work: Path) -> None:
-    """Remove everything that a broken-off unpacking left; torchvision takes a half unpacked folder for a whole one."""
+    """Delete all but the archives: torchvision would take a partly extracted folder for a complete one."""
     for path in sorted(work.rglob("*"), reverse=True):  # contents before their folder
         if path.is_dir() and not path.is_symlink():
             if not any(path.iterdir()):
@@ -100,9 +116,23 @@ def _keep_archives(work: Path) -> None:
 def extract_midframes(
     videos: Path, out: Path, *, workers: int | None = None, advance: Callable[[int], None] = lambda total: None
 ) -> tuple[int, int]:
-    """`videos/ApplyLipstick/v_x.avi` → `out/Apply_Lipstick/v_x.jpg`: frame ⌊n/2⌋ of n. Frames that are there are kept.
+    """Save frame ⌊n/2⌋ of each video: `videos/ApplyLipstick/v_x.avi` → `out/Apply_Lipstick/v_x.jpg`.
 
-    Returns the numbers of frames written and kept. `advance` is called with the total after each video.
+    Parameters
+    ----------
+    videos
+        Folder with `<class>/<video>`.
+    out
+        Folder of the frames; existing frames are kept.
+    workers
+        Number of threads; default: one per core.
+    advance
+        Called with the total number of videos after each one.
+
+    Returns
+    -------
+    tuple of int
+        Number of frames written, and number of frames that existed.
     """
     _video_library()
     if not videos.is_dir():
@@ -112,11 +142,6 @@ def extract_midframes(
         raise InputError(f"no videos in {videos}: expected {videos}/<class>/<video>, ending in {', '.join(_VIDEOS)}")
     frames = [out / (underscored(path.parent.name) or path.parent.name) / f"{path.stem}.jpg" for path in found]
     todo = [(video, frame) for video, frame in zip(found, frames, strict=True) if not frame.is_file()]
-    try:
-        for folder in sorted({frame.parent for frame in frames}):
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write to {out}: {error}") from None
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         try:
             for _ in pool.map(lambda pair: _write_midframe(*pair), todo):
@@ -135,7 +160,7 @@ def _write_midframe(video: Path, frame: Path) -> None:
 def middle_frame(video: Path) -> Any:
     """Frame ⌊n/2⌋ of the n frames of a video, as a PIL image.
 
-    The video is decoded twice, once to count: the frame count in the file's header is often wrong or absent.
+    The video is decoded twice, the first time to count: the frame count in the header is often wrong or absent.
     """
     av = _video_library()
     try:

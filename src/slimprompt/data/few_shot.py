@@ -1,6 +1,6 @@
-"""The few-shot draw, and the cut into base and new classes.
+"""Few-shot sampling, and the division into base and new classes.
 
-The draw comes first, then the cut: `base, new = base_new(few_shot(benchmark, shots=16, seed=1))`.
+Sample first, then divide: `base, new = base_new(few_shot(benchmark, shots=16, seed=1))`.
 """
 
 from __future__ import annotations
@@ -13,20 +13,35 @@ from dataclasses import replace
 from slimprompt.data.benchmark import Benchmark, Item
 from slimprompt.errors import InputError
 
-#: Validation items per class are at most this many, however many shots there are.
+#: Maximum number of validation items per class.
 MAX_VAL_SHOTS = 4
 
 
 def few_shot(benchmark: Benchmark, shots: int, seed: int) -> Benchmark:
-    """The benchmark with `shots` train items and min(`shots`, 4) val items per class; test stays whole.
+    """Sample `shots` train items and min(`shots`, 4) val items per class; test is unchanged.
 
-    One stream `random.Random(seed)`: train first, then val, class by class in the order in which the labels first
-    appear, `sample(items of the class, shots)`. A class that has fewer items gives all of them (see `short_classes`).
+    The sampling order is the one of the published samples: a single stream `random.Random(seed)` samples train, then
+    val, class by class in the order in which the labels first appear. A class with too few items contributes all of
+    them (see `short_classes`).
+
+    Parameters
+    ----------
+    benchmark
+        Benchmark to sample from.
+    shots
+        Train items per class, at least 1.
+    seed
+        Seed of the sample, at least 0.
+
+    Returns
+    -------
+    Benchmark
+        The same benchmark with the sampled train and val items.
     """
     if shots < 1:
         raise InputError(f"shots must be at least 1, got {shots}")
     if seed < 0:
-        raise InputError(f"seed must be 0 or above, got {seed}")
+        raise InputError(f"seed must be at least 0, got {seed}")
     stream = random.Random(seed)
     train = _sample(benchmark.train, shots, stream)
     val = _sample(benchmark.val, min(shots, MAX_VAL_SHOTS), stream)
@@ -37,31 +52,41 @@ def _sample(items: Iterable[Item], shots: int, stream: random.Random) -> tuple[I
     groups: dict[int, list[Item]] = {}
     for item in items:
         groups.setdefault(item.label, []).append(item)
-    drawn: list[Item] = []
+    sampled: list[Item] = []
     for group in groups.values():
-        drawn += stream.sample(group, shots) if len(group) >= shots else group
-    return tuple(drawn)
+        sampled += stream.sample(group, shots) if len(group) >= shots else group
+    return tuple(sampled)
 
 
 def short_classes(benchmark: Benchmark, shots: int) -> dict[str, int]:
-    """Class name → number of train items, for the classes that have fewer than `shots`."""
+    """Class name → number of train items, for the classes with fewer than `shots`."""
     counts = Counter(item.label for item in benchmark.train)
     return {name: counts[label] for label, name in enumerate(benchmark.class_names) if counts[label] < shots}
 
 
-def held_out(benchmark: Benchmark, draw: Benchmark) -> tuple[Item, ...]:
-    """What a prompt trained on `draw` is judged on: the test items, or without any what the draw left over.
+def held_out(benchmark: Benchmark, sample: Benchmark) -> tuple[Item, ...]:
+    """The items to evaluate on: the test items or, if there are none, the items that were not sampled.
 
-    `draw` is the few-shot draw of `benchmark`. The answer is empty if there is no test part and every image was drawn.
+    Parameters
+    ----------
+    benchmark
+        The whole benchmark.
+    sample
+        A few-shot sample of it.
+
+    Returns
+    -------
+    tuple of Item
+        Empty if there is no test split and every item was sampled.
     """
     if benchmark.test:
         return benchmark.test
-    drawn = {item.path for item in (*draw.train, *draw.val)}
-    return tuple(item for item in (*benchmark.train, *benchmark.val) if item.path not in drawn)
+    sampled = {item.path for item in (*sample.train, *sample.val)}
+    return tuple(item for item in (*benchmark.train, *benchmark.val) if item.path not in sampled)
 
 
 def base_new(benchmark: Benchmark) -> tuple[Benchmark, Benchmark]:
-    """The first ⌈C/2⌉ classes and the rest, each relabelled from 0, for train, val and test alike."""
+    """Divide into the first ⌈C/2⌉ classes (base) and the others (new); labels start at 0 in both."""
     n_classes = len(benchmark.class_names)
     if n_classes < 2:
         raise InputError(f"{benchmark.name} has {n_classes} class; base and new classes need at least 2")

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from slimprompt.data.benchmark import Benchmark, Item
-from slimprompt.errors import InputError
+from slimprompt.data.benchmark import SPLITS, Benchmark, Item
+from slimprompt.errors import InputError, did_you_mean, first_few
 from slimprompt.images.files import IMAGE_SUFFIXES
+from slimprompt.storage import draft_folder, publish
 
-#: Names that a split folder, or the split column of a CSV file, may have.
-_PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+#: Accepted names of a split folder, and values of the split column of a CSV file.
+_SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
 _LAYOUTS = (
     "expected {0}/<class>/<image>, {0}/train/<class>/<image> with {0}/test/<class>/<image>, or a CSV file of path,label"
@@ -24,75 +25,166 @@ _LAYOUTS = (
 
 @dataclass(frozen=True)
 class FolderBenchmark(Benchmark):
-    """A benchmark made of a user's own images."""
+    """A benchmark that consists of a user's own images."""
 
     ignored: int = 0
-    """Files that are not images and folders that are not classes; none of them is used."""
+    """Number of files that are not images and folders that are not classes."""
 
 
-class _Picture(NamedTuple):
-    part: str
+class _File(NamedTuple):
+    """A labelled image file; `path` is relative to `_Listing.images`."""
+
+    split: str
     class_name: str
     path: str
 
 
+class _Listing(NamedTuple):
+    """The image files of a folder or CSV file, in order."""
+
+    source: Path
+    images: Path
+    files: list[_File]
+    ignored: int = 0
+
+    def class_names(self, split: str | None = None) -> list[str]:
+        return sorted({file.class_name for file in self.files if split in (None, file.split)})
+
+    def as_test(self) -> _Listing:
+        """The test files or, without a test split, all files; all of them as test files."""
+        tested = [file for file in self.files if file.split == "test"] or self.files
+        return self._replace(files=[file._replace(split="test") for file in tested])
+
+
 def load_folder(path: str | Path) -> FolderBenchmark:
-    """Classes and items of a folder or CSV file; no image is opened.
+    """Read the classes and items of a folder or CSV file; no image is opened.
 
-    - `photos/<class>/<image>`: everything is in `train`; test on what a draw leaves over (`few_shot.held_out`).
-    - `photos/train/<class>/<image>`, with `test` and perhaps `val` beside `train`; without `test`, `val` is it.
-    - a CSV file with the columns path, label and perhaps split (train, val or test); paths are relative to the file.
+    Labels follow the sorted class names.
 
-    Labels follow the sorted class names. Class names that differ only in case, spaces or underscores are refused.
+    Parameters
+    ----------
+    path
+        One of three layouts:
+
+        - `photos/<class>/<image>`: all images are train items; evaluate on those that are not sampled
+          (`few_shot.held_out`).
+        - `photos/train/<class>/<image>`, with `test` and optionally `val` next to `train`. Without `test`, `val` is
+          used as the test split.
+        - a CSV file with the columns path, label and optionally split (train, val or test); paths are relative to the
+          file.
+
+    Raises
+    ------
+    InputError
+        If the layout is another one, there are fewer than two classes, or two class names differ only in case, spaces
+        or underscores.
     """
-    images, pictures, ignored = _find(Path(path))
-    return _benchmark(Path(path), images, pictures, ignored, _known_classes(pictures, Path(path)))
+    listing = _list_files(Path(path))
+    return _benchmark(listing, _train_classes(listing))
 
 
 def load_test_folder(path: str | Path, class_names: Sequence[str]) -> FolderBenchmark:
-    """The images of a folder or CSV file as `test` items of the given classes, for judging a trained prompt.
+    """Read the images of a folder or CSV file as test items of the given classes.
 
-    Layouts as in `load_folder`; of a split one only `test` is taken. A class may have no images here, but a class that
-    is not in `class_names` is an error.
+    Parameters
+    ----------
+    path
+        Layouts as in `load_folder`; if there is a test split, only its images are used.
+    class_names
+        Classes of a trained prompt, in label order. Not all of them need to have images.
+
+    Raises
+    ------
+    InputError
+        If a class is not in `class_names`.
     """
-    images, pictures, ignored = _find(Path(path))
-    label_of = {_key(name): label for label, name in enumerate(class_names)}
-    for name in sorted({picture.class_name for picture in pictures}):
-        if _key(name) not in label_of:
-            close = difflib.get_close_matches(name, class_names, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise InputError(
-                f"{path} has the class {name!r}, which is none of the {len(class_names)} classes of this prompt{hint} "
-                "Rename the folder, take it out, or give the class names that you want to test on"
-            )
-    if any(picture.part == "test" for picture in pictures):
-        pictures = [picture for picture in pictures if picture.part == "test"]
-    as_test = [picture._replace(part="test") for picture in pictures]
-    return _benchmark(Path(path), images, as_test, ignored, tuple(class_names))
+    listing = _list_files(Path(path))
+    unknown = _unknown_names(listing, class_names)
+    if unknown:
+        raise InputError(
+            f"{path} has the class {unknown[0]!r}, which is none of the {len(class_names)} classes of this prompt"
+            f"{_hint(unknown[0], class_names)} Rename the folder, remove it, or give the class names to test on"
+        )
+    return _benchmark(listing.as_test(), class_names)
 
 
-def _benchmark(
-    path: Path, images: Path, pictures: Iterable[_Picture], ignored: int, class_names: tuple[str, ...]
-) -> FolderBenchmark:
-    label_of = {_key(name): label for label, name in enumerate(class_names)}
-    parts: dict[str, list[Item]] = {"train": [], "val": [], "test": []}
-    for picture in pictures:
-        label = label_of[_key(picture.class_name)]
-        parts[picture.part].append(Item(picture.path, label, class_names[label]))
-    return FolderBenchmark(
-        name=path.resolve().stem,
-        images=images,
-        class_names=class_names,
-        train=tuple(parts["train"]),
-        val=tuple(parts["val"]),
-        test=tuple(parts["test"]),
-        ignored=ignored,
-    )
+def load_eval_folder(path: str | Path, known_names: Sequence[str]) -> FolderBenchmark:
+    """Read the images of a folder or CSV file as test items, for the evaluation of a trained prompt.
+
+    If all classes are known, the labels are those of `known_names`. If none is known, the folder is read as new classes
+    in sorted order. Names are compared as they appear in a prompt: case, spaces and underscores do not matter.
+
+    Parameters
+    ----------
+    path
+        Layouts as in `load_folder`; if there is a test split, only its images are used.
+    known_names
+        Class names that the prompt was trained on, in label order.
+
+    Returns
+    -------
+    FolderBenchmark
+        All items are in `test`; `class_names` are `known_names` or the new names.
+
+    Raises
+    ------
+    InputError
+        If some classes are known and others are not: a misspelt name would count as a new class.
+    """
+    listing = _list_files(Path(path))
+    names, unknown = listing.class_names(), _unknown_names(listing, known_names)
+    if not unknown:
+        return _benchmark(listing.as_test(), known_names)
+    if len(unknown) < len(names):
+        questions = {name: did_you_mean(name, known_names) for name in unknown}
+        listed = ", ".join(f"{name!r} ({asked})" if asked else repr(name) for name, asked in questions.items())
+        raise InputError(
+            f"{path}: {len(unknown)} of {len(names)} classes are unknown to this prompt: {listed}. Rename their folders "
+            "or labels to class names of the prompt, or keep only new classes to evaluate the prompt on those"
+        )
+    if not listing.class_names("train"):  # a CSV file of test images only
+        listing = listing._replace(files=[file._replace(split="train") for file in listing.files])
+    return _benchmark(listing.as_test(), _train_classes(listing))
 
 
-def _known_classes(pictures: Sequence[_Picture], path: Path) -> tuple[str, ...]:
-    """The class names of the train part, sorted; every other part may only use these."""
-    names = sorted({picture.class_name for picture in pictures if picture.part == "train"})
+def write_folder(benchmark: Benchmark, out: Path) -> None:
+    """Copy the train and test images of a benchmark to `out/{train,test}/<class>/<image>`, a layout of `load_folder`.
+
+    Raises
+    ------
+    InputError
+        If `out` exists and is not an empty folder.
+    """
+    out = out.absolute()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} already exists and is not an empty folder; choose another one")
+    with draft_folder(out) as draft:
+        for split, items in (("train", benchmark.train), ("test", benchmark.test)):
+            for item in items:
+                folder = draft / split / item.class_name.replace(" ", "_")
+                folder.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(benchmark.path(item), folder / Path(item.path).name)
+        publish(draft, out)
+
+
+# --- class names -----------------------------------------------------------------------------------------------------
+
+
+def _benchmark(listing: _Listing, class_names: Iterable[str]) -> FolderBenchmark:
+    names = tuple(class_names)
+    label_of = {_key(name): label for label, name in enumerate(names)}
+    items: dict[str, list[Item]] = {split: [] for split in SPLITS}
+    for file in listing.files:
+        label = label_of[_key(file.class_name)]
+        items[file.split].append(Item(file.path, label, names[label]))
+    train, val, test = (tuple(items[split]) for split in SPLITS)
+    name = listing.source.resolve().stem
+    return FolderBenchmark(name, listing.images, names, train, val, test, ignored=listing.ignored)
+
+
+def _train_classes(listing: _Listing) -> list[str]:
+    """The class names of the train split, sorted; the other splits may only use these."""
+    path, names = listing.source, listing.class_names("train")
     if not names:
         raise InputError(f"{path} has no training images: {_LAYOUTS.format(path)}")
     first_of: dict[str, str] = {}
@@ -103,94 +195,99 @@ def _known_classes(pictures: Sequence[_Picture], path: Path) -> tuple[str, ...]:
                 f"{path}: the classes {other!r} and {name!r} are the same words in a prompt; rename or merge them"
             )
     if len(names) < 2:
-        raise InputError(f"{path} has one class only, {names[0]!r}; telling classes apart needs at least two")
-    for name in sorted({picture.class_name for picture in pictures}):
-        if _key(name) not in first_of:
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else "."
-            raise InputError(f"{path}: the class {name!r} has no training images{hint}")
-    return tuple(names)
+        raise InputError(f"{path} has one class only, {names[0]!r}; a classifier needs at least two")
+    for name in _unknown_names(listing, names):
+        raise InputError(f"{path}: the class {name!r} has no training images{_hint(name, names)}")
+    return names
+
+
+def _unknown_names(listing: _Listing, known: Iterable[str]) -> list[str]:
+    keys = {_key(name) for name in known}
+    return [name for name in listing.class_names() if _key(name) not in keys]
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    question = did_you_mean(name, known)
+    return f"; {question}" if question else "."
 
 
 def _key(class_name: str) -> str:
-    """What of a class name reaches the prompt: `_` is a space there, and the tokenizer lower-cases."""
+    """A class name as the prompt sees it: `_` becomes a space, and the tokenizer lower-cases."""
     return " ".join(class_name.replace("_", " ").split()).casefold()
-
-
-def _find(path: Path) -> tuple[Path, list[_Picture], int]:
-    """The folder that the paths are relative to, the pictures in order, and how much was ignored."""
-    if path.is_file():
-        if path.suffix.lower() != ".csv":
-            raise InputError(
-                f"{path} is a file, but neither a folder of images nor a .csv file; {_LAYOUTS.format(path.parent)}"
-            )
-        return _read_csv(path)
-    if not path.is_dir():
-        raise InputError(f"no such folder or CSV file: {path}")
-    try:
-        return path, *_read_folder(path)
-    except PermissionError as error:
-        raise InputError(f"cannot read {error.filename}: permission denied") from None
 
 
 # --- folders ---------------------------------------------------------------------------------------------------------
 
 
-def _read_folder(path: Path) -> tuple[list[_Picture], int]:
-    folders, files = _entries(path)
+def _list_files(path: Path) -> _Listing:
+    if path.is_file():
+        if path.suffix.lower() != ".csv":
+            raise InputError(f"{path} is neither a folder of images nor a .csv file; {_LAYOUTS.format(path.parent)}")
+        return _read_csv(path)
+    if not path.is_dir():
+        raise InputError(f"no such folder or CSV file: {path}")
+    try:
+        return _read_folder(path)
+    except PermissionError as error:
+        raise InputError(f"cannot read {error.filename}: permission denied") from None
+
+
+def _read_folder(path: Path) -> _Listing:
+    folders, other = _entries(path)
     if not folders:
-        found = f"found {_count(len(files), 'file')} and no folders" if files else "it is empty"
+        found = f"found {_count(len(other), 'file')} and no folders" if other else "it is empty"
         raise InputError(f"no images under {path}: {_LAYOUTS.format(path)}; {found}")
-    if not any(name.lower() == "train" and _entries(path / name)[0] for name in folders):
-        pictures, ignored = _read_classes(path, "", "train")
-        return pictures, ignored + len(files)
-
-    part_of = {name: _PARTS.get(name.lower()) for name in folders}
-    strange = [name for name, part in part_of.items() if part is None]
-    if strange:
-        raise InputError(
-            f"{path} has train/ and beside it {', '.join(strange)}; expected only train, val and test folders there"
-        )
-    if "test" not in part_of.values():  # what is called validation is the only part kept for judging
-        part_of = {name: "test" if part == "val" else part for name, part in part_of.items()}
-    if len(set(part_of.values())) < len(part_of):
-        raise InputError(
-            f"{path} has several folders for one part: {', '.join(folders)}; expected train, val and test once each"
-        )
-    pictures, ignored = [], len(files)
-    for name, part in part_of.items():
-        some, more = _read_classes(path, f"{name}/", str(part))
-        pictures += some
+    files: list[_File] = []
+    ignored = len(other)
+    has_splits = any(name.lower() == "train" and _entries(path / name)[0] for name in folders)
+    for prefix, split in _split_folders(path, folders) if has_splits else [("", "train")]:
+        some, more = _read_classes(path, prefix, split)
+        files += some
         ignored += more
-    return pictures, ignored
+    return _Listing(path, path, files, ignored)
 
 
-def _read_classes(base: Path, prefix: str, part: str) -> tuple[list[_Picture], int]:
-    """`base/prefix<class>/<image>`."""
-    pictures: list[_Picture] = []
+def _split_folders(path: Path, folders: list[str]) -> list[tuple[str, str]]:
+    """(`<folder>/`, split) of each folder next to train."""
+    split_of = {name: _SPLIT_NAMES.get(name.lower(), "") for name in folders}
+    others = [name for name, split in split_of.items() if not split]
+    if others:
+        raise InputError(f"{path} has train/ and also {', '.join(others)}; expected only train, val and test folders")
+    if "test" not in split_of.values():  # val is then the only split to evaluate on
+        split_of = {name: "test" if split == "val" else split for name, split in split_of.items()}
+    if len(set(split_of.values())) < len(split_of):
+        raise InputError(
+            f"{path} has several folders for one split: {', '.join(folders)}; expected train, val and test once each"
+        )
+    return [(f"{name}/", split) for name, split in split_of.items()]
+
+
+def _read_classes(base: Path, prefix: str, split: str) -> tuple[list[_File], int]:
+    """The images `base/prefix<class>/<image>`, and the number of ignored entries."""
+    found: list[_File] = []
     empty: list[str] = []
     classes, files = _entries(base / prefix)
     ignored = len(files) if prefix else 0
     for name in classes:
         if not _key(name):
-            raise InputError(f"the class folder {str(base / prefix / name)!r} has an empty name; give it a word")
+            raise InputError(f"the class folder {str(base / prefix / name)!r} has an empty name; rename it")
         inner, files = _entries(base / prefix / name)
         images = [file for file in files if Path(file).suffix.lower() in IMAGE_SUFFIXES]
         ignored += len(files) - len(images) + len(inner)
         if not images:
             empty.append(f"{name} (holds {_count(len(inner), 'folder')} and {_count(len(files), 'other file')})")
-        pictures += [_Picture(part, name, f"{prefix}{name}/{image}") for image in images]
+        found += [_File(split, name, f"{prefix}{name}/{image}") for image in images]
     if empty:
         where = base / prefix
         raise InputError(
-            f"no images in {_count(len(empty), 'class folder')} of {where}: {_few(empty)}. "
+            f"no images in {_count(len(empty), 'class folder')} of {where}: {first_few(empty)}. "
             f"Expected {where}/<class>/<image> with images ending in {', '.join(sorted(IMAGE_SUFFIXES))}"
         )
-    return pictures, ignored
+    return found, ignored
 
 
 def _entries(folder: Path) -> tuple[list[str], list[str]]:
-    """Names of the folders and of the files in `folder`, sorted; hidden ones and macOS's archive folder left out."""
+    """Sorted names of the folders and of the files in `folder`, without hidden ones and macOS's archive folder."""
     folders: list[str] = []
     files: list[str] = []
     with os.scandir(folder) as entries:
@@ -204,47 +301,43 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+# --- CSV files -------------------------------------------------------------------------------------------------------
 
 
-# --- CSV -------------------------------------------------------------------------------------------------------------
-
-
-def _read_csv(path: Path) -> tuple[Path, list[_Picture], int]:
+def _read_csv(path: Path) -> _Listing:
     folder = path.parent
-    found: list[tuple[str, str, Path]] = []  # part, class name, file
+    found: list[tuple[str, str, Path]] = []  # split, class name, file
     line_of: dict[Path, int] = {}
     missing: list[str] = []
     for line, name, label, split in _csv_rows(path):
         if not name or not _key(label):
             raise InputError(f"{path}, line {line}: the {'label' if name else 'path'} is empty")
-        if split.lower() not in _PARTS:
+        if split.lower() not in _SPLIT_NAMES:
             raise InputError(f"{path}, line {line}: the split is {split!r}; expected train, val or test")
         image = Path(os.path.normpath(folder / name))
         if line_of.setdefault(image, line) != line:
             raise InputError(f"{path}: lines {line_of[image]} and {line} name the same image {name}")
         if not image.is_file():
             missing.append(f"{name} (line {line})")
-        found.append((_PARTS[split.lower()], label, image))
+        found.append((_SPLIT_NAMES[split.lower()], label, image))
     if missing:
         raise InputError(
-            f"{path} names {_count(len(missing), 'file')} that cannot be found: {_few(missing)}. "
+            f"{path} names {_count(len(missing), 'file')} that cannot be found: {first_few(missing)}. "
             f"Paths are relative to {folder.resolve()}"
         )
     if not found:
-        raise InputError(f"{path} names no images: expected a line path,label for each below its first line")
+        raise InputError(f"{path} names no images: expected one line path,label per image below the first line")
     images = _common_folder(path, [image for _, _, image in found])
-    tested = any(part == "test" for part, _, _ in found)
-    pictures = [
-        _Picture(part if tested or part != "val" else "test", label, Path(os.path.relpath(image, images)).as_posix())
-        for part, label, image in found
+    has_test = any(split == "test" for split, _, _ in found)
+    files = [
+        _File(split if has_test or split != "val" else "test", label, Path(os.path.relpath(image, images)).as_posix())
+        for split, label, image in found
     ]
-    return images, pictures, 0
+    return _Listing(path, images, files)
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, str, str, str]]:
-    """Line number, path, label and split ("train" where not given) of every line that is not blank."""
+    """Line number, path, label and split ("train" if not given) of every line that is not blank."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
         header = lines[0] if lines else ""
@@ -255,7 +348,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, str, str, str]]:
     columns = [name.strip().lower() for name in rows[0]] if rows else []
     if "path" not in columns or "label" not in columns:
         raise InputError(
-            f"{path} needs a first line with the columns path and label (and may have split); it is {header!r}"
+            f"the first line of {path} must name the columns path and label (split is optional); it is {header!r}"
         )
     for line, values in enumerate(rows[1:], start=2):
         if any(value.strip() for value in values):
@@ -264,10 +357,10 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, str, str, str]]:
 
 
 def _common_folder(path: Path, images: list[Path]) -> Path:
-    """The CSV file's own folder if every image is below it, else the deepest folder that holds all images."""
+    """The folder of the CSV file if it contains every image, else the deepest folder that does."""
     own = os.path.abspath(path.parent)
     try:
         common = os.path.commonpath([os.path.abspath(image.parent) for image in images])
         return path.parent if os.path.commonpath([common, own]) == own else Path(common)
-    except ValueError:  # only where there are drives
-        raise InputError(f"{path} names images on different drives; bring them below one folder") from None
+    except ValueError:  # Windows only
+        raise InputError(f"{path} names images on different drives; move them below one folder") from None

@@ -1,20 +1,21 @@
-"""Portable manifests: which images a run was given, as JSON with relative paths, labels and content hashes.
+"""Manifests: the images of a run as a portable JSON file of relative paths, labels and content hashes.
 
-A manifest names no folder of the machine it was made on. Given back to a run elsewhere, it stands in for the few-shot
-draw, and the hashes show that the pictures are the same.
+A manifest does not depend on the machine it was written on. Passed to a run elsewhere, it replaces the few-shot
+sampling, and the hashes verify that the images are the same.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slimprompt.data.benchmark import Benchmark, Item
-from slimprompt.data.splits import PARTS, leaves_root
-from slimprompt.errors import InputError
+from slimprompt.data.benchmark import SPLITS, Benchmark, Item
+from slimprompt.data.splits import leaves_root
+from slimprompt.errors import InputError, first_few
 from slimprompt.images.files import file_sha256
 from slimprompt.storage import write_file
 
@@ -22,7 +23,7 @@ FORMAT = "slimprompt manifest 1"
 
 
 class ManifestItem(NamedTuple):
-    """One image: path relative to the benchmark's images folder, label, and sha256 of the file (None: not hashed)."""
+    """One image: path relative to the image folder, label, and sha256 of the file (None: not hashed)."""
 
     path: str
     label: int
@@ -31,7 +32,19 @@ class ManifestItem(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """The items of a draw; `class_names[label]`. `shots` and `seed` say how it was drawn, if it was."""
+    """The items of a few-shot sample, or of a whole benchmark.
+
+    Attributes
+    ----------
+    benchmark
+        Name of the benchmark.
+    class_names
+        `class_names[label]`.
+    train, val, test
+        Items of each split; the manifest of a few-shot sample has no test items.
+    shots, seed
+        Arguments of `few_shot`, if the items were sampled.
+    """
 
     benchmark: str
     class_names: tuple[str, ...]
@@ -43,26 +56,29 @@ class Manifest:
 
 
 def make_manifest(
-    draw: Benchmark, *, shots: int | None = None, seed: int | None = None, test: bool = False, hashes: bool = True
+    sample: Benchmark, *, shots: int | None = None, seed: int | None = None, hashes: bool = True
 ) -> Manifest:
-    """The manifest of a draw's train and val items, and with `test` of its test items too.
+    """Create the manifest of a few-shot sample.
 
-    Without `hashes` no picture needs to be there.
+    Parameters
+    ----------
+    sample
+        Benchmark whose train and val items are listed.
+    shots, seed
+        Stored in the manifest.
+    hashes
+        Hash the image files. Without hashes, the files need not exist.
     """
 
     def hashed(items: tuple[Item, ...]) -> tuple[ManifestItem, ...]:
-        if not hashes:
-            return tuple(ManifestItem(item.path, item.label, None) for item in items)
-        with ThreadPoolExecutor() as pool:
-            digests = pool.map(lambda item: file_sha256(draw.path(item)), items)
-            return tuple(ManifestItem(item.path, item.label, next(digests)) for item in items)
+        digests = _hashes([sample.path(item) for item in items]) if hashes else [None] * len(items)
+        return tuple(ManifestItem(item.path, item.label, sha) for item, sha in zip(items, digests, strict=True))
 
-    tested = hashed(draw.test) if test else ()
-    return Manifest(draw.name, draw.class_names, hashed(draw.train), hashed(draw.val), tested, shots=shots, seed=seed)
+    return Manifest(sample.name, sample.class_names, hashed(sample.train), hashed(sample.val), shots=shots, seed=seed)
 
 
 def write_manifest(manifest: Manifest, path: str | Path) -> None:
-    """Write as JSON, one image per line; the file is there whole or not at all."""
+    """Write a manifest atomically as JSON, one image per line."""
     head = {
         "format": FORMAT,
         "benchmark": manifest.benchmark,
@@ -71,14 +87,14 @@ def write_manifest(manifest: Manifest, path: str | Path) -> None:
         "class_names": manifest.class_names,
     }
     lines = [f'"{name}": {json.dumps(value, ensure_ascii=False)}' for name, value in head.items()]
-    for part in PARTS:
-        entries = ",\n".join(json.dumps(item._asdict(), ensure_ascii=False) for item in getattr(manifest, part))
-        lines.append(f'"{part}": [\n{entries}\n]' if entries else f'"{part}": []')
+    for split in SPLITS:
+        entries = ",\n".join(json.dumps(item._asdict(), ensure_ascii=False) for item in getattr(manifest, split))
+        lines.append(f'"{split}": [\n{entries}\n]' if entries else f'"{split}": []')
     write_file(Path(path), "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def read_manifest(path: str | Path) -> Manifest:
-    """A manifest file; anything that is not one is an `InputError`."""
+    """Read a manifest file; a file that is not a valid manifest raises an `InputError`."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -87,7 +103,7 @@ def read_manifest(path: str | Path) -> Manifest:
         raise InputError(f'{path} is not a manifest: expected JSON with "format": "{FORMAT}"')
     try:
         class_names = tuple(str(name) for name in data["class_names"])
-        train, val, test = (tuple(_item(entry, class_names) for entry in data[part]) for part in PARTS)
+        train, val, test = (tuple(_item(entry, class_names) for entry in data[split]) for split in SPLITS)
         return Manifest(str(data["benchmark"]), class_names, train, val, test, shots=data["shots"], seed=data["seed"])
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path} is a damaged manifest: {error!r}") from None
@@ -105,50 +121,64 @@ def _item(entry: Any, class_names: tuple[str, ...]) -> ManifestItem:
 
 
 def apply_manifest(manifest: Manifest, benchmark: Benchmark, *, verify: bool = True) -> Benchmark:
-    """The benchmark with the manifest's items as train and val, in the manifest's order, instead of a draw of its own.
+    """Replace the train and val items of a benchmark by those of a manifest, in the order of the manifest.
 
-    Both must have the same classes in the same order, and no image to train on may be one to test on. With `verify`
-    every hashed picture must be there with the same content.
+    Parameters
+    ----------
+    manifest
+        The items to train on.
+    benchmark
+        Benchmark with the same class names in the same order.
+    verify
+        Check that every hashed image exists with the same content.
+
+    Raises
+    ------
+    InputError
+        If the classes differ, an item of the manifest is a test item of the benchmark, or the verification fails.
     """
     if manifest.class_names != benchmark.class_names:
         raise InputError(
-            f"the manifest is for {manifest.benchmark} with {_classes(manifest.class_names)}, but the data are "
+            f"the manifest is for {manifest.benchmark} with {_classes(manifest.class_names)}, but the dataset is "
             f"{benchmark.name} with {_classes(benchmark.class_names)}"
         )
     tested = {item.path for item in benchmark.test}
     leaked = [item.path for item in (*manifest.train, *manifest.val) if item.path in tested]
     if leaked:
         raise InputError(
-            f"{len(leaked)} images of the manifest are in the test part of {benchmark.name}, e.g. {leaked[0]}; "
-            "it was made with another split"
+            f"{len(leaked)} images of the manifest are in the test split of {benchmark.name}, e.g. {leaked[0]}; "
+            "the manifest was made with another split"
         )
     if verify:
         verify_manifest(manifest, benchmark.images)
 
-    def items(part: tuple[ManifestItem, ...]) -> tuple[Item, ...]:
-        return tuple(Item(item.path, item.label, manifest.class_names[item.label]) for item in part)
+    def items(listed: tuple[ManifestItem, ...]) -> tuple[Item, ...]:
+        return tuple(Item(item.path, item.label, manifest.class_names[item.label]) for item in listed)
 
     return replace(benchmark, train=items(manifest.train), val=items(manifest.val))
 
 
 def verify_manifest(manifest: Manifest, images: Path) -> None:
-    """Every hashed picture is below `images` with the content that the manifest says; else an `InputError`."""
-    items = [item for part in PARTS for item in getattr(manifest, part) if item.sha256 is not None]
+    """Raise an `InputError` unless every hashed image exists in the folder `images` with the same content."""
+    items = [item for split in SPLITS for item in getattr(manifest, split) if item.sha256 is not None]
     missing = [item.path for item in items if not (images / item.path).is_file()]
     if missing:
         raise InputError(
-            f"{len(missing)} of {len(items)} images of the manifest are not in {images}: {', '.join(missing[:3])}"
-            f"{', …' if len(missing) > 3 else ''}"
+            f"{len(missing)} of {len(items)} images of the manifest are not in {images}: {first_few(missing)}"
         )
-    with ThreadPoolExecutor() as pool:
-        digests = pool.map(lambda item: file_sha256(images / item.path), items)
-        changed = [item.path for item, digest in zip(items, digests, strict=True) if digest != item.sha256]
+    digests = _hashes([images / item.path for item in items])
+    changed = [item.path for item, digest in zip(items, digests, strict=True) if digest != item.sha256]
     if changed:
         raise InputError(
-            f"{len(changed)} of {len(items)} images in {images} are not the ones of the manifest: "
-            f"{', '.join(changed[:3])}{', …' if len(changed) > 3 else ''} (resized or compressed again?)"
+            f"{len(changed)} of {len(items)} images in {images} differ from those of the manifest: "
+            f"{first_few(changed)} (resized or compressed again?)"
         )
+
+
+def _hashes(paths: Sequence[Path]) -> list[str]:
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(file_sha256, paths))
 
 
 def _classes(names: tuple[str, ...]) -> str:
-    return f"{len(names)} classes ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
+    return f"{len(names)} classes ({first_few(names)})"

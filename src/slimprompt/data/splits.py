@@ -1,7 +1,7 @@
-"""From annotation files to train, val and test items. No picture is opened here.
+"""Readers of annotation files: from the files of a benchmark to its train, val and test items. No image is opened.
 
-Each function below makes a `Source`: one way to find the split of a benchmark, with the files that it needs. A row of
-the catalogue names its sources in order of preference: the published split first, the stated fallback after it.
+Each function of the first section returns a `Source`, one way to obtain the split of a benchmark. A row of the table in
+`slimprompt.data.benchmarks` lists its sources in order of preference: the published split first, then a fallback.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slimprompt.data.benchmark import Item
+from slimprompt.data.benchmark import SPLITS, Item
 from slimprompt.errors import InputError
 from slimprompt.images.files import IMAGE_SUFFIXES
 from slimprompt.seeds import stream_seed
 
-PARTS = ("train", "val", "test")
 
-
-class Split(NamedTuple):
-    """`class_names[label]`, and the items of the three parts in the order of the annotation."""
+class Annotations(NamedTuple):
+    """`class_names[label]`, and the items of each split in the order of the annotation files."""
 
     class_names: tuple[str, ...]
     train: tuple[Item, ...]
@@ -33,35 +31,33 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """One way to find the split of a benchmark."""
+    """One way to obtain the split of a benchmark."""
 
     kind: str
-    """What it is, in a few words for people."""
+    """Short description for messages."""
     needs: tuple[str, ...]
-    """Files and folders, relative to the benchmark's folder; the source is there when all of them are."""
-    reader: Callable[[Path], Split]
-    """From the benchmark's folder to the split."""
-    drawn_here: bool = False
-    """Whether items are dealt to the parts by our own random stream, so that the split is not the published one."""
+    """Required files and folders, relative to the benchmark's folder."""
+    reader: Callable[[Path], Annotations]
+    """Reads the annotations from the benchmark's folder."""
+    own_split: bool = False
+    """Whether items are assigned to splits by our own random stream, so that the split is not the published one."""
 
     def missing(self, folder: Path) -> list[str]:
-        """Which of the needed files are not in `folder`."""
+        """Required files and folders that are not in `folder`."""
         return [name for name in self.needs if not (folder / name).exists()]
 
-    def read(self, folder: Path) -> Split:
-        """The split; damaged annotation files are an `InputError`."""
+    def read(self, folder: Path) -> Annotations:
+        """Read the annotations; damaged files raise an `InputError`."""
         try:
             return self.reader(folder)
         except InputError:
             raise
-        except Exception as error:  # bad lines, and whatever scipy makes of a damaged .mat file
+        except Exception as error:  # malformed lines, and whatever scipy raises for a damaged .mat file
             needs = ", ".join(self.needs)
-            raise InputError(
-                f"cannot read {needs} in {folder}: {error!r}; are they damaged? Fetch them again"
-            ) from None
+            raise InputError(f"cannot read {needs} in {folder}: {error!r}; if damaged, download them again") from None
 
 
-# --- the sources -----------------------------------------------------------------------------------------------------
+# --- sources ---------------------------------------------------------------------------------------------------------
 
 
 def split_file(name: str) -> Source:
@@ -70,46 +66,56 @@ def split_file(name: str) -> Source:
 
 
 def variant_lists() -> Source:
-    """FGVC Aircraft: `images_variant_{train,val,test}.txt` with lines `id variant`; labels as in variants.txt."""
+    """FGVC Aircraft: `images_variant_{train,val,test}.txt` with lines `id variant`; labels follow `variants.txt`."""
 
-    def read(folder: Path) -> Split:
+    def read(folder: Path) -> Annotations:
         names = tuple(_lines(folder / "variants.txt"))
         label_of = {name: label for label, name in enumerate(names)}
-        parts = []
-        for part in PARTS:
+        splits = []
+        for split in SPLITS:
             items = []
-            for line in _lines(folder / f"images_variant_{part}.txt"):
+            for line in _lines(folder / f"images_variant_{split}.txt"):
                 image, _, name = line.partition(" ")
                 if name not in label_of:
-                    raise InputError(f"{folder}/images_variant_{part}.txt names {name!r}, which is not in variants.txt")
+                    raise InputError(f"{folder}/images_variant_{split}.txt has {name!r}, which is not in variants.txt")
                 items.append(_item(folder, f"{image}.jpg", label_of[name], name))
-            parts.append(tuple(items))
-        return Split(names, *parts)
+            splits.append(tuple(items))
+        return Annotations(names, *splits)
 
-    files = tuple(f"images_variant_{part}.txt" for part in PARTS)
+    files = tuple(f"images_variant_{split}.txt" for split in SPLITS)
     return Source("official lists", ("variants.txt", *files), read)
 
 
 def class_folders(images: str, *, ignored: Iterable[str] = (), renamed: Mapping[str, str] | None = None) -> Source:
-    """`images/<class>/<picture>`, each class dealt 50 % train, 20 % val, 30 % test."""
+    """`images/<class>/<image>`, each class divided at random into 50 % train, 20 % val and 30 % test.
+
+    Parameters
+    ----------
+    images
+        Folder of the class folders, relative to the benchmark's folder.
+    ignored
+        Folders that are not classes.
+    renamed
+        Folder name → class name, where they differ.
+    """
     left_out, new_names = frozenset(ignored), dict(renamed or {})
 
-    def read(folder: Path) -> Split:
+    def read(folder: Path) -> Annotations:
         base = folder / images
         classes = sorted(entry.name for entry in base.iterdir() if entry.is_dir() and not entry.name.startswith("."))
         items = []
         for label, name in enumerate(name for name in classes if name not in left_out):
-            pictures = sorted(entry.name for entry in (base / name).iterdir() if _is_picture(entry))
-            items += [Item(f"{name}/{picture}", label, new_names.get(name, name)) for picture in pictures]
-        return _dealt(items, folder)
+            files = sorted(entry.name for entry in (base / name).iterdir() if _is_image(entry))
+            items += [Item(f"{name}/{file}", label, new_names.get(name, name)) for file in files]
+        return _split_50_20_30(items, folder)
 
-    return Source("own 50/20/30 split of the class folders", (images,), read, drawn_here=True)
+    return Source("own 50/20/30 split of the class folders", (images,), read, own_split=True)
 
 
 def flower_labels() -> Source:
-    """Oxford Flowers: `imagelabels.mat` gives image n its label from 1; 50 % train, 20 % val, 30 % test per class."""
+    """Oxford Flowers: `imagelabels.mat` holds the 1-based label of each image; split 50/20/30 per class."""
 
-    def read(folder: Path) -> Split:
+    def read(folder: Path) -> Annotations:
         from scipy.io import loadmat
 
         labels = loadmat(folder / "imagelabels.mat")["labels"].ravel().tolist()
@@ -118,13 +124,13 @@ def flower_labels() -> Source:
             Item(f"image_{number:05d}.jpg", int(label) - 1, names[str(label)])
             for number, label in enumerate(labels, start=1)
         ]
-        return _dealt(items, folder)
+        return _split_50_20_30(items, folder)
 
-    return Source("own 50/20/30 split", ("imagelabels.mat", "cat_to_name.json"), read, drawn_here=True)
+    return Source("own 50/20/30 split", ("imagelabels.mat", "cat_to_name.json"), read, own_split=True)
 
 
 def pet_lists() -> Source:
-    """Oxford Pets: `annotations/{trainval,test}.txt` with lines `Breed_7 label …`; trainval is dealt 80 % / 20 %."""
+    """Oxford Pets: `annotations/{trainval,test}.txt` with lines `Breed_7 label …`; trainval is split 80/20."""
 
     def read_list(path: Path) -> list[Item]:
         items = []
@@ -133,18 +139,18 @@ def pet_lists() -> Source:
             items.append(_item(path, f"{image}.jpg", int(label) - 1, image.rpartition("_")[0].lower()))
         return items
 
-    def read(folder: Path) -> Split:
+    def read(folder: Path) -> Annotations:
         test = read_list(folder / "annotations" / "test.txt")
-        return _train_and_val(read_list(folder / "annotations" / "trainval.txt"), test, folder)
+        return _split_80_20(read_list(folder / "annotations" / "trainval.txt"), test, folder)
 
     needs = ("annotations/trainval.txt", "annotations/test.txt")
-    return Source("official test list, own 80/20 split of trainval", needs, read, drawn_here=True)
+    return Source("official test list, own 80/20 split of trainval", needs, read, own_split=True)
 
 
 def action_lists() -> Source:
-    """UCF101: list 1 of the official three; `ApplyLipstick/v_x.avi` becomes `Apply_Lipstick/v_x.jpg`."""
+    """UCF101: the first of the three official lists; `ApplyLipstick/v_x.avi` becomes `Apply_Lipstick/v_x.jpg`."""
 
-    def read(folder: Path) -> Split:
+    def read(folder: Path) -> Annotations:
         lists = folder / "ucfTrainTestlist"
         label_of = {}
         for line in _lines(lists / "classInd.txt"):
@@ -156,16 +162,16 @@ def action_lists() -> Source:
             for line in _lines(lists / name):
                 action, _, video = line.split()[0].partition("/")
                 if action not in label_of:
-                    raise InputError(f"{lists / name} names {action!r}, which is not in classInd.txt")
+                    raise InputError(f"{lists / name} has {action!r}, which is not in classInd.txt")
                 class_name = underscored(action)
                 frame = f"{class_name}/{video.removesuffix('.avi')}.jpg"
                 items.append(_item(lists / name, frame, label_of[action], class_name))
             return items
 
-        return _train_and_val(read_list("trainlist01.txt"), read_list("testlist01.txt"), folder)
+        return _split_80_20(read_list("trainlist01.txt"), read_list("testlist01.txt"), folder)
 
     needs = tuple(f"ucfTrainTestlist/{name}.txt" for name in ("classInd", "trainlist01", "testlist01"))
-    return Source("official test list, own 80/20 split of the train list", needs, read, drawn_here=True)
+    return Source("official test list, own 80/20 split of the train list", needs, read, own_split=True)
 
 
 def underscored(camel_case: str) -> str:
@@ -173,52 +179,53 @@ def underscored(camel_case: str) -> str:
     return "_".join(re.findall("[A-Z][^A-Z]*", camel_case))
 
 
-# --- reading a split file --------------------------------------------------------------------------------------------
+# --- split files -----------------------------------------------------------------------------------------------------
 
 
-def read_split_file(path: Path) -> Split:
-    """A split file in CoOp's format; anything else in it is an `InputError` that names the entry."""
+def read_split_file(path: Path) -> Annotations:
+    """Read a split file in CoOp's format.
+
+    Raises
+    ------
+    InputError
+        If the file has another format; the message names the first bad entry.
+    """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read the split file {path}: {error}; fetch it again") from None
-    if not isinstance(data, dict) or not all(isinstance(data.get(part), list) for part in PARTS):
+        raise InputError(f"cannot read the split file {path}: {error}; download it again") from None
+    if not isinstance(data, dict) or not all(isinstance(data.get(split), list) for split in SPLITS):
         raise InputError(
             f'{path} is not a split file: expected {{"train": [[path, label, class name], …], "val": …, "test": …}}'
         )
     name_of: dict[int, str] = {}
-    parts = [tuple(_entries(data[part], name_of, f"{path}, {part}")) for part in PARTS]
-    if sorted(name_of) != list(range(len(name_of))):
-        raise InputError(
-            f"{path}: labels must be 0 to {len(name_of) - 1} without a gap, got {min(name_of)} to {max(name_of)}"
-        )
-    return Split(tuple(name_of[label] for label in range(len(name_of))), *parts)
+    splits = [tuple(_entries(data[split], name_of, f"{path}, {split}")) for split in SPLITS]
+    return Annotations(_class_names(name_of, path), *splits)
 
 
 def _entries(entries: list[Any], name_of: dict[int, str], where: str) -> list[Item]:
+    """The items of one split; adds the class names found to `name_of`."""
     items = []
     for number, entry in enumerate(entries):
         if not (isinstance(entry, list) and [type(field) for field in entry] == [str, int, str]):
             raise InputError(f"{where}[{number}]: expected [path, label, class name], got {entry!r:.80}")
         path, label, name = entry
-        if leaves_root(path):
-            raise InputError(f"{where}[{number}]: the path {path!r} leaves the images folder and is refused")
         if label not in name_of:
             if label < 0 or not name.strip():
                 raise InputError(
-                    f"{where}[{number}]: a label is 0 or above and a class name not empty, got {entry!r:.80}"
+                    f"{where}[{number}]: expected a label ≥ 0 and a class name that is not empty, got {entry!r:.80}"
                 )
             name_of[label] = name
         elif name_of[label] != name:
             raise InputError(f"{where}[{number}]: label {label} is both {name_of[label]!r} and {name!r}")
-        items.append(Item(path, label, name_of[label]))
+        items.append(_item(f"{where}[{number}]", path, label, name))
     return items
 
 
 def leaves_root(path: str) -> bool:
-    r"""Whether a relative path of a split could lead out of its folder: absolute, with `..`, a drive, or a backslash.
+    r"""Whether a relative path could lead out of its folder: absolute, or with `..`, a drive or a backslash.
 
-    The text alone decides: data roots are often made of links, and those are the user's own.
+    Only the text is examined: symbolic links inside a data root are common and belong to the user.
 
     >>> [leaves_root(path) for path in ("cat/1.jpg", "a..b.jpg", "../1.jpg", "/etc/passwd", "a/../../b.jpg", "C:\\1")]
     [False, False, True, True, True, True]
@@ -228,67 +235,71 @@ def leaves_root(path: str) -> bool:
     return ".." in path and ".." in path.split("/")
 
 
-# --- dealing items to the parts --------------------------------------------------------------------------------------
+# --- random splits ---------------------------------------------------------------------------------------------------
 
 
-def _own_stream(folder: Path) -> random.Random:
-    # A stream of its own, with no seed of a run in it: the split belongs to the benchmark, and the few-shot draw of a
-    # seed is the same whether or not a split had to be dealt before it.
-    return random.Random(stream_seed(0, "split", folder.name))
-
-
-def _by_label(items: Iterable[Item]) -> dict[int, list[Item]]:
-    groups: dict[int, list[Item]] = {}
-    for item in items:
-        groups.setdefault(item.label, []).append(item)
-    return groups
-
-
-def _dealt(items: list[Item], folder: Path) -> Split:
-    """50 % train, 20 % val, 30 % test of every class."""
-    stream = _own_stream(folder)
-    parts: tuple[list[Item], ...] = ([], [], [])
-    for group in _by_label(items).values():
-        stream.shuffle(group)
+def _split_50_20_30(items: list[Item], folder: Path) -> Annotations:
+    """Divide every class into 50 % train, 20 % val and 30 % test."""
+    splits: tuple[list[Item], ...] = ([], [], [])
+    for group in _shuffled_classes(items, folder):
         n_train, n_val = round(len(group) * 0.5), round(len(group) * 0.2)
-        dealt = (group[:n_train], group[n_train : n_train + n_val], group[n_train + n_val :])
-        if not all(dealt):
+        shares = (group[:n_train], group[n_train : n_train + n_val], group[n_train + n_val :])
+        if not all(shares):
             raise InputError(
-                f"class {group[0].class_name!r} in {folder} has {len(group)} pictures, too few for 50 % train, 20 % "
-                "val and 30 % test; is the benchmark only half downloaded?"
+                f"class {group[0].class_name!r} in {folder} has {len(group)} images, too few for 50 % train, 20 % val "
+                "and 30 % test; is the download complete?"
             )
-        for part, some in zip(parts, dealt, strict=True):
-            part.extend(some)
-    return Split(_names(items, folder), *(tuple(part) for part in parts))
+        for split, share in zip(splits, shares, strict=True):
+            split.extend(share)
+    return Annotations(_item_classes(items, folder), *(tuple(split) for split in splits))
 
 
-def _train_and_val(trainval: list[Item], test: list[Item], folder: Path) -> Split:
-    """80 % train and 20 % val of every class; test as it is."""
-    stream = _own_stream(folder)
+def _split_80_20(trainval: list[Item], test: list[Item], folder: Path) -> Annotations:
+    """Divide every class of `trainval` into 80 % train and 20 % val; `test` is given."""
     train: list[Item] = []
     val: list[Item] = []
-    for group in _by_label(trainval).values():
-        stream.shuffle(group)
+    for group in _shuffled_classes(trainval, folder):
         n_val = round(len(group) * 0.2)
         val += group[:n_val]
         train += group[n_val:]
-    return Split(_names([*trainval, *test], folder), tuple(train), tuple(val), tuple(test))
+    return Annotations(_item_classes([*trainval, *test], folder), tuple(train), tuple(val), tuple(test))
 
 
-def _names(items: Iterable[Item], folder: Path) -> tuple[str, ...]:
-    name_of = {item.label: item.class_name for item in items}
+def _shuffled_classes(items: Iterable[Item], folder: Path) -> list[list[Item]]:
+    """The items of each class in random order, classes in order of first appearance."""
+    # The stream depends on the benchmark only, not on the seed of a run: the split belongs to the benchmark.
+    stream = random.Random(stream_seed(0, "split", folder.name))
+    groups: dict[int, list[Item]] = {}
+    for item in items:
+        groups.setdefault(item.label, []).append(item)
+    for group in groups.values():
+        stream.shuffle(group)
+    return list(groups.values())
+
+
+# --- helpers ---------------------------------------------------------------------------------------------------------
+
+
+def _item_classes(items: Iterable[Item], folder: Path) -> tuple[str, ...]:
+    return _class_names({item.label: item.class_name for item in items}, folder)
+
+
+def _class_names(name_of: dict[int, str], where: Path) -> tuple[str, ...]:
     if sorted(name_of) != list(range(len(name_of))):
-        raise InputError(f"the labels in {folder} are not 0 to {len(name_of) - 1} without a gap; fetch its files again")
+        raise InputError(
+            f"{where}: labels must be 0 to {len(name_of) - 1} without a gap, got {min(name_of)} to {max(name_of)}; "
+            "download the annotation files again"
+        )
     return tuple(name_of[label] for label in range(len(name_of)))
 
 
-def _item(where: Path, path: str, label: int, name: str) -> Item:
+def _item(where: object, path: str, label: int, name: str) -> Item:
     if leaves_root(path):
         raise InputError(f"{where}: the path {path!r} leaves the images folder and is refused")
     return Item(path, label, name)
 
 
-def _is_picture(path: Path) -> bool:
+def _is_image(path: Path) -> bool:
     return path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
 
 

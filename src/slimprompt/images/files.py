@@ -1,4 +1,4 @@
-"""Opening a picture: any common mode and orientation in, upright RGB out, or one clear error that names the file."""
+"""Read image files of any common mode and orientation as upright RGB images."""
 
 from __future__ import annotations
 
@@ -10,21 +10,31 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from slimprompt.errors import InputError
 from slimprompt.storage import sha256
 
-#: Files with these endings count as pictures when a folder is read.
+#: Suffixes of the files that count as images when a folder is read.
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
 
 
 def open_image(source: str | Path | Image.Image) -> Image.Image:
-    """The picture as upright 8-bit RGB.
+    """Read an image as upright 8-bit RGB.
 
-    EXIF rotation is applied, transparency is laid on white, 16-bit and float grey are scaled to 8 bits, palette and
-    CMYK are converted, and of an animation the first frame is taken. A file that cannot be read whole is an `InputError`.
+    EXIF rotation is applied, transparent pixels are blended with white, 16-bit and float greyscale are scaled to 8 bits,
+    palette and CMYK images are converted, and the first frame of an animation is used.
+
+    Parameters
+    ----------
+    source
+        Path of a file, or a PIL image.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, damaged, not an image, or larger than Pillow's pixel limit.
     """
     if isinstance(source, Image.Image):
         return _to_rgb(ImageOps.exif_transpose(source))
     try:
         with Image.open(source) as image:
-            # Pillow itself only warns until twice its limit, and warnings cannot be caught safely among threads.
+            # Pillow only warns up to twice its limit, and catching warnings is not thread-safe.
             if Image.MAX_IMAGE_PIXELS and image.width * image.height > Image.MAX_IMAGE_PIXELS:
                 raise Image.DecompressionBombError
             image.load()
@@ -43,7 +53,7 @@ def open_image(source: str | Path | Image.Image) -> Image.Image:
 
 
 def file_sha256(path: Path) -> str:
-    """sha256 of a picture file's bytes, in hexadecimal."""
+    """Hexadecimal sha256 of an image file; a missing or unreadable file raises an `InputError`."""
     try:
         return sha256(path)
     except FileNotFoundError:
@@ -55,7 +65,7 @@ def file_sha256(path: Path) -> str:
 def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB":
         return image
-    if image.mode.startswith("I") or image.mode == "F":  # Pillow's own conversion clips these instead of scaling
+    if image.mode.startswith("I") or image.mode == "F":  # Pillow's conversion clips instead of scaling
         values = np.asarray(image, dtype=np.float64)
         if image.mode == "F" and values.max(initial=0.0) <= 1.0:
             top = 1.0

@@ -1,4 +1,4 @@
-"""Random views of a picture: the crop and flip that prompt learning trains on, drawn from a seed of their own."""
+"""Train views: the random crop and flip of an image that prompt learning trains on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,22 @@ _RESAMPLING = {
 
 
 def train_view(image: Image.Image, preprocess: PreprocessCfg, seed: int) -> Tensor:
-    """RGB picture → (3, size, size): random resized crop (area 8–100 %, ratio 3/4–4/3), flip with probability ½, normalised."""
+    """A train view of an image: random resized crop, horizontal flip with probability ½, normalisation.
+
+    Parameters
+    ----------
+    image
+        RGB image.
+    preprocess
+        Size, interpolation, mean and standard deviation of the model.
+    seed
+        Seed of the crop and the flip.
+
+    Returns
+    -------
+    Tensor
+        Pixels (3, height, width).
+    """
     rng = random.Random(seed)
     left, top, width, height = crop_box(image.width, image.height, rng)
     size = preprocess.size if isinstance(preprocess.size, tuple | list) else (preprocess.size, preprocess.size)
@@ -39,7 +54,24 @@ def crop_box(
     scale: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> tuple[int, int, int, int]:
-    """(left, top, width, height) of a crop with area in `scale` and aspect log-uniform in `ratio`; ten tries, then the centre."""
+    """Sample a crop box, as torchvision's `RandomResizedCrop` does; after ten failed attempts use the centre.
+
+    Parameters
+    ----------
+    width, height
+        Size of the image.
+    rng
+        Source of randomness.
+    scale
+        Range of the area, as a fraction of the image area; uniform.
+    ratio
+        Range of the aspect ratio; log-uniform.
+
+    Returns
+    -------
+    tuple of int
+        (left, top, width, height).
+    """
     for _ in range(10):
         area = width * height * rng.uniform(*scale)
         aspect = math.exp(rng.uniform(math.log(ratio[0]), math.log(ratio[1])))

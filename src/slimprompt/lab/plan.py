@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimprompt.data import Benchmark, Item, base_new, few_shot
-from slimprompt.data.catalogue import CATALOGUE, benchmark_folder, find_source, open_dataset
+from slimprompt.data.benchmarks import BENCHMARKS
+from slimprompt.data.catalogue import benchmark_folder, find_source, open_dataset
 from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment, torch_threads
 from slimprompt.lab.records import find_run
@@ -256,8 +257,8 @@ class _Tokens:
 
 def _annotations(dataset: str, data_root: Path | None, cache: Path | None) -> Benchmark:
     """The annotations of a benchmark; a benchmark that is rendered on first use is not rendered for this."""
-    row = CATALOGUE.get(dataset)
-    if row is None or not row.drawn or find_source(row, benchmark_folder(row, data_root, cache)) is not None:
+    info = BENCHMARKS.get(dataset)
+    if info is None or not info.rendered or find_source(info, benchmark_folder(info, data_root, cache)) is not None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return open_dataset(dataset, data_root, cache)

@@ -1,7 +1,7 @@
-"""The pocket world: drawn benchmarks whose class combinations and style mixtures pre-training never saw.
+"""The pocket benchmarks: rendered images of classes and styles that are held out from pre-training.
 
-Pre-training draws from `seen_scene` and `seen_style`; a benchmark takes its classes from the other fifth of the
-combinations shape × colour × texture and its style from `HELD_OUT_STYLES`, so the two never meet.
+Pre-training samples from `seen_scene` and `seen_style`. The classes of a benchmark come from the held-out fifth of the
+combinations shape × colour × texture, and its style from `HELD_OUT_STYLES`, so the two do not overlap.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from slimprompt.errors import unknown
-from slimprompt.pocket.captions import article, class_name, style_words
+from slimprompt.pocket.captions import article, class_name, pick, style_words
 from slimprompt.pocket.images import (
     BACKGROUNDS,
     COLOURS,
@@ -28,12 +28,12 @@ from slimprompt.pocket.images import (
     TEXTURES,
     Scene,
     Style,
-    draw,
+    render,
 )
 from slimprompt.seeds import stream_seed
 from slimprompt.storage import draft_folder, publish
 
-#: Side of a benchmark picture; larger than the pocket models' input, so that random crops make sense.
+#: Height and width of the images; larger than the input of the model `pocket`, so that random crops are useful.
 IMAGE_SIZE = 64
 
 _SHAPES, _COLOURS = tuple(OUTLINES), tuple(COLOURS)
@@ -41,16 +41,25 @@ _SIZES, _BACKGROUNDS = tuple(SIZES), tuple(BACKGROUNDS)
 
 
 def held_out(shape: str, colour: str, texture: str) -> bool:
-    """(shape + colour + 2 texture) mod 5 = 0 on the words' places in their tables: a fifth of the combinations.
+    """Whether (i + j + 2k) mod 5 = 0, where i, j and k are the indices of shape, colour and texture in their tables.
 
-    Like a Latin square it leaves every pair of properties in pre-training; only the triple is new.
+    This holds out a fifth of the combinations. Like a Latin square, it leaves every pair of properties in pre-training;
+    only the triples are new.
     """
     return (_SHAPES.index(shape) + _COLOURS.index(colour) + 2 * TEXTURES.index(texture)) % 5 == 0
 
 
 @dataclass(frozen=True)
 class PocketClass:
-    """One class: a held-out combination, and the size or ground its pictures keep if its name mentions them."""
+    """One class: a held-out combination, optionally with a fixed size or background.
+
+    Attributes
+    ----------
+    shape, colour, texture
+        The combination.
+    size, background
+        Fixed for all images and part of the name, or None if they vary.
+    """
 
     shape: str
     colour: str
@@ -65,7 +74,7 @@ class PocketClass:
         return class_name(scene, size=self.size is not None, background=self.background is not None)
 
     def scene(self, rng: np.random.Generator) -> Scene:
-        """A scene of this class; what the name does not mention varies."""
+        """Sample a scene of this class."""
         size = self.size or _SIZES[rng.integers(len(_SIZES))]
         background = self.background or _BACKGROUNDS[rng.integers(len(_BACKGROUNDS))]
         return Scene(self.shape, self.colour, self.texture, size, background)
@@ -73,7 +82,23 @@ class PocketClass:
 
 @dataclass(frozen=True)
 class PocketBenchmark:
-    """A drawn benchmark: `n_classes` held-out combinations in one held-out style."""
+    """A rendered benchmark: `n_classes` held-out combinations in one held-out style.
+
+    Attributes
+    ----------
+    name
+        Name of the benchmark, `pocket-…`.
+    title
+        Description of the images.
+    style
+        Medium and modifiers of all images.
+    n_classes
+        Number of classes.
+    train, val, test
+        Images per class in each split.
+    templates
+        Zero-shot prompts.
+    """
 
     name: str
     title: str
@@ -86,7 +111,7 @@ class PocketBenchmark:
 
     @cached_property
     def classes(self) -> tuple[PocketClass, ...]:
-        """The classes in label order, a function of the benchmark's name and number of classes."""
+        """The classes in label order; they depend only on the name and the number of classes."""
         rng = np.random.default_rng(stream_seed(0, "pocket classes", self.name))
         free = [combination for combination in product(_SHAPES, _COLOURS, TEXTURES) if held_out(*combination)]
         classes = []
@@ -104,18 +129,19 @@ class PocketBenchmark:
 
     @property
     def numbers(self) -> dict[str, range]:
-        """Numbers of each class's pictures in train, val and test."""
+        """Split → numbers of its images within each class."""
         train, val = self.train, self.train + self.val
         return {"train": range(train), "val": range(train, val), "test": range(val, val + self.test)}
 
-    def picture(self, label: int, number: int) -> NDArray[np.uint8]:
-        """ImageSource `number` of a class, (64, 64, 3) uint8; always the same one."""
+    def image(self, label: int, number: int) -> NDArray[np.uint8]:
+        """Image `number` of class `label`, (64, 64, 3) uint8; always the same bytes."""
+        # The name of the stream decides the bytes of all images and must not change.
         rng = np.random.default_rng(stream_seed(0, "pocket picture", self.name, label, number))
-        return draw(self.classes[label].scene(rng), self.style, IMAGE_SIZE, rng)
+        return render(self.classes[label].scene(rng), self.style, IMAGE_SIZE, rng)
 
     @property
     def style_template(self) -> str:
-        """The template that names the style: what a good context has to find."""
+        """The template that names the style, such as "a dark, noisy sketch of a {}."."""
         return f"{article(style_words(self.style))} of a {{}}."
 
 
@@ -138,32 +164,40 @@ HELD_OUT_STYLES: frozenset[Style] = frozenset(benchmark.style for benchmark in P
 
 
 def seen_scene(rng: np.random.Generator) -> Scene:
-    """A random scene for pre-training: never a held-out combination."""
+    """Sample a scene for pre-training; never a held-out combination."""
     while True:
-        shape, colour, texture = _any(_SHAPES, rng), _any(_COLOURS, rng), _any(TEXTURES, rng)
+        shape, colour, texture = pick(_SHAPES, rng), pick(_COLOURS, rng), pick(TEXTURES, rng)
         if not held_out(shape, colour, texture):
-            return Scene(shape, colour, texture, _any(_SIZES, rng), _any(_BACKGROUNDS, rng))
+            return Scene(shape, colour, texture, pick(_SIZES, rng), pick(_BACKGROUNDS, rng))
 
 
 def seen_style(rng: np.random.Generator) -> Style:
-    """A random style for pre-training: a medium with up to two modifiers, never a benchmark's mixture."""
+    """Sample a style for pre-training: a medium with up to two modifiers, never the style of a benchmark."""
     while True:
         count = int(rng.choice(3, p=(0.30, 0.40, 0.30)))
         modifiers = rng.choice(len(MODIFIERS), size=count, replace=False)
-        style = Style(_any(tuple(MEDIA), rng), frozenset(tuple(MODIFIERS)[i] for i in modifiers))
+        style = Style(pick(tuple(MEDIA), rng), frozenset(tuple(MODIFIERS)[i] for i in modifiers))
         if style not in HELD_OUT_STYLES:
             return style
 
 
-def _any(words: tuple[str, ...], rng: np.random.Generator) -> str:
-    return words[int(rng.integers(len(words)))]
-
-
 def render_benchmark(name: str, root: str | Path) -> Path:
-    """Draw a benchmark into `root/name` and return that folder; the same bytes each time.
+    """Render a benchmark to the folder `root/name`; always the same bytes.
 
-    It holds `images/<class>/<number>.png` and `split.json`: {"train": [[path, label, class name], …], "val", "test"}.
-    The folder appears whole or not at all; one that is already there is returned as it is.
+    The folder contains `images/<class>/<number>.png` and a split file `split.json` in CoOp's format. It is written
+    completely or not at all.
+
+    Parameters
+    ----------
+    name
+        Key of `POCKET_BENCHMARKS`.
+    root
+        Parent folder.
+
+    Returns
+    -------
+    Path
+        The folder; if it already exists, it is not changed.
     """
     if name not in POCKET_BENCHMARKS:
         raise unknown("pocket benchmark", name, POCKET_BENCHMARKS)
@@ -172,19 +206,19 @@ def render_benchmark(name: str, root: str | Path) -> Path:
         return target
     with draft_folder(target) as draft:
         _write(POCKET_BENCHMARKS[name], draft)
-        if not (target / "split.json").is_file():  # else another process was faster, with the same bytes
+        if not (target / "split.json").is_file():  # else another process has written the same bytes
             publish(draft, target)
     return target
 
 
 def _write(benchmark: PocketBenchmark, folder: Path) -> None:
-    split: dict[str, list[list[object]]] = {"train": [], "val": [], "test": []}
+    entries: dict[str, list[list[object]]] = {split: [] for split in benchmark.numbers}
     for label, name in enumerate(benchmark.class_names):
-        place = name.replace(" ", "_")
-        (folder / "images" / place).mkdir(parents=True)
-        for part, numbers in benchmark.numbers.items():
+        class_folder = name.replace(" ", "_")
+        (folder / "images" / class_folder).mkdir(parents=True)
+        for split, numbers in benchmark.numbers.items():
             for number in numbers:
-                path = f"{place}/{number:03d}.png"
-                Image.fromarray(benchmark.picture(label, number)).save(folder / "images" / path, compress_level=1)
-                split[part].append([path, label, name])
-    (folder / "split.json").write_text(json.dumps(split, indent=0) + "\n", encoding="utf-8")
+                path = f"{class_folder}/{number:03d}.png"
+                Image.fromarray(benchmark.image(label, number)).save(folder / "images" / path, compress_level=1)
+                entries[split].append([path, label, name])
+    (folder / "split.json").write_text(json.dumps(entries, indent=0) + "\n", encoding="utf-8")

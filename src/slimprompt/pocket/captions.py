@@ -1,7 +1,7 @@
-"""Captions of the pocket world: true words about a picture, in varying order and completeness.
+"""Captions of the pocket world: correct descriptions of an image that vary in order and completeness.
 
-caption = <context> name. Half of them put up to 26 tokens before the name, among them the style words at any place,
-because a learned prompt does the same: its context vectors stand where these words stood.
+caption = <context> name. Half of the captions have a context of up to 26 words with the style words at random positions.
+This trains the positions that the context vectors of a learned prompt occupy.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from slimprompt.pocket.images import (
     Style,
 )
 
-#: Medium -> nouns for it.
+#: Medium → its nouns.
 MEDIUM_WORDS: dict[str, tuple[str, ...]] = {
     "photo": ("photo", "photograph"),
     "sketch": ("sketch", "drawing"),
     "painting": ("painting", "canvas"),
     "cartoon": ("cartoon", "comic"),
 }
-#: Modifier -> adjectives for it.
+#: Modifier → its adjectives.
 MODIFIER_WORDS: dict[str, tuple[str, ...]] = {
     "negative": ("negative", "inverted"),
     "faded": ("faded", "pale"),
@@ -36,9 +36,9 @@ MODIFIER_WORDS: dict[str, tuple[str, ...]] = {
     "pixelated": ("pixelated", "blocky"),
     "noisy": ("noisy", "grainy"),
 }
-#: Nouns that say nothing about the medium.
+#: Nouns that do not tell the medium.
 NEUTRAL_NOUNS: tuple[str, ...] = ("picture", "image", "view")
-#: Words without meaning here: they move the name to later positions.
+#: Words without meaning here; they shift the name to later positions.
 _FILLERS = """
 the and with from here there this that we see one some very quite old new my your our book page day today please look at
 it is was in by for you show shows taken made found shared posted again just only also maybe simple nice good great
@@ -49,8 +49,13 @@ FILLERS: tuple[str, ...] = tuple(_FILLERS.split())
 _STOP = "."
 
 
+def pick(words: tuple[str, ...], rng: np.random.Generator) -> str:
+    """Sample one of some words."""
+    return words[int(rng.integers(len(words)))]
+
+
 def article(words: str) -> str:
-    """`a` or `an` before the words.
+    """Prefix some words with `a` or `an`.
 
     >>> article("orange star"), article("red star")
     ('an orange star', 'a red star')
@@ -59,7 +64,14 @@ def article(words: str) -> str:
 
 
 def class_name(scene: Scene, *, size: bool = False, background: bool = False) -> str:
-    """`[size] [texture] colour shape [on background]`; the texture "plain" stays unspoken.
+    """The name `[size] [texture] colour shape [on background]` of a scene; the texture "plain" is omitted.
+
+    Parameters
+    ----------
+    scene
+        What the image shows.
+    size, background
+        Whether to include that property.
 
     >>> class_name(Scene("star", "red", "striped", "small", "snow"), size=True)
     'small striped red star'
@@ -72,7 +84,7 @@ def class_name(scene: Scene, *, size: bool = False, background: bool = False) ->
 
 
 def style_words(style: Style) -> str:
-    """The style in its first words: `dark, noisy sketch`.
+    """The name of a style, from the first word of each table entry.
 
     >>> style_words(Style("sketch", frozenset({"noisy", "dark"})))
     'dark, noisy sketch'
@@ -82,16 +94,16 @@ def style_words(style: Style) -> str:
 
 
 def caption(scene: Scene, style: Style, rng: np.random.Generator) -> str:
-    """A true caption of the picture; every call draws another one from `rng`."""
+    """Sample a correct caption of an image from `rng`."""
     name = _name(scene, rng)
-    adjectives = [_pick(MODIFIER_WORDS[m], rng) for m in sorted(style.modifiers) if rng.random() < 0.7]
+    adjectives = [pick(MODIFIER_WORDS[m], rng) for m in sorted(style.modifiers) if rng.random() < 0.7]
     rng.shuffle(adjectives)
-    noun = _pick(MEDIUM_WORDS[style.medium], rng) if rng.random() < 0.65 else ""
+    noun = pick(MEDIUM_WORDS[style.medium], rng) if rng.random() < 0.65 else ""
     form = rng.random()
     if form < 0.50:
         context = _context(adjectives + ([noun] if noun else []), int(rng.integers(1, 27)), rng)
         return f"{context} {name}{_STOP}"
-    noun = noun or _pick(NEUTRAL_NOUNS, rng)
+    noun = noun or pick(NEUTRAL_NOUNS, rng)
     adjective = (", " if rng.random() < 0.5 else " ").join(adjectives)
     medium = f"{adjective} {noun}".strip()
     if form < 0.80:
@@ -103,20 +115,16 @@ def caption(scene: Scene, style: Style, rng: np.random.Generator) -> str:
 
 
 def vocabulary() -> list[str]:
-    """Every word a caption can hold, and the templates' words."""
+    """All words of captions and templates, sorted."""
     words = {*COLOURS, *TEXTURES, *SIZES, *BACKGROUNDS, *FILLERS, *NEUTRAL_NOUNS, *MEDIA, *MODIFIERS}
     words |= {word for table in (MEDIUM_WORDS, MODIFIER_WORDS) for names in table.values() for word in names}
     words |= {word for shape in OUTLINES for word in shape.split()}
     return sorted(words | {"a", "an", "of", "on", "and", "that", "is", "thing", ",", "."})
 
 
-def _pick(words: tuple[str, ...], rng: np.random.Generator) -> str:
-    return words[int(rng.integers(len(words)))]
-
-
 def _name(scene: Scene, rng: np.random.Generator) -> str:
-    """What is in the picture, each property with some probability, mostly in the order of `class_name`."""
-    size, texture, colour, ground = rng.random(4) < (0.35, 0.85, 0.9, 0.35)
+    """The scene in words: each property with some probability, mostly in the order of `class_name`."""
+    size, texture, colour, background = rng.random(4) < (0.35, 0.85, 0.9, 0.35)
     texture = texture and (scene.texture != "plain" or rng.random() < 0.25)
     noun = scene.shape if rng.random() < 0.95 else "thing"
     if colour and texture and rng.random() < 0.15:
@@ -128,11 +136,11 @@ def _name(scene: Scene, rng: np.random.Generator) -> str:
         name = " ".join([*words, noun])
     if size:
         name = f"{scene.size} {name}"
-    return f"{name} on {scene.background}" if ground else name
+    return f"{name} on {scene.background}" if background else name
 
 
 def _context(style: list[str], length: int, rng: np.random.Generator) -> str:
-    """`length` meaningless words with the style words among them."""
+    """`length` words: the style words at random positions among fillers."""
     words = [FILLERS[i] for i in rng.integers(len(FILLERS), size=max(0, length - len(style)))]
     for word in style:
         words.insert(int(rng.integers(len(words) + 1)), word)

@@ -1,7 +1,7 @@
-"""Pictures of the pocket world: one object on a ground, in a style, drawn by code.
+"""Rendered images of the pocket world: one object on a background, in a style.
 
-picture = modifiers(medium(object over ground)), (size, size, 3) uint8, a function of (scene, style, size, rng) alone.
-Outlines are polygons in the unit disc, so one routine draws every shape; a new shape is one entry of `OUTLINES`.
+image = modifiers(medium(object over background)), (size, size, 3) uint8, a function of (scene, style, size, rng) only.
+Outlines are polygons in the unit disc, so one routine renders every shape; to add a shape, add an entry to `OUTLINES`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from PIL import Image, ImageDraw, ImageFilter
 
 Floats = NDArray[np.float32]
 
-#: Outlines are filled and stroked this much larger and averaged down, which smooths their edges.
+#: Outlines are rendered at this multiple of the size and averaged down, for smooth edges.
 _SUPERSAMPLING = 4
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What is in a picture; every field is a word of the tables below."""
+    """Content of an image; each field is a key of one of the tables below."""
 
     shape: str
     colour: str
@@ -34,7 +34,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Style:
-    """How a picture is made: one medium and any number of modifiers, applied in the order of `MODIFIERS`."""
+    """Appearance of an image: one medium and any number of modifiers, applied in the order of `MODIFIERS`."""
 
     medium: str = "photo"
     modifiers: frozenset[str] = frozenset()
@@ -75,7 +75,7 @@ def _fish() -> list[tuple[float, float]]:
     return [*body, (0.98, -0.55), (0.8, 0.0), (0.98, 0.55)]
 
 
-#: Shape -> polygons in the unit disc (y downwards); a second polygon is a hole.
+#: Shape → polygons in the unit disc (y points down); a second polygon is a hole.
 OUTLINES: dict[str, list[list[tuple[float, float]]]] = {
     "circle": [_ellipse(0, 0, 0.92, 0.92)],
     "square": [[(-0.8, -0.8), (0.8, -0.8), (0.8, 0.8), (-0.8, 0.8)]],
@@ -103,7 +103,7 @@ OUTLINES: dict[str, list[list[tuple[float, float]]]] = {
     ],
 }  # fmt: skip
 
-#: Colour -> sRGB in 0..1.
+#: Colour → sRGB in [0, 1].
 COLOURS: dict[str, tuple[float, float, float]] = {
     "red": (0.86, 0.08, 0.10),
     "orange": (0.98, 0.52, 0.05),
@@ -121,10 +121,10 @@ COLOURS: dict[str, tuple[float, float, float]] = {
 
 TEXTURES: tuple[str, ...] = ("plain", "striped", "dotted", "checkered", "hollow")
 
-#: Size -> range of the object's radius, as a fraction of the picture's half side.
+#: Size → range of the object's radius, as a fraction of half the image size.
 SIZES: dict[str, tuple[float, float]] = {"small": (0.42, 0.52), "medium": (0.58, 0.70), "large": (0.78, 0.90)}
 
-#: Ground -> (mean colour, amount of grain, amount of waves).
+#: Background → (mean colour, strength of the grain, strength of the waves).
 BACKGROUNDS: dict[str, tuple[tuple[float, float, float], float, float]] = {
     "snow": ((0.90, 0.92, 0.95), 0.02, 0.02),
     "grass": ((0.36, 0.55, 0.24), 0.10, 0.02),
@@ -135,8 +135,20 @@ BACKGROUNDS: dict[str, tuple[tuple[float, float, float], float, float]] = {
 }
 
 
-def draw(scene: Scene, style: Style, size: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """The picture, (size, size, 3) uint8; the same arguments and generator state give the same bytes."""
+def render(scene: Scene, style: Style, size: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Render an image, (size, size, 3) uint8. The same arguments and generator state give the same bytes.
+
+    Parameters
+    ----------
+    scene
+        Object and background.
+    style
+        Medium and modifiers.
+    size
+        Height and width in pixels.
+    rng
+        Source of the pose, the pattern and the noise.
+    """
     radius = rng.uniform(*SIZES[scene.size])
     outlines = _placed(scene.shape, radius, size, rng)
     if scene.texture == "hollow":
@@ -146,15 +158,15 @@ def draw(scene: Scene, style: Style, size: int, rng: np.random.Generator) -> NDA
         mask = _filled(outlines, size)
         edge = _stroked(outlines, size, width=0.05)
     surface = _surface(scene, radius, size, rng)
-    picture = MEDIA[style.medium](scene, surface, mask, edge, rng)
+    image = MEDIA[style.medium](scene, surface, mask, edge, rng)
     for name, modify in MODIFIERS.items():
         if name in style.modifiers:
-            picture = modify(np.clip(picture, 0, 1), rng)
-    return (np.clip(picture, 0, 1) * 255 + 0.5).astype(np.uint8)
+            image = modify(np.clip(image, 0, 1), rng)
+    return (np.clip(image, 0, 1) * 255 + 0.5).astype(np.uint8)
 
 
 def _placed(shape: str, radius: float, size: int, rng: np.random.Generator) -> list[NDArray[np.float64]]:
-    """The outlines in supersampled pixel coordinates, turned, stretched and shifted a little."""
+    """The outlines in supersampled pixel coordinates, with a small random rotation, stretch and shift."""
     angle = rng.uniform(-0.3, 0.3)
     stretch = rng.uniform(0.9, 1.1)
     mirror = rng.choice((-1.0, 1.0))
@@ -171,7 +183,7 @@ def _flat(outline: NDArray[np.float64]) -> list[float]:
 
 
 def _filled(outlines: list[NDArray[np.float64]], size: int) -> Floats:
-    """Coverage of each pixel by the shape, (size, size) in 0..1."""
+    """Coverage of each pixel by the shape, (size, size) in [0, 1]."""
     canvas = Image.new("L", (size * _SUPERSAMPLING,) * 2)
     pen = ImageDraw.Draw(canvas)
     for number, outline in enumerate(outlines):
@@ -182,7 +194,7 @@ def _filled(outlines: list[NDArray[np.float64]], size: int) -> Floats:
 def _stroked(
     outlines: list[NDArray[np.float64]], size: int, width: float, joint: Literal["curve"] | None = None
 ) -> Floats:
-    """Coverage by the shape's outline; `width` is a fraction of the picture's half side."""
+    """Coverage of each pixel by the outline; `width` is a fraction of half the image size."""
     canvas = Image.new("L", (size * _SUPERSAMPLING,) * 2)
     pen = ImageDraw.Draw(canvas)
     pixels = max(1, round(width * size * _SUPERSAMPLING / 2))
@@ -193,13 +205,13 @@ def _stroked(
 
 
 def _grid(size: int) -> tuple[Floats, Floats]:
-    """Pixel centres in -1..1: x of shape (1, size), y of shape (size, 1)."""
+    """Pixel centres in [-1, 1]: x (1, size) and y (size, 1)."""
     line = ((np.arange(size, dtype=np.float32) + 0.5) * (2 / size) - 1).astype(np.float32)
     return line[None, :], line[:, None]
 
 
 def _surface(scene: Scene, radius: float, size: int, rng: np.random.Generator) -> Floats:
-    """The object's paint on the whole picture, (size, size, 3): its colour, patterned with a contrasting tone."""
+    """The object's colour and pattern over the whole image, (size, size, 3)."""
     colour = np.asarray(COLOURS[scene.colour], np.float32)
     colour = np.clip(colour + rng.normal(0, 0.03, 3).astype(np.float32), 0, 1)
     if scene.texture in ("plain", "hollow"):
@@ -207,7 +219,7 @@ def _surface(scene: Scene, radius: float, size: int, rng: np.random.Generator) -
     tone = colour * 0.25 if colour.mean() > 0.45 else colour * 0.2 + 0.8
     x, y = _grid(size)
     angle, across, along = rng.uniform(-0.25, 0.25), rng.uniform(0, 2 * np.pi), rng.uniform(0, 2 * np.pi)
-    frequency = rng.uniform(0.9, 1.1) / radius**0.8  # the pattern shrinks with the object, a little less
+    frequency = rng.uniform(0.9, 1.1) / radius**0.8  # slightly coarser on small objects, relative to their size
     cos, sin = math.cos(angle) * frequency, math.sin(angle) * frequency
     u, v = x * cos - y * sin, x * sin + y * cos
     if scene.texture == "striped":
@@ -220,8 +232,8 @@ def _surface(scene: Scene, radius: float, size: int, rng: np.random.Generator) -
     return share * colour + (1 - share) * tone
 
 
-def _ground(scene: Scene, size: int, rng: np.random.Generator) -> Floats:
-    """The ground behind the object, (size, size, 3)."""
+def _background(scene: Scene, size: int, rng: np.random.Generator) -> Floats:
+    """The background behind the object, (size, size, 3)."""
     colour, grain, waves = BACKGROUNDS[scene.background]
     x, y = _grid(size)
     tilt, phase = rng.uniform(0.5, 2.0), rng.uniform(0, 2 * np.pi)
@@ -233,110 +245,111 @@ def _ground(scene: Scene, size: int, rng: np.random.Generator) -> Floats:
 
 
 def _over(top: Floats | float, mask: Floats, bottom: Floats) -> Floats:
+    """Alpha compositing: mask · top + (1 − mask) · bottom."""
     return (bottom + mask[..., None] * (top - bottom)).astype(np.float32)
 
 
 def _photo(scene: Scene, surface: Floats, mask: Floats, edge: Floats, rng: np.random.Generator) -> Floats:
-    """Soft light from one side and a cast shadow."""
+    """Directional light and a cast shadow."""
     size = mask.shape[0]
-    ground = _ground(scene, size, rng)
+    background = _background(scene, size, rng)
     shift = max(1, size // 20)
     shadow = np.roll(mask, (shift, shift), (0, 1)) * np.float32(0.45)
     x, y = _grid(size)
     light = (1.0 - 0.16 * (x * rng.uniform(-1, 1) + y)).astype(np.float32)[..., None]
-    picture = _over(0.0, shadow, ground)
-    picture = _over(surface * light, mask, picture)
-    return _over(surface * 0.55, edge * 0.5, picture)
+    image = _over(0.0, shadow, background)
+    image = _over(surface * light, mask, image)
+    return _over(surface * 0.55, edge * 0.5, image)
 
 
 def _sketch(scene: Scene, surface: Floats, mask: Floats, edge: Floats, rng: np.random.Generator) -> Floats:
-    """Coloured pencil hatching inside a dark line, on paper."""
+    """Coloured pencil hatching inside a dark outline, on paper."""
     size = mask.shape[0]
     paper = 0.93 + 0.02 * rng.standard_normal((size, size, 1), np.float32)
     x, y = _grid(size)
     hatch = np.sin((x * rng.uniform(0.7, 1.3) - y) * 38) * 0.5 + 0.5
     strength = (mask * (0.45 + 0.5 * hatch)).astype(np.float32)
     colour, _, _ = BACKGROUNDS[scene.background]
-    ground = paper + 0.22 * (np.asarray(colour, np.float32) - 0.9) * (hatch.T[..., None] > 0.6)
-    picture = _over(surface, strength, ground.astype(np.float32))
+    background = paper + 0.22 * (np.asarray(colour, np.float32) - 0.9) * (hatch.T[..., None] > 0.6)
+    image = _over(surface, strength, background.astype(np.float32))
     rim = (mask > 0.02) & (mask < 0.98)
     line = np.clip(edge + rim * np.float32(0.9 if scene.texture == "hollow" else 0.3), 0, 1)
-    return _over(0.15, line * np.float32(rng.uniform(0.75, 0.95)), picture)
+    return _over(0.15, line * np.float32(rng.uniform(0.75, 0.95)), image)
 
 
 def _painting(scene: Scene, surface: Floats, mask: Floats, edge: Floats, rng: np.random.Generator) -> Floats:
-    """Few tones in wobbling brush strokes on canvas."""
+    """A reduced palette, distorted brush strokes and a canvas texture."""
     size = mask.shape[0]
-    ground = _ground(scene, size, rng) + 0.05 * rng.standard_normal(3).astype(np.float32)
-    picture = _over(surface, mask, ground)
+    background = _background(scene, size, rng) + 0.05 * rng.standard_normal(3).astype(np.float32)
+    image = _over(surface, mask, background)
     cells = size // 4
     wobble = _enlarged(rng.standard_normal((2, cells, cells), np.float32), size) * np.float32(size * 0.02)
     index = np.arange(size)
     rows = np.clip(index[:, None] + wobble[0], 0, size - 1).astype(np.intp)
     columns = np.clip(index[None, :] + wobble[1], 0, size - 1).astype(np.intp)
     strokes = _enlarged(rng.standard_normal((1, cells, size // 2), np.float32), size)[0]
-    picture = picture[rows, columns] + 0.05 * strokes[..., None]
-    picture = np.round(np.clip(picture, 0, 1) * 5) / 5
+    image = image[rows, columns] + 0.05 * strokes[..., None]
+    image = np.round(np.clip(image, 0, 1) * 5) / 5
     x, y = _grid(size)
     canvas = np.sin(x * size * 1.05) * np.sin(y * size * 1.05) * 0.04
-    return (picture + canvas[..., None]).astype(np.float32)
+    return (image + canvas[..., None]).astype(np.float32)
 
 
 def _cartoon(scene: Scene, surface: Floats, mask: Floats, edge: Floats, rng: np.random.Generator) -> Floats:
-    """Flat, bright colour inside a thick black line."""
+    """Flat, bright colours inside a thick black outline."""
     colour = np.asarray(BACKGROUNDS[scene.background][0], np.float32)
     bright = np.clip((surface - 0.5) * 1.15 + 0.5, 0, 1)
-    ground = np.broadcast_to(np.clip((colour - 0.5) * 1.3 + 0.6, 0, 1), surface.shape)
+    background = np.broadcast_to(np.clip((colour - 0.5) * 1.3 + 0.6, 0, 1), surface.shape)
     line = np.clip((_grown(mask) - mask) + edge * 1.5, 0, 1)
-    return _over(0.02, line, _over(bright, mask, ground))
+    return _over(0.02, line, _over(bright, mask, background))
 
 
 def _grown(mask: Floats) -> Floats:
-    """The mask with two pixels of border around it."""
-    return _floats(_as_image(mask).filter(ImageFilter.MaxFilter(5)))
+    """The mask dilated by two pixels."""
+    return _floats(_to_pil(mask).filter(ImageFilter.MaxFilter(5)))
 
 
 def _enlarged(maps: Floats, size: int) -> Floats:
-    """Smooth (n, size, size) maps from coarse ones."""
+    """Coarse maps, interpolated to (n, size, size)."""
     return np.stack([np.asarray(Image.fromarray(m).resize((size, size), Image.Resampling.BICUBIC)) for m in maps])
 
 
-def _as_image(picture: Floats) -> Image.Image:
-    return Image.fromarray((np.clip(picture, 0, 1) * 255).astype(np.uint8))
+def _to_pil(image: Floats) -> Image.Image:
+    return Image.fromarray((np.clip(image, 0, 1) * 255).astype(np.uint8))
 
 
 def _floats(image: Image.Image) -> Floats:
     return np.asarray(image, np.float32) / np.float32(255)
 
 
-def _negative(picture: Floats, rng: np.random.Generator) -> Floats:
-    return 1 - picture
+def _negative(image: Floats, rng: np.random.Generator) -> Floats:
+    return 1 - image
 
 
-def _faded(picture: Floats, rng: np.random.Generator) -> Floats:
-    return picture * rng.uniform(0.28, 0.40) + rng.uniform(0.52, 0.60)
+def _faded(image: Floats, rng: np.random.Generator) -> Floats:
+    return image * rng.uniform(0.28, 0.40) + rng.uniform(0.52, 0.60)
 
 
-def _dark(picture: Floats, rng: np.random.Generator) -> Floats:
-    return picture ** np.float32(1.2) * np.float32(rng.uniform(0.26, 0.38))
+def _dark(image: Floats, rng: np.random.Generator) -> Floats:
+    return image ** np.float32(1.2) * np.float32(rng.uniform(0.26, 0.38))
 
 
-def _blurry(picture: Floats, rng: np.random.Generator) -> Floats:
-    radius = picture.shape[0] * rng.uniform(0.028, 0.042)
-    return _floats(_as_image(picture).filter(ImageFilter.GaussianBlur(radius)))
+def _blurry(image: Floats, rng: np.random.Generator) -> Floats:
+    radius = image.shape[0] * rng.uniform(0.028, 0.042)
+    return _floats(_to_pil(image).filter(ImageFilter.GaussianBlur(radius)))
 
 
-def _pixelated(picture: Floats, rng: np.random.Generator) -> Floats:
-    size, cells = picture.shape[0], int(rng.integers(13, 17))
-    coarse = _as_image(picture).resize((cells, cells), Image.Resampling.BOX)
+def _pixelated(image: Floats, rng: np.random.Generator) -> Floats:
+    size, cells = image.shape[0], int(rng.integers(13, 17))
+    coarse = _to_pil(image).resize((cells, cells), Image.Resampling.BOX)
     return _floats(coarse.resize((size, size), Image.Resampling.NEAREST))
 
 
-def _noisy(picture: Floats, rng: np.random.Generator) -> Floats:
-    size = picture.shape[0]
+def _noisy(image: Floats, rng: np.random.Generator) -> Floats:
+    size = image.shape[0]
     grain = rng.standard_normal((size, size, 3), np.float32) * 0.7 + rng.standard_normal((size, size, 1), np.float32)
-    amount = rng.uniform(0.09, 0.14) * (0.25 + 0.75 * float(picture.max()))  # a dark picture is not drowned
-    return picture + grain * np.float32(amount)
+    amount = rng.uniform(0.09, 0.14) * (0.25 + 0.75 * float(image.max()))  # less noise on dark images
+    return image + grain * np.float32(amount)
 
 
 Medium = Callable[[Scene, Floats, Floats, Floats, np.random.Generator], Floats]

@@ -1,0 +1,278 @@
+"""The table of known benchmarks: one row of facts each. To add a benchmark, add a row to `_PUBLISHED`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slimprompt.data.splits import (
+    Source,
+    action_lists,
+    class_folders,
+    flower_labels,
+    pet_lists,
+    split_file,
+    variant_lists,
+)
+from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
+
+#: General prompts that an ensemble averages with a benchmark's own prompt.
+GENERAL_TEMPLATES = (
+    "itap of a {}.",
+    "a bad photo of the {}.",
+    "a origami {}.",
+    "a photo of the large {}.",
+    "a {} in a video game.",
+    "art of the {}.",
+    "a photo of the small {}.",
+)
+
+
+@dataclass(frozen=True)
+class Download:
+    """How torchvision downloads a benchmark, and which of the extracted entries are kept."""
+
+    dataset: str
+    """Class name in `torchvision.datasets`."""
+    unpacked: str
+    """Folder with the extracted entries, relative to the download folder."""
+    entries: tuple[str, ...]
+    """Files and folders to move into the benchmark's folder; the image folder comes first."""
+
+
+@dataclass(frozen=True)
+class BenchmarkInfo:
+    """Facts about one benchmark."""
+
+    name: str
+    """CoOp's name, used everywhere in this package."""
+    title: str
+    """Name in published tables."""
+    folder: str
+    """Folder of the benchmark, relative to the data root."""
+    images: str
+    """Image folder, relative to `folder`; the paths of the items are relative to it."""
+    classes: int
+    sizes: tuple[int, int, int]
+    """Number of items in train, val and test of the published split."""
+    templates: tuple[str, ...]
+    """Zero-shot prompts; the first is the benchmark's own."""
+    sources: tuple[Source, ...]
+    """Readers of the annotation files, in order of preference."""
+    licence: str
+    size: str
+    """Approximate download size."""
+    site: str
+    """Home page, with the terms of use."""
+    download: Download | None = None
+    manual: str = ""
+    """Instructions for the steps that cannot be automated."""
+    drive_files: tuple[tuple[str, str], ...] = ()
+    """(file name, Google Drive id) of the annotation files published by CoOp's authors."""
+    rendered: bool = False
+    """Whether this package renders the images when they are first needed."""
+
+
+_PUBLISHED = (
+    BenchmarkInfo(
+        name="caltech101",
+        title="Caltech101",
+        templates=("a photo of a {}.", *GENERAL_TEMPLATES),
+        folder="caltech-101",
+        images="101_ObjectCategories",
+        classes=100,
+        sizes=(4128, 1649, 2465),
+        sources=(
+            split_file("split_zhou_Caltech101.json"),
+            class_folders(
+                "101_ObjectCategories",
+                ignored=("BACKGROUND_Google", "Faces_easy"),
+                renamed={"airplanes": "airplane", "Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike"},
+            ),
+        ),
+        licence="CC BY 4.0",
+        size="140 MB",
+        site="https://data.caltech.edu/records/mzrjq-6wc02",
+        download=Download("Caltech101", "caltech101", ("101_ObjectCategories",)),
+        drive_files=(("split_zhou_Caltech101.json", "1hyarUivQE36mY6jSomru6Fjd-JzwcCzN"),),
+    ),
+    BenchmarkInfo(
+        name="dtd",
+        title="DTD",
+        templates=("{} texture.", *GENERAL_TEMPLATES),
+        folder="dtd",
+        images="images",
+        classes=47,
+        sizes=(2820, 1128, 1692),
+        sources=(split_file("split_zhou_DescribableTextures.json"), class_folders("images")),
+        licence="research only",
+        size="600 MB",
+        site="https://www.robots.ox.ac.uk/~vgg/data/dtd/",
+        download=Download("DTD", "dtd/dtd", ("images", "labels")),
+        drive_files=(("split_zhou_DescribableTextures.json", "1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x"),),
+    ),
+    BenchmarkInfo(
+        name="fgvc_aircraft",
+        title="FGVC Aircraft",
+        templates=("a photo of a {}, a type of aircraft.", *GENERAL_TEMPLATES),
+        folder="fgvc_aircraft",
+        images="images",
+        classes=100,
+        sizes=(3334, 3333, 3333),
+        sources=(variant_lists(),),
+        licence="non-commercial",
+        size="2.6 GB",
+        site="https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/",
+        download=Download("FGVCAircraft", "fgvc-aircraft-2013b/data", ("images", *variant_lists().needs)),
+    ),
+    BenchmarkInfo(
+        name="food101",
+        title="Food101",
+        templates=("a photo of {}, a type of food.", *GENERAL_TEMPLATES),
+        folder="food-101",
+        images="images",
+        classes=101,
+        sizes=(50500, 20200, 30300),
+        sources=(split_file("split_zhou_Food101.json"), class_folders("images")),
+        licence="scientific fair use",
+        size="4.7 GB",
+        site="https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/",
+        download=Download("Food101", "food-101", ("images", "meta")),
+        drive_files=(("split_zhou_Food101.json", "1QK0tGi096I0Ba6kggatX1ee6dJFIcEJl"),),
+    ),
+    BenchmarkInfo(
+        name="oxford_flowers",
+        title="Oxford Flowers",
+        templates=("a photo of a {}, a type of flower.", *GENERAL_TEMPLATES),
+        folder="oxford_flowers",
+        images="jpg",
+        classes=102,
+        sizes=(4093, 1633, 2463),
+        sources=(split_file("split_zhou_OxfordFlowers.json"), flower_labels()),
+        licence="none stated",
+        size="330 MB",
+        site="https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",
+        download=Download("Flowers102", "flowers-102", ("jpg", "imagelabels.mat", "setid.mat")),
+        drive_files=(
+            ("split_zhou_OxfordFlowers.json", "1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT"),
+            ("cat_to_name.json", "1AkcxCXeK_RCGCEC_GvmWxjcjaNhu-at0"),
+        ),
+    ),
+    BenchmarkInfo(
+        name="oxford_pets",
+        title="Oxford Pets",
+        templates=("a photo of a {}, a type of pet.", *GENERAL_TEMPLATES),
+        folder="oxford_pets",
+        images="images",
+        classes=37,
+        sizes=(2944, 736, 3669),
+        sources=(split_file("split_zhou_OxfordPets.json"), pet_lists()),
+        licence="CC BY-SA 4.0",
+        size="800 MB",
+        site="https://www.robots.ox.ac.uk/~vgg/data/pets/",
+        download=Download("OxfordIIITPet", "oxford-iiit-pet", ("images", "annotations")),
+        drive_files=(("split_zhou_OxfordPets.json", "1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs"),),
+    ),
+    BenchmarkInfo(
+        name="ucf101",
+        title="UCF101",
+        templates=("a photo of a person doing {}.", *GENERAL_TEMPLATES),
+        folder="ucf101",
+        images="UCF-101-midframes",
+        classes=101,
+        sizes=(7639, 1898, 3783),
+        sources=(split_file("split_zhou_UCF101.json"), action_lists()),
+        licence="none stated",
+        size="6.5 GB",
+        site="https://www.crcv.ucf.edu/data/UCF101.php",
+        manual=(
+            "Download the videos (a RAR archive) from https://www.crcv.ucf.edu/data/UCF101.php, extract them, and run "
+            "`slimprompt data extract-midframes UCF-101`. Alternatively, download CoOp's UCF-101-midframes.zip, which is "
+            "linked in the DATASETS.md of its repository, and extract it in the folder ucf101."
+        ),
+        drive_files=(("split_zhou_UCF101.json", "1I0S0q91hJfsV9Gf4xDIjgDq4AqBNJb1y"),),
+    ),
+    BenchmarkInfo(
+        name="eurosat",
+        title="EuroSAT",
+        templates=("a centered satellite photo of {}.", *GENERAL_TEMPLATES),
+        folder="eurosat",
+        images="2750",
+        classes=10,
+        sizes=(13500, 5400, 8100),
+        sources=(
+            split_file("split_zhou_EuroSAT.json"),
+            class_folders(
+                "2750",
+                renamed={
+                    "AnnualCrop": "Annual Crop Land",
+                    "HerbaceousVegetation": "Herbaceous Vegetation Land",
+                    "Highway": "Highway or Road",
+                    "Industrial": "Industrial Buildings",
+                    "Pasture": "Pasture Land",
+                    "PermanentCrop": "Permanent Crop Land",
+                    "Residential": "Residential Buildings",
+                    "SeaLake": "Sea or Lake",
+                },
+            ),
+        ),
+        licence="MIT",
+        size="90 MB",
+        site="https://github.com/phelber/EuroSAT",
+        download=Download("EuroSAT", "eurosat", ("2750",)),
+        drive_files=(("split_zhou_EuroSAT.json", "1Ip7yaCWFi0eaOFUGga0lUdVi_DDQth1o"),),
+    ),
+    BenchmarkInfo(
+        name="stanford_cars",
+        title="Stanford Cars",
+        templates=("a photo of a {}.", *GENERAL_TEMPLATES),
+        folder="stanford_cars",
+        images=".",
+        classes=196,
+        sizes=(6509, 1635, 8041),
+        sources=(split_file("split_zhou_StanfordCars.json"),),
+        licence="non-commercial",
+        size="1.9 GB",
+        site="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
+        manual=(
+            "The original server no longer provides the images. Copy the folders cars_train and cars_test from a copy "
+            "that you are allowed to use into the folder stanford_cars."
+        ),
+        drive_files=(("split_zhou_StanfordCars.json", "1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT"),),
+    ),
+    BenchmarkInfo(
+        name="sun397",
+        title="SUN397",
+        templates=("a photo of a {}.", *GENERAL_TEMPLATES),
+        folder="sun397",
+        images="SUN397",
+        classes=397,
+        sizes=(15880, 3970, 19850),
+        sources=(split_file("split_zhou_SUN397.json"),),
+        licence="none stated",
+        size="37 GB",
+        site="https://vision.princeton.edu/projects/2010/SUN/",
+        download=Download("SUN397", ".", ("SUN397",)),
+        drive_files=(("split_zhou_SUN397.json", "1y2RD81BYuiyvebdN-JymPfyWYcd8_MUq"),),
+    ),
+)
+
+_POCKET = tuple(
+    BenchmarkInfo(
+        name=pocket.name,
+        title=pocket.name,
+        folder=pocket.name,
+        images="images",
+        classes=pocket.n_classes,
+        sizes=(pocket.n_classes * pocket.train, pocket.n_classes * pocket.val, pocket.n_classes * pocket.test),
+        templates=pocket.templates,
+        sources=(split_file("split.json"),),
+        licence="MIT",
+        size="< 25 MB",
+        site="",
+        rendered=True,
+    )
+    for pocket in POCKET_BENCHMARKS.values()
+)
+
+#: Every known benchmark by name.
+BENCHMARKS: dict[str, BenchmarkInfo] = {info.name: info for info in (*_PUBLISHED, *_POCKET)}
