@@ -281,18 +281,18 @@ def product_subspace_rank(e: Evidence) -> list[Outcome]:
     printed = float(rows["overlap"].iloc[0])
     generator = np.random.default_rng(0)
     draws = 300
-    chance = {}
+    overlaps, lines = {}, []
     for rank in (1, 2, 4, 8, N_CTX):
         overlap, angle = random_overlaps(WIDTH, rank, rank, draws=draws, generator=generator)
-        chance[rank] = (float(np.median(overlap)), float(np.median(angle)))
-    lines = tuple(f"rank {rank}: overlap {o:.3f}, angle {a:.1f}°" for rank, (o, a) in chance.items())
-    within_ranks = printed <= max(overlap for rank, (overlap, _) in chance.items() if rank <= 8) + 0.005
-    value = f"printed {printed:.2f}; chance at rank 8 {chance[8][0]:.3f}, at rank 16 {chance[N_CTX][0]:.3f}"
+        overlaps[rank] = float(np.median(overlap))
+        lines.append(f"rank {rank}: overlap {overlaps[rank]:.3f}, angle {np.median(angle):.1f}°")
+    within_ranks = printed <= max(overlap for rank, overlap in overlaps.items() if rank <= 8) + 0.005
+    value = f"printed {printed:.2f}; chance at rank 8 {overlaps[8]:.3f}, at rank 16 {overlaps[N_CTX]:.3f}"
     note = (
         "independent seeds should give the chance level; the printed value is that of 16-dimensional subspaces, "
         f"which include the rounding noise of the stored products ({draws} random pairs per rank)"
     )
-    return [Measured(value, within_ranks, draws, lines, note).outcome("rank-r products, r ≤ 8")]
+    return [Measured(value, within_ranks, draws, tuple(lines), note).outcome("rank-r products, r ≤ 8")]
 
 
 def rank_one_bases_coincide(e: Evidence) -> list[Outcome]:

@@ -21,7 +21,7 @@ def nearest_rank(ranks: Iterable[int]) -> int:
 
 
 def headline_rank(results: Results, metric: str) -> int:
-    """The rank that stands for low rank: 4, or the nearest one with results."""
+    """The rank that represents low rank in the main comparison: 4, or the nearest one with results."""
     return nearest_rank(results.axis("rank", method="factorized", basis="trainable", metric=metric))
 
 

@@ -131,8 +131,8 @@ def questions_table(results: Results) -> Table:
     headers = ("Question", "Compared", "Backbone", "Metric", "Shots")
     notes = (
         "Paired by seed within each dataset; the confidence interval is over datasets, so one dataset has none. "
-        "An interval that contains zero shows no difference. “Paired comparisons” below lists all shots and ranks, with "
-        "tests of difference and of equivalence.",
+        "An interval that contains zero is compatible with no difference. "
+        "“Paired comparisons” below lists all shots and ranks, with tests of difference and of equivalence.",
     )
     ordered = tuple(sorted(rows, key=lambda row: row.labels))
     return Table("questions", "The two questions, at the highest shot count", headers, columns, ordered, notes)

@@ -102,7 +102,7 @@ class Row:
     section: str = ""
     """Title above consecutive rows of the same section."""
     rule: bool = False
-    """Draw a line above the row."""
+    """Whether a line separates the row from the one above."""
 
     @property
     def full_label(self) -> str:
