@@ -1,4 +1,4 @@
-"""A written HTML page taken apart, to test what is on it."""
+"""Parser of HTML pages for tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ VOID = {"meta", "img", "input", "br", "link"}
 
 
 class Page(HTMLParser):
-    """A page taken apart: elements with their attributes, and whether every tag is closed where it should be."""
+    """The elements, attributes and text of a page; fails if a tag is not closed properly.
+
+    Attributes
+    ----------
+    elements
+        (tag, attributes) in document order.
+    words
+        Pieces of text outside scripts and style sheets.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -37,9 +45,11 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
+        """All text with normalised white space."""
         return " ".join("".join(self.words).split())
 
     def all(self, tag: str, **attributes: str) -> list[dict[str, str | None]]:
+        """Attributes of all elements with this tag and these attribute values; write `class_` for `class`."""
         wanted = {name.rstrip("_"): value for name, value in attributes.items()}
         return [
             found for one, found in self.elements if one == tag and all(found.get(k) == v for k, v in wanted.items())

@@ -1,7 +1,7 @@
-"""Run folders with known contents, in the shape that `slimprompt.lab.records` reads, to test their readers.
+"""Synthetic run folders for tests of the code that reads them.
 
-`write_run` writes one folder; `write_study` writes a whole small study whose accuracies follow `accuracy_of`, so that a
-test can work every table out by hand.
+`write_run` writes one folder, `write_study` a whole small study. The accuracies follow the formula `accuracy_of`, so
+tests can compute the expected tables.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from slimprompt.lab.spec import RunSpec
+from slimprompt.prompts.variants import FIXED_BASES, count_parameters
 
 DATASETS = {"dtd": 50.0, "food101": 80.0, "pocket-toy": 60.0}
 SHOTS, SEEDS, RANKS, N_CTX, WIDTH = (1, 4), (1, 2, 3), (2, 4), 8, 32
-BASES = ("gaussian", "orthogonal", "svd", "learned")
 EFFECTS = {"dense": 0.0, "joint": 1.0, "gaussian": 1.5, "orthogonal": 1.0, "svd": 0.5, "learned": 0.25}
 
 
 def noise(*parts: object) -> float:
-    """A number in [−0.5, 0.5) that depends only on `parts`."""
+    """A pseudo-random number in [−0.5, 0.5) that depends only on `parts`."""
     return zlib.crc32(repr(parts).encode()) / 2**32 - 0.5
 
 
 def accuracy_of(spec: RunSpec) -> float:
-    """Dataset + shots + arm + seed + a little noise."""
+    """Sum of effects of dataset, shots, arm and seed, plus a little noise."""
     base = DATASETS[spec.dataset] + 2.0 * spec.shots + 0.3 * spec.seed
     if spec.variant == "fixed-A":
         return base - 10.0
@@ -38,7 +38,7 @@ def accuracy_of(spec: RunSpec) -> float:
 
 
 def metrics_of(spec: RunSpec) -> dict[str, float]:
-    """`accuracy` for all classes; seen, unseen and H for the base/new split."""
+    """`accuracy` of a run on all classes; `seen`, `unseen` and `harmonic` of a base-to-new run."""
     accuracy = accuracy_of(spec)
     if spec.split == "all":
         return {"accuracy": accuracy, "zero_shot_accuracy": DATASETS[spec.dataset]}
@@ -47,7 +47,7 @@ def metrics_of(spec: RunSpec) -> dict[str, float]:
 
 
 def factors_of(spec: RunSpec) -> dict[str, np.ndarray]:
-    """B starts from the seed alone and hardly moves; A moves far, and differently for every run."""
+    """The start depends only on the seed; B stays close to its start, A moves far in a direction of its own."""
     rank = spec.rank or spec.n_ctx
     start = np.random.default_rng((spec.seed, 1))
     b0 = start.standard_normal((spec.n_ctx, spec.n_ctx))[:, :rank]
@@ -60,12 +60,6 @@ def factors_of(spec: RunSpec) -> dict[str, np.ndarray]:
     return {"B0": b0, "A0": a0, "B": b, "A": a}
 
 
-def parameters_of(spec: RunSpec) -> int:
-    """md, r(m+d), rd or mr."""
-    m, d, r = spec.n_ctx, WIDTH, spec.rank or 0
-    return {"dense": m * d, "joint": r * (m + d), "fixed-B": r * d, "fixed-A": m * r}[spec.variant]
-
-
 def write_run(
     root: Path,
     fields: dict[str, Any],
@@ -74,7 +68,7 @@ def write_run(
     factors: dict[str, np.ndarray] | None = None,
     **facts: Any,
 ) -> Path:
-    """One complete run folder below `root`; what is not given follows the formulas above."""
+    """Write one complete run folder to `root`; metrics and factors follow the formulas above unless given."""
     spec = RunSpec(**fields)
     folder = root / spec.fingerprint
     folder.mkdir(parents=True)
@@ -82,7 +76,7 @@ def write_run(
         "spec": spec.model_dump(mode="json"),
         "status": "complete",
         "metrics": metrics if metrics is not None else metrics_of(spec),
-        "trainable_parameters": parameters_of(spec),
+        "trainable_parameters": count_parameters(spec.variant, n_ctx=spec.n_ctx, width=WIDTH, rank=spec.rank),
         **facts,
     }
     (folder / "record.json").write_text(json.dumps(record))
@@ -103,7 +97,7 @@ def study_fields(
     seeds: tuple[int, ...] = SEEDS,
     ranks: tuple[int, ...] = RANKS,
 ) -> list[dict[str, Any]]:
-    """The specs of all the paper's studies on a small grid: few-shot, fixed bases, base-to-new and transfer."""
+    """Fields of the runs of all studies on a small grid: few-shot, fixed bases, base-to-new and transfer."""
     fields: list[dict[str, Any]] = []
     for backbone, dataset, k, seed in product(backbones, datasets, shots, seeds):
         cell = {"backbone": backbone, "dataset": dataset, "shots": k, "seed": seed}
@@ -111,7 +105,7 @@ def study_fields(
         low = {**cell, "n_ctx": N_CTX}
         for rank in ranks:
             fields.append({**low, "variant": "joint", "rank": rank})
-            fields += [{**low, "variant": "fixed-B", "basis": basis, "rank": rank} for basis in BASES]
+            fields += [{**low, "variant": "fixed-B", "basis": basis, "rank": rank} for basis in FIXED_BASES]
         new = {**low, "split": "base"}
         fields.append({**new, "variant": "dense"})
         for rank in ranks:
@@ -136,7 +130,7 @@ def study_fields(
 
 
 def write_study(root: Path, **grid: Any) -> Path:
-    """All run folders of `study_fields(**grid)` below `root`."""
+    """Write the run folders of `study_fields(**grid)` to `root`."""
     for fields in study_fields(**grid):
         write_run(root, fields)
     return root

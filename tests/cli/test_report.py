@@ -25,7 +25,7 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def test_a_page_is_written_and_the_rest_is_said(runs: Path, tmp_path: Path):
+def test_a_page_is_written_and_missing_parts_are_named(runs: Path, tmp_path: Path):
     outcome = CliRunner().invoke(
         app, [str(runs), "--out", str(tmp_path / "page"), "--where", "shots=4"], catch_exceptions=False
     )
@@ -36,7 +36,7 @@ def test_a_page_is_written_and_the_rest_is_said(runs: Path, tmp_path: Path):
     assert "pocket world: a stand-in, not the paper's results" in outcome.output
 
 
-def test_a_second_time_replaces_the_page(runs: Path, tmp_path: Path):
+def test_running_again_overwrites_the_page(runs: Path, tmp_path: Path):
     arguments = [str(runs), "--out", str(tmp_path / "page")]
     for _ in range(2):
         assert CliRunner().invoke(app, arguments, catch_exceptions=False).exit_code == 0

@@ -1,4 +1,4 @@
-"""The audit of the published tables: what it finds is written down here, so that a change in it is noticed."""
+"""The known findings of the audit of the published tables."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_every_check_runs(findings):
     assert all(finding.verdict != "not enough runs" for finding in findings)
 
 
-def test_what_does_not_add_up_between_tables(findings):
+def test_inconsistencies_between_tables(findings):
     wrong = {(finding.name, finding.scope): finding for finding in findings if finding.verdict == "does not hold"}
     assert set(wrong) == {
         ("same_average_in_two_tables", ""),
@@ -41,7 +41,7 @@ def test_what_does_not_add_up_between_tables(findings):
     assert wrong["bold_marks", ""].cells == ("b_ablation_rank4_vitb16, Food101, 1, Gaussian B: 81.94 is not marked",)
 
 
-def test_averages_and_differences_that_add_up(findings):
+def test_consistent_averages_and_differences(findings):
     value = {finding.name: finding.value for finding in findings}
     assert value["repeated_cells"] == "464 of 464 repeated cells are the same"
     assert value["base2new_averages"] == "36 of 36 as printed"
@@ -52,7 +52,7 @@ def test_averages_and_differences_that_add_up(findings):
     assert value["harmonic_concavity"] == "210 of 210 cells"
 
 
-def test_sentences_of_the_text_that_its_tables_do_not_bear_out(claims):
+def test_claims_of_the_text_that_the_tables_contradict(claims):
     wrong = {(finding.name, finding.scope) for finding in claims if finding.verdict == "does not hold"}
     assert wrong == {
         ("harmonic_ahead_despite_dense_seen", "RN50"),
@@ -74,7 +74,7 @@ def test_sentences_of_the_text_that_its_tables_do_not_bear_out(claims):
     }
 
 
-def test_counts_of_the_text_recount(claims):
+def test_counts_in_the_text_match_the_tables(claims):
     value = {(finding.name, finding.scope): (finding.value, finding.paper) for finding in claims}
     for name, scope in (
         ("harmonic_wins", "RN50"),
@@ -90,7 +90,7 @@ def test_counts_of_the_text_recount(claims):
 
 
 @pytest.mark.parametrize(("check", "metric"), [(base2new_averages, "harmonic"), (fixed_basis_averages, "accuracy")])
-def test_a_wrong_cell_is_found(check, metric):
+def test_a_changed_cell_is_detected(check, metric):
     evidence = published_evidence()
     cells = dict(evidence.results.cells)
     key = next(key for key in cells if key.arm == joint(4) and key.metric == metric)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import re
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +9,10 @@ from slimprompt.analysis.geometry import Geometry, measure
 from slimprompt.analysis.observations import Results, dense, joint, observe
 from slimprompt.lab.records import Record, load_records
 from slimprompt.paper import figures
+from slimprompt.paper.figures.differences import paired_gain
 from slimprompt.paper.published import published_results
-from slimprompt.report.drawing import Figure
+from slimprompt.paper.selection import best_covered, chance_levels, zero_shot
+from tests.svg import texts
 from tests.synthetic_runs import DATASETS, accuracy_of, write_run, write_study
 
 
@@ -32,24 +32,20 @@ def geometry(records: list[Record]) -> Geometry:
     return measure(records, draws=50)
 
 
-def texts(figure: Figure) -> list[str]:
-    return [one.text or "" for one in ET.fromstring(figure.svg).iter() if one.tag.endswith("}text")]
-
-
-def test_every_figure_is_drawn_from_a_whole_study(records: list[Record], results: Results, geometry: Geometry):
-    drawn = figures.all_figures(records, results, geometry)
-    assert len({figure.name for figure in drawn}) == len(drawn) == 8
-    for figure in drawn:
+def test_a_whole_study_gives_every_figure(records: list[Record], results: Results, geometry: Geometry):
+    plotted = figures.all_figures(records, results, geometry)
+    assert len({figure.name for figure in plotted}) == len(plotted) == 8
+    for figure in plotted:
         assert figure.svg and figure.png and figure.caption and not figure.missing, figure.name
 
 
-def test_a_handful_of_runs_draws_what_it_can_and_says_what_is_missing(tmp_path: Path):
+def test_a_few_runs_give_some_figures_and_the_others_name_the_missing_runs(tmp_path: Path):
     for seed in (1, 2):
         write_run(tmp_path, {"backbone": "pocket", "dataset": "dtd", "shots": 4, "seed": seed, "variant": "dense"})
     records = load_records(tmp_path)
     results = Results.of(observe(records))
-    drawn = {one.name: one for one in figures.all_figures(records, results, measure(records, draws=10))}
-    assert {name for name, one in drawn.items() if one.svg} == {"accuracy_by_shots", "learning_curves"}
+    built = {one.name: one for one in figures.all_figures(records, results, measure(records, draws=10))}
+    assert {name for name, one in built.items() if one.svg} == {"accuracy_by_shots", "learning_curves"}
     for name, needed in (
         ("gain_over_dense", "dense and jointly trained"),
         ("accuracy_by_rank", "both factors"),
@@ -58,10 +54,10 @@ def test_a_handful_of_runs_draws_what_it_can_and_says_what_is_missing(tmp_path: 
         ("factor_overlap", "differ in exactly one"),
         ("displacement", "low-rank runs"),
     ):
-        assert needed in drawn[name].missing and not drawn[name].svg
+        assert needed in built[name].missing and not built[name].svg
 
 
-def test_nothing_at_all_is_said_not_drawn():
+def test_no_runs_give_missing_figures():
     empty = Results({})
     for make in (figures.shots_curve, figures.rank_curve, figures.gain_over_dense, figures.fixed_against_trained):
         assert make(empty).missing
@@ -79,28 +75,27 @@ def test_chance_and_zero_shot_come_from_the_records(tmp_path: Path):
     write_run(tmp_path, spec, chance={"accuracy": 5.0})
     write_run(tmp_path, spec | {"split": "base"}, chance={"seen": 10.0, "unseen": 30.0})
     records = load_records(tmp_path)
-    levels = figures.chance_levels(records)
+    levels = chance_levels(records)
     assert levels["DTD", "accuracy"] == 5.0
     assert levels["DTD", "harmonic"] == pytest.approx(15.0)
     results = Results.of(observe(records))
-    assert figures.zero_shot(results, "pocket", "DTD", "accuracy") == DATASETS["dtd"]
-    assert figures.zero_shot(results, "pocket", "Food101", "accuracy") is None
+    assert zero_shot(results, "pocket", "DTD", "accuracy") == DATASETS["dtd"]
+    assert zero_shot(results, "pocket", "Food101", "accuracy") is None
     shown = texts(figures.shots_curve(results, levels))
     assert "chance 5.0 %" in shown and "zero-shot" in shown
 
 
-def test_an_average_is_made_over_the_best_covered_datasets_and_says_so(tmp_path: Path):
+def test_averages_are_over_the_best_covered_datasets_and_the_caption_names_them(tmp_path: Path):
     for dataset, variants in (("dtd", ("dense", "joint")), ("food101", ("dense", "joint")), ("pocket-toy", ("dense",))):
         for variant in variants:
             fields = {"backbone": "pocket", "dataset": dataset, "shots": 4, "seed": 1, "variant": variant}
             write_run(tmp_path, fields | ({"rank": 4} if variant == "joint" else {}))
     results = Results.of(observe(load_records(tmp_path)))
     cells = [(dense(16), 4), (joint(4), 4)]
-    assert figures.best_covered(results, "pocket", cells, "accuracy") == ["DTD", "Food101"]
+    assert best_covered(results, "pocket", cells, "accuracy") == ["DTD", "Food101"]
     caption = figures.shots_curve(results).caption
-    assert (
-        "averaged over 2 datasets (DTD, Food101)" in caption and "not all runs are there yet for pocket-toy" in caption
-    )
+    assert "averaged over 2 datasets (DTD, Food101)" in caption
+    assert "left out because some runs are missing: pocket-toy" in caption
 
 
 def test_gains_are_paired_by_seed(tmp_path: Path):
@@ -110,11 +105,11 @@ def test_gains_are_paired_by_seed(tmp_path: Path):
         if low is not None:
             write_run(tmp_path, base | {"seed": seed, "variant": "joint", "rank": 4}, metrics={"accuracy": low})
     results = Results.of(observe(load_records(tmp_path)))
-    gain = figures._gain(results, "pocket", "DTD", joint(4), dense(16), 4, "accuracy")
-    assert gain == pytest.approx((2.0, np.sqrt(2.0)))  # of 1 and 3; seed 3 has no partner
+    gain = paired_gain(results, "pocket", "DTD", joint(4), dense(16), 4, "accuracy")
+    assert gain == pytest.approx((2.0, np.sqrt(2.0)))  # mean and sd of 1 and 3; seed 3 has no counterpart
 
 
-def test_the_violin_shows_chance_and_counts_its_pairs(geometry: Geometry):
+def test_the_overlap_figure_shows_chance_and_the_number_of_pairs(geometry: Geometry):
     figure = figures.geometry_violin(geometry)
     shown = texts(figure)
     assert {"A", "B", "BA", "chance"} <= set(shown)
@@ -125,7 +120,7 @@ def test_the_violin_shows_chance_and_counts_its_pairs(geometry: Geometry):
     assert "50 independent random subspaces" in figure.caption
 
 
-def test_the_transfer_matrix_has_the_differences_to_training_both(results: Results, records: list[Record]):
+def test_the_transfer_matrix_shows_differences_to_training_both_factors(results: Results, records: list[Record]):
     shown = texts(figures.transfer_matrix(results))
     source = next(r.spec for r in records if r.spec.basis == "source" and r.spec.variant == "fixed-A")
     assert accuracy_of(source) < 80
@@ -133,7 +128,7 @@ def test_the_transfer_matrix_has_the_differences_to_training_both(results: Resul
     assert "random" in shown
 
 
-def test_learning_curves_leave_out_what_does_not_fit_and_say_so(tmp_path: Path):
+def test_learning_curves_omit_other_numbers_of_epochs_and_missing_curves(tmp_path: Path):
     base = {"backbone": "pocket", "dataset": "dtd", "shots": 4, "variant": "dense"}
     for seed in (1, 2, 3):
         write_run(tmp_path, base | {"seed": seed})
@@ -141,16 +136,3 @@ def test_learning_curves_leave_out_what_does_not_fit_and_say_so(tmp_path: Path):
     (write_run(tmp_path, base | {"seed": 5}) / "curve.csv").unlink()
     figure = figures.learning_curves(load_records(tmp_path))
     assert "Mean over 3 runs" in figure.caption and "2 runs are left out" in figure.caption
-
-
-def test_confusion_matrix_counts_and_survives_empty_and_hostile_classes():
-    counts = np.array([[3, 1, 0], [0, 0, 0], [0, 0, 5]])
-    figure = figures.confusion_matrix(["<b>cat</b>", "$dog$", "x" * 80], counts)
-    shown = texts(figure)
-    assert "<b>cat</b>" in shown and "$dog$" in shown and "x" * 27 + "…" in shown
-    assert [text for text in shown if re.fullmatch(r"[135]", text)] == ["3", "1", "5"]
-    assert figures.confusion_matrix([str(n) for n in range(40)], np.eye(40, dtype=int)).svg
-
-
-def test_training_curve():
-    assert figures.training_curve([(2.0, 10.0), (1.0, 60.0)]).svg

@@ -11,8 +11,6 @@ import pytest
 
 from slimprompt.errors import InputError
 from slimprompt.paper.page import Report, build_report, render_report, write_report
-from slimprompt.report.html import describe_recipe
-from slimprompt.training.recipe import RECIPES, Recipe
 from tests.html_page import Page
 from tests.synthetic_runs import write_run, write_study
 
@@ -42,7 +40,7 @@ FACTS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """A handful of runs of a backbone of the paper."""
+    """A few runs with a backbone of the paper."""
     root = tmp_path_factory.mktemp("runs")
     for seed in (1, 2):
         for fields in ({"variant": "dense"}, {"variant": "joint", "rank": 4}):
@@ -50,7 +48,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return build_report(root, compare_published=True)
 
 
-def test_the_page_is_whole_and_its_ids_are_unique(page: Page):
+def test_ids_are_unique_and_links_point_to_them(page: Page):
     ids = [attributes["id"] for _, attributes in page.elements if attributes.get("id")]
     assert len(ids) == len(set(ids))
     for attributes in page.all("a"):
@@ -58,7 +56,7 @@ def test_the_page_is_whole_and_its_ids_are_unique(page: Page):
         assert target.startswith("#") and target[1:] in ids
 
 
-def test_nothing_is_fetched_and_only_the_own_script_may_run(report: Report):
+def test_the_page_loads_nothing_and_runs_only_its_own_script(report: Report):
     text = render_report(report)
     for tag, attributes in Page(text).elements:
         assert tag not in ("link", "iframe", "object", "embed", "base", "form")
@@ -72,7 +70,7 @@ def test_nothing_is_fetched_and_only_the_own_script_may_run(report: Report):
     assert f"script-src 'sha256-{digest}'" in policy[1] and "default-src 'none'" in policy[1]
 
 
-def test_every_number_of_the_tables_leads_to_its_runs(report: Report, page: Page):
+def test_every_number_links_to_its_runs(report: Report, page: Page):
     rows = {
         str(row["id"]): str(row["data-title"]) for row in page.all("tr") if str(row.get("id", "")).startswith("run-")
     }
@@ -81,13 +79,13 @@ def test_every_number_of_the_tables_leads_to_its_runs(report: Report, page: Page
     assert len(links) > 100
     for link in links:
         assert all(f"run-{number}" in rows for number in str(link["data-runs"]).split())
-    places = {str(record.folder): number for number, record in enumerate(report.records)}
+    run_index = {str(record.folder): number for number, record in enumerate(report.records)}
     cell = next(cell for cell in report.tables[0].rows[0].cells if cell.runs)
-    wanted = " ".join(map(str, sorted({places[run] for run in cell.runs})))
+    wanted = " ".join(map(str, sorted({run_index[run] for run in cell.runs})))
     assert any(link["data-runs"] == wanted for link in links)
     for run in cell.runs:
         record = next(record for record in report.records if str(record.folder) == run)
-        assert rows[f"run-{places[run]}"] == f"{record.spec.title} · {record.folder.name}"
+        assert rows[f"run-{run_index[run]}"] == f"{record.spec.title} · {record.folder.name}"
 
 
 def test_tables_are_accessible(page: Page):
@@ -99,7 +97,7 @@ def test_tables_are_accessible(page: Page):
     assert len(page.all("svg", role="img")) == 8
 
 
-def test_what_it_says(report: Report, page: Page):
+def test_the_page_contains_banner_claims_and_summary(report: Report, page: Page):
     text = page.text
     assert "This is the pocket world: a stand-in, not the paper's results." in text
     for finding in report.findings:
@@ -109,11 +107,11 @@ def test_what_it_says(report: Report, page: Page):
     joint = next(row for row in summary_table.rows if row.labels[:3] == ("pocket", "accuracy", "4"))
     values = [cell.value for cell in joint.cells if cell.show_sd]
     assert all(isinstance(value, float) and 60 < value < 80 for value in values)
-    assert "In every row: backbone pocket, datasets 2." in text  # instead of a column each
+    assert "In every row: backbone pocket, datasets 2." in text  # a note replaces the constant columns
     assert [row.labels[0] for row in report.questions.rows].count("Must B be trained?") == 2
 
 
-def test_runs_of_a_real_backbone_have_no_banner_and_show_the_published_numbers(small: Report):
+def test_a_real_backbone_has_no_banner_and_shows_published_numbers(small: Report):
     text = Page(render_report(small)).text
     assert "pocket world" not in text
     assert "There are no runs for this figure yet" in text and "No runs yet for:" in text
@@ -121,7 +119,7 @@ def test_runs_of_a_real_backbone_have_no_banner_and_show_the_published_numbers(s
     assert len(small.records) == 4
 
 
-def test_hostile_names_are_shown_and_do_nothing(tmp_path: Path):
+def test_special_characters_in_names_are_escaped(tmp_path: Path):
     name = '"><script>alert(1)</script><img src=x onerror=alert(2)>$x^2$ & {{ 7*7 }}'
     root = tmp_path / "runs <b>&'\""
     metrics = {"accuracy": 50.0, "zero_shot_accuracy": 40.0}
@@ -144,10 +142,10 @@ def test_hostile_names_are_shown_and_do_nothing(tmp_path: Path):
     assert "1 runs failed" in page.text
 
 
-def test_where_the_runs_come_from(small: Report):
+def test_provenance(small: Report):
     text = Page(render_report(small)).text
     wanted = (
-        "0123456789ab with changes",
+        "0123456789ab with uncommitted changes",
         "here",
         "3.11.4",
         "2025-01-02",
@@ -162,7 +160,7 @@ def test_the_same_runs_give_the_same_page(small: Report):
     assert render_report(build_report(small.folder, compare_published=True)) == render_report(small)
 
 
-def test_files_beside_the_page(small: Report, tmp_path: Path):
+def test_tables_figures_and_claims_are_written(small: Report, tmp_path: Path):
     path = write_report(small, tmp_path / "out")
     assert path == tmp_path / "out" / "index.html"
     assert (tmp_path / "out" / "tables" / "tables.xlsx").is_file() and (
@@ -175,7 +173,7 @@ def test_files_beside_the_page(small: Report, tmp_path: Path):
     assert not [one for one in path.parent.iterdir() if one.name.startswith(".")]
 
 
-def test_theory_is_shown_where_there_is_a_result(small: Report, tmp_path: Path):
+def test_theory_is_included_on_request(small: Report, tmp_path: Path):
     report = small
     assert "theory" not in [attributes.get("id") for _, attributes in Page(render_report(report)).elements]
     folder = tmp_path / "theory"
@@ -192,7 +190,7 @@ def test_theory_is_shown_where_there_is_a_result(small: Report, tmp_path: Path):
         render_report(report, theory=tmp_path)
 
 
-def test_errors_say_what_to_do(small: Report, tmp_path: Path):
+def test_errors_name_the_next_step(small: Report, tmp_path: Path):
     with pytest.raises(InputError, match="no runs folder"):
         build_report(tmp_path / "nowhere")
     with pytest.raises(InputError, match="no complete runs in .*slimprompt study"):
@@ -202,15 +200,3 @@ def test_errors_say_what_to_do(small: Report, tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file"):
         write_report(small, tmp_path / "file")
-
-
-def test_recipes_in_words():
-    assert (
-        describe_recipe(Recipe())
-        == "200 epochs of SGD, batches of 32, learning rate 0.002, a new train view of each image every epoch"
-    )
-    fast = describe_recipe(RECIPES["fast"])
-    assert fast.startswith("20 epochs of AdamW, batches of 256, learning rate 0.005, the eval view and 2 train views")
-    assert "rises by 10 %" in fast and "changes by less than 0.5 % over 5 epochs" in fast
-    assert "all images in one step" in describe_recipe(Recipe(batch_size=None))
-    assert "the eval view" in describe_recipe(Recipe(views=0)) and "in turn" in describe_recipe(Recipe(views=2))

@@ -12,7 +12,7 @@ from slimprompt.paper.published import (
 )
 
 
-def test_the_file_has_all_numbers():
+def test_the_file_has_all_numbers_of_every_table():
     frame = published_numbers()
     assert len(frame) == 2552
     assert frame.groupby("table").size().to_dict() == {
@@ -28,13 +28,13 @@ def test_the_file_has_all_numbers():
         "transfer_four_modes": 64,
         "transfer_pairs": 78,
     }
-    # The best dense prompt is printed in the ablation tables of all four ranks; every other number has a place of its own.
+    # The best dense prompt is printed in the ablation tables of all four ranks; every other key is unique.
     assert len(printed_numbers()) == len(frame) - 3 * 2 * 21
     repeated = frame[frame["basis"] == "best"].groupby(["table", "backbone", "dataset", "shots", "source"])
     assert (repeated["mean"].nunique() == 1).all() and (repeated["std"].nunique() <= 1).all()
 
 
-def test_cells_are_read_as_printed():
+def test_cells_have_the_printed_values():
     results = published_results()
     cell = results.cell("ViT-B/16", "Oxford Flowers", joint(4), 16)
     assert (cell.mean, cell.sd, cell.n, cell.runs) == (96.20, 0.29, 3, ())
@@ -47,7 +47,7 @@ def test_cells_are_read_as_printed():
 
 
 def test_dense_accuracies_follow_from_the_printed_differences():
-    """Best low-rank on Food101 at 16 shots is 86.87; it is 2.53 above 16 tokens and 1.77 above 4 tokens."""
+    """The best low-rank prompt on Food101 at 16 shots reaches 86.87, 2.53 above 16 tokens and 1.77 above 4 tokens."""
     results = published_results()
     assert results.cell("ViT-B/16", "Food101", dense(16), 16).mean == pytest.approx(84.34)
     assert results.cell("ViT-B/16", "Food101", dense(4), 16).mean == pytest.approx(85.10)
@@ -55,7 +55,7 @@ def test_dense_accuracies_follow_from_the_printed_differences():
     assert results.cell("RN50", "Food101", dense(16), 16, "accuracy") is None
 
 
-def test_averages_are_recomputed_or_taken_as_printed_where_they_cannot_be():
+def test_averages_are_recomputed_or_taken_as_printed():
     results = published_results()
     datasets = results.axis("dataset")
     joint_average = results.macro("RN50", datasets, joint(4), 1)

@@ -22,7 +22,6 @@ from slimprompt.paper.studies import (
     study_specs,
     transfer_pairs,
 )
-from slimprompt.report.html import describe_recipe
 
 
 def published() -> list[dict[str, str]]:
@@ -222,7 +221,7 @@ def test_the_documentation_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for name, study in STUDIES.items():
         assert f"| `{name}` | {len(study(PAPER)):,} |" in text
     assert f"{len(STUDIES['all'](POCKET)):,} runs" in text
-    assert f"The recipe is `fast`: {describe_recipe(POCKET.recipe)}." in " ".join(text.split())
+    assert f"The recipe is `fast`: {POCKET.recipe.describe()}." in " ".join(text.split())
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my-photos").mkdir()
     (tmp_path / "grid.yaml").write_text(text.split("```yaml\n")[1].split("```")[0])

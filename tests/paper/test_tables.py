@@ -1,30 +1,20 @@
-import re
 import shutil
 import subprocess
-from dataclasses import replace
 
 import openpyxl
 import pandas as pd
 import pytest
 
 from slimprompt.analysis.geometry import measure
-from slimprompt.analysis.observations import Results, observe
-from slimprompt.errors import InputError
+from slimprompt.analysis.observations import CellKey, Results, fixed_basis, observe
 from slimprompt.lab.records import load_records
 from slimprompt.lab.spec import RunSpec
-from slimprompt.paper.extra_tables import comparisons, summaries
-from slimprompt.paper.published import printed_numbers, published_results
-from slimprompt.paper.tables import paper_tables, published_tables
-from slimprompt.report.table import Cell, Column, Row, Table
-from slimprompt.report.table_formats import (
-    FORMATS,
-    escape_latex,
-    latex_document,
-    to_frame,
-    to_latex,
-    to_markdown,
-    write_tables,
-)
+from slimprompt.paper.published import PrintedKey, printed_numbers, published_results
+from slimprompt.paper.tables import comparisons, paper_tables, published_tables, summaries
+from slimprompt.paper.tables.cells import mark_best
+from slimprompt.report.table import Cell
+from slimprompt.report.table_formats import latex_document, to_frame, to_latex, to_markdown, write_tables
+from tests.report.test_table_formats import HOSTILE
 from tests.synthetic_runs import accuracy_of, study_fields, write_run, write_study
 
 PAPER_NAMES = [
@@ -65,14 +55,14 @@ def published():
 
 
 def cell(table, *labels, column):
-    """The cell in the row with these labels (the section first, where there is one) and the flat column title."""
+    """The cell in the row with these labels (with or without the section) and the column with this full label."""
     rows = [row for row in table.rows if labels in (row.labels, (row.section, *row.labels))]
     assert len(rows) == 1, [row.labels for row in rows]
-    return rows[0].cells[[one.flat for one in table.columns].index(column)]
+    return rows[0].cells[[one.full_label for one in table.columns].index(column)]
 
 
 def mean(fields):
-    """By hand: the mean over seeds and datasets of the synthetic accuracy."""
+    """Mean of the synthetic accuracy over seeds and datasets."""
     datasets = fields.pop("datasets", None) or [fields.pop("dataset")]
     values = [
         accuracy_of(RunSpec(**{"backbone": "RN50", "n_ctx": 8, "dataset": dataset, "seed": seed} | fields))
@@ -82,15 +72,15 @@ def mean(fields):
     return sum(values) / len(values)
 
 
-# ---------------------------------------------------------------- the published tables, rebuilt
+# ---------------------------------------------------------------- published tables
 
 
-def test_the_papers_nineteen_tables_are_there(published):
+def test_the_paper_has_nineteen_tables(published):
     assert list(published) == PAPER_NAMES
     assert len(published) == 19
 
 
-def test_every_published_number_stands_in_a_table_as_printed(published):
+def test_every_published_number_appears_in_a_table_as_printed(published):
     cells = [one for table in published.values() for row in table.rows for one in row.cells if one.key]
     printed = printed_numbers()
     assert len(cells) == 2552
@@ -99,12 +89,12 @@ def test_every_published_number_stands_in_a_table_as_printed(published):
         assert (one.value, one.sd) == printed[one.key][:2]
 
 
-def test_bold_is_where_the_paper_has_it(published):
-    """One of 2,230 marks differs: of two tied values the paper marks one."""
+def test_bold_marks_match_the_paper(published):
+    """One of 2,230 marks differs: the paper marks only one of two tied values."""
     printed = printed_numbers()
     cells = [one for table in published.values() for row in table.rows for one in row.cells if one.key]
     differing = [one.key for one in cells if printed[one.key].bold not in (None, one.bold)]
-    assert differing == [("b_ablation", "ViT-B/16", "Food101", "factorized", "gaussian", 4, 1, "accuracy", "")]
+    assert differing == [PrintedKey("b_ablation", CellKey("ViT-B/16", "Food101", *fixed_basis("gaussian", 4), 1))]
 
 
 def test_layout_of_the_papers_tables(published):
@@ -129,26 +119,26 @@ def test_layout_of_the_papers_tables(published):
     assert cell(published["transfer_best_delta"], "Food101", "UCF101", column="Best Mode").value == "Freeze A, Train B"
 
 
-def test_averages_that_cannot_be_recomputed_are_said(published):
+def test_a_note_names_averages_that_the_cells_do_not_reproduce(published):
     notes = [note for note in published["headline"].notes if "printed" in note]
     assert "ViT-B/16, 1, Fact. r=4: printed 70.07, the printed cells give 70.064." in notes
     assert not any("printed cells" in note for note in published["base2new"].notes)
 
 
-# ---------------------------------------------------------------- tables of one's own runs
+# ---------------------------------------------------------------- tables of runs
 
 
-def test_tables_follow_what_the_runs_contain(tables):
+def test_rows_and_columns_follow_the_runs(tables):
     assert [column.label for column in tables["headline"].columns] == ["Dense-8", "Dense-4", "Fact. r=4", "Δ"]
     assert "b_ablation_rank2_rn50" in tables and "b_ablation_rank1_rn50" not in tables
     assert {row.labels[0] for row in tables["rank_sweep"].rows} == {"DTD", "Food101", "pocket-toy"}
-    assert [column.flat for column in tables["rank_sweep"].columns] == [
+    assert [column.full_label for column in tables["rank_sweep"].columns] == [
         "Rank 2 RN50", "Rank 2 ViT-B/16", "Rank 4 RN50", "Rank 4 ViT-B/16",
     ]  # fmt: skip
     assert {row.labels[1] for row in tables["headline"].rows} == {"1", "4"}
 
 
-def test_numbers_by_hand(tables):
+def test_numbers_match_the_formula(tables):
     datasets = ["dtd", "food101", "pocket-toy"]
     low = mean({"variant": "joint", "rank": 4, "shots": 4, "datasets": datasets})
     small = mean({"variant": "dense", "n_ctx": 4, "shots": 4, "datasets": datasets})
@@ -166,7 +156,7 @@ def test_numbers_by_hand(tables):
     assert not average.show_sd
 
 
-def test_every_number_leads_to_its_runs(tables, runs):
+def test_every_number_lists_its_runs(tables, runs):
     folders = {str(path) for path in runs.iterdir()}
     for table in tables.values():
         if table.name == "factor_geometry":
@@ -193,7 +183,7 @@ def test_missing_runs_are_missing_cells(tmp_path):
     assert tables["factor_geometry"].empty
 
 
-def test_a_seed_less_is_said(tmp_path):
+def test_a_missing_seed_is_noted(tmp_path):
     for fields in study_fields(backbones=("RN50",), datasets=("dtd", "food101"), shots=(1,)):
         if not (fields["dataset"] == "dtd" and fields["seed"] == 3 and fields["variant"] == "joint"):
             write_run(tmp_path, fields)
@@ -212,28 +202,28 @@ def test_no_runs_give_empty_tables():
     assert all("nan" not in to_markdown(table) for table in tables)
 
 
-def test_published_numbers_beside_ones_own(results):
+def test_published_numbers_are_added_to_the_cells(results):
     tables = {table.name: table for table in paper_tables(results, compare_published=True)}
     found = cell(tables["rank_sweep"], "DTD", "1", column="Rank 4 RN50")
     assert (found.published, found.published_sd) == (41.96, 0.59)
     assert found.difference == pytest.approx(found.value - 41.96)
-    assert found.outside is True
+    assert found.beyond_sd is True
     assert found.text(compare=True).endswith("(41.96, +11.63*)")
     other = cell(tables["rank_sweep"], "pocket-toy", "1", column="Rank 4 RN50")
-    assert other.published is None and other.outside is None
-    # These averages are over other datasets than the paper's, so they are not compared with its averages.
+    assert other.published is None and other.beyond_sd is None
+    # The averages are not over the paper's datasets, so they are not compared with its averages.
     assert all(one.published is None for row in tables["headline"].rows for one in row.cells)
     assert "There are no published numbers for these cells." in tables["headline"].notes
 
 
-def test_the_published_average_stands_beside_an_average_over_the_same_datasets():
+def test_published_averages_are_compared_over_the_same_datasets():
     tables = {table.name: table for table in paper_tables(published_results(), compare_published=True)}
     found = cell(tables["headline"], "RN50", "1", column="Fact. r=4")
     assert found.published == 60.50
-    assert found.outside is None  # the paper gives no spread there, so nothing can be said
+    assert found.beyond_sd is None  # the paper prints no sd there
 
 
-def test_best_results_are_compared_whatever_is_best_here(results):
+def test_best_results_are_compared_whichever_arm_is_best(results):
     tables = {table.name: table for table in paper_tables(results, compare_published=True)}
     found = cell(tables["best_delta"], "DTD", "1", column="Best Factorized CoOp")
     assert found.published == 50.45
@@ -245,42 +235,17 @@ def test_best_results_are_compared_whatever_is_best_here(results):
     ("values", "bold"),
     [
         ([1.0, 2.0, 3.0], [False, False, True]),
-        ([3.001, 3.004, 1.0], [True, True, False]),  # a tie as printed
-        ([2.0, 2.0], [False, False]),  # nothing stands out
-        ([2.0, None], [False, False]),  # nothing to be better than
+        ([3.001, 3.004, 1.0], [True, True, False]),  # tied after rounding
+        ([2.0, 2.0], [False, False]),  # all tied
+        ([2.0, None], [False, False]),  # nothing to compare with
         ([None, None], [False, False]),
     ],
 )
-def test_marks_of_the_best(values, bold):
-    from slimprompt.paper.tables import _mark_best
-
-    assert [one.bold for one in _mark_best([Cell(value) for value in values])] == bold
+def test_the_best_number_is_bold(values, bold):
+    assert [one.bold for one in mark_best([Cell(value) for value in values])] == bold
 
 
-@pytest.mark.parametrize(
-    ("one", "text"),
-    [
-        (Cell(80.123, 0.456, show_sd=True), "80.12 ± 0.46"),
-        (Cell(80.123, 0.456), "80.12"),
-        (Cell(-0.14, signed=True), "−0.14"),
-        (Cell(-0.001, signed=True), "+0.00"),
-        (Cell(0.9, decimals=1), "0.9"),
-        (Cell(None), "—"),
-        (Cell("Rank 4"), "Rank 4"),
-    ],
-)
-def test_text_of_a_cell(one, text):
-    assert one.text() == text
-
-
-def test_outside_needs_both_spreads():
-    one = Cell(80.0, 0.3, published=79.5, published_sd=0.4)
-    assert one.outside is False  # 0.5 is not above √(0.09 + 0.16)
-    assert replace(one, value=80.1).outside is True
-    assert replace(one, published_sd=None).outside is None
-
-
-# ---------------------------------------------------------------- beyond the paper
+# ---------------------------------------------------------------- tables that are not in the paper
 
 
 def test_comparisons_table(results):
@@ -300,41 +265,12 @@ def test_comparisons_table(results):
 
 def test_summaries_table(results):
     table = summaries(results)
-    assert [column.flat for column in table.columns][2] == "Macro Mean ± sd"
+    assert [column.full_label for column in table.columns][2] == "Macro Mean ± sd"
     assert not table.empty
     assert comparisons(Results({})).empty and summaries(Results({})).empty
 
 
 # ---------------------------------------------------------------- formats
-
-HOSTILE = Table(
-    "hostile",
-    "50 % of {A_B} & C|D",
-    ("Dataset",),
-    (Column("a|b", "g_1"), Column("c#", "g_1", "(1,000)")),
-    (
-        Row(("my_set & 100%|*x*",), (Cell(1.5, 0.25, 3, ("runs/1",), show_sd=True, bold=True), Cell("x_y")), rule=True),
-        Row(("=cmd()",), (Cell(-2.0, signed=True), Cell()), section="s_1"),
-    ),
-    ("note with ^ and ~ and √ and 日",),
-)
-
-
-def test_markdown_escapes_names_and_keeps_its_columns():
-    lines = to_markdown(HOSTILE).splitlines()
-    rows = [line for line in lines if line.startswith("|")]
-    assert r"my\_set & 100%\|\*x\*" in to_markdown(HOSTILE)
-    assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in rows)
-    assert "**1.50 ± 0.25**" in to_markdown(HOSTILE)
-
-
-def test_latex_escapes_names():
-    text = to_latex(HOSTILE)
-    assert r"my\_set \& 100\%|*x*" in text
-    assert r"{\bfseries\boldmath 1.50 $\pm$ 0.25}" in text
-    assert r"\multicolumn{2}{c}{g\_1}" in text and r"\cmidrule(lr){2-3}" in text
-    assert text.isascii()
-    assert escape_latex("a\\b") == r"a\textbackslash{}b"
 
 
 def test_csv_layout_has_numbers(tables):
@@ -361,23 +297,6 @@ def test_all_formats_are_written(tables, tmp_path):
         tables["headline"].rows[0].cells[2].value, abs=1e-4
     )
     assert sheet.cell(3, header.index("Fact. r=4") + 1).font.bold
-
-
-def test_a_workbook_has_no_formulas_in_it(tmp_path):
-    write_tables([HOSTILE], tmp_path, ["xlsx"])
-    sheet = openpyxl.load_workbook(tmp_path / "tables.xlsx")["hostile"]
-    values = [one for row in sheet.iter_rows() for one in row if one.value is not None]
-    assert all(one.data_type != "f" for one in values)
-    assert any("=cmd()" in str(one.value) for one in values)
-
-
-def test_errors_of_writing(tables, tmp_path):
-    with pytest.raises(InputError, match="did you mean 'markdown'"):
-        write_tables(list(tables.values()), tmp_path, ["markdwn"])
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="is a file"):
-        write_tables(list(tables.values()), tmp_path / "file", ["csv"])
-    assert set(FORMATS) == {"markdown", "latex", "csv", "xlsx"}
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")

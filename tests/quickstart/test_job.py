@@ -103,7 +103,7 @@ def test_predictions_are_of_test_pictures_and_true_to_the_prompt(result: Quickst
         assert shares == sorted(shares, reverse=True) and one.right == (one.best[0][0] == one.true)
 
 
-def test_the_page_says_what_it_is_and_shows_everything(result: Quickstart):
+def test_the_page_shows_banner_table_images_and_figures(result: Quickstart):
     out = result.prompt.parent
     page = Page((out / "quickstart.html").read_text(encoding="utf-8"))
     text = page.text
@@ -119,7 +119,7 @@ def test_the_page_says_what_it_is_and_shows_everything(result: Quickstart):
     assert (out / "classes.png").is_file()
 
 
-def test_the_contact_sheet_has_room_for_every_class(result: Quickstart):
+def test_the_contact_sheet_shows_every_class(result: Quickstart):
     sheet = contact_sheet(result.benchmark, columns=6)
     assert sheet.width == 6 * (96 + 12) + 12 and sheet.height > 4 * 96
     assert len(set(sheet.resize((60, 40)).getdata())) > 50

@@ -1,4 +1,4 @@
-"""The pages in a real browser (Chromium), where there is one: sorting, filtering, the way to the runs, no overflow."""
+"""The pages in Chromium, if it is installed: sorting, filtering, links to runs, no overflow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ webdriver = pytest.importorskip(
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="there is no Chromium with its chromedriver here")
+pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="Chromium or chromedriver is not installed")
 
 FLAGS = (
     "--headless=new",
@@ -46,7 +46,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def fit_page(tiny: Backbone, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A page about a bad prompt for classes with awkward names."""
+    """A page about an inaccurate prompt for classes with special characters in their names."""
     names = ["x" * 120, "<b>bold</b> & 'quoted'", "plain"]
     images = [Image.new("RGB", (32, 32), colour) for colour in ("red", "green", "blue")]
     recipe = Recipe(epochs=1, views=0)
@@ -73,20 +73,20 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 def opened(browser: webdriver.Chrome, page: str, width: int = 1280) -> webdriver.Chrome:
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    browser.get("about:blank")  # so that the page is loaded anew, whatever its anchor
+    browser.get("about:blank")  # forces a reload even if only the anchor differs
     browser.get(page)
     return browser
 
 
-def column(browser: webdriver.Chrome, table: str, place: int) -> list[str]:
+def column(browser: webdriver.Chrome, table: str, index: int) -> list[str]:
     script = "return [...document.getElementById(arguments[0]).tBodies[0].rows].map(r => r.cells[arguments[1]].textContent.trim())"
-    return browser.execute_script(script, table, place)
+    return browser.execute_script(script, table, index)
 
 
 @pytest.mark.parametrize("name", ["page", "fit_page"])
-def test_no_errors_and_nothing_is_fetched(browser: webdriver.Chrome, name: str, request: pytest.FixtureRequest):
-    browser.get("data:text/html,<script>throw Error('seen')</script>")
-    assert "seen" in str(browser.get_log("browser"))  # errors are noticed at all
+def test_no_errors_and_no_requests(browser: webdriver.Chrome, name: str, request: pytest.FixtureRequest):
+    browser.get("data:text/html,<script>throw Error('logged')</script>")
+    assert "logged" in str(browser.get_log("browser"))  # errors appear in the log
     opened(browser, request.getfixturevalue(name))
     assert browser.get_log("browser") == []
     fetched = browser.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
@@ -104,7 +104,7 @@ def test_the_page_fits_its_width(browser: webdriver.Chrome, name: str, width: in
     assert browser.execute_script(script, width) == []
 
 
-def test_a_click_on_a_title_sorts_and_says_so(browser: webdriver.Chrome, page: str):
+def test_clicking_a_column_title_sorts_the_rows(browser: webdriver.Chrome, page: str):
     opened(browser, page)
     header = browser.find_element("css selector", "#table-runs thead tr:last-child th:nth-child(8)")
     before = column(browser, "table-runs", 7)
@@ -113,7 +113,7 @@ def test_a_click_on_a_title_sorts_and_says_so(browser: webdriver.Chrome, page: s
     rising = column(browser, "table-runs", 7)
     numbers = [float(text) for text in rising if text != "—"]
     assert numbers == sorted(numbers) and len(numbers) > 20
-    assert set(rising[len(numbers) :]) == {"—"}  # runs without it come last
+    assert set(rising[len(numbers) :]) == {"—"}  # missing values come last
     header.find_element("tag name", "button").click()
     assert header.get_attribute("aria-sort") == "descending"
     falling = column(browser, "table-runs", 7)
@@ -136,7 +136,7 @@ def test_sorting_works_from_the_keyboard(browser: webdriver.Chrome, page: str):
     assert values == sorted(values) and len(set(values)) > 2
 
 
-def test_typing_filters_rows_and_counts_them(browser: webdriver.Chrome, page: str):
+def test_the_filter_hides_rows_and_shows_a_count(browser: webdriver.Chrome, page: str):
     opened(browser, page)
     tools = browser.find_element("css selector", ".tools[data-for=table-runs]")
     tools.find_element("tag name", "input").send_keys("food101 BASE dense")
@@ -160,12 +160,12 @@ def test_claims_are_filtered_by_verdict(browser: webdriver.Chrome, page: str):
     assert len({hidden for hidden, _ in claims}) == 2
 
 
-def test_a_number_leads_to_its_runs(browser: webdriver.Chrome, page: str):
+def test_clicking_a_number_lists_its_runs(browser: webdriver.Chrome, page: str):
     opened(browser, page)
     link = browser.find_element("css selector", "#table-summary a.n")
     numbers = str(link.get_attribute("data-runs")).split()
     link.click()
-    dialog = browser.find_element("id", "origin")
+    dialog = browser.find_element("id", "runs-dialog")
     assert dialog.is_displayed()
     titles = [entry.text for entry in dialog.find_elements("css selector", "li a")]
     assert len(titles) == len(numbers) > 1
@@ -180,7 +180,7 @@ def test_a_number_leads_to_its_runs(browser: webdriver.Chrome, page: str):
     assert 0 <= top < 900
 
 
-def test_print_opens_the_folded_tables(browser: webdriver.Chrome, page: str):
+def test_printing_unfolds_the_tables(browser: webdriver.Chrome, page: str):
     opened(browser, page)
     count = "return document.querySelectorAll('section > details[open]').length"
     assert browser.execute_script(count) == 0
@@ -191,6 +191,6 @@ def test_print_opens_the_folded_tables(browser: webdriver.Chrome, page: str):
     assert browser.execute_script(count) == 0
 
 
-def test_a_link_into_a_folded_part_opens_it(browser: webdriver.Chrome, page: str):
+def test_a_link_into_a_folded_section_unfolds_it(browser: webdriver.Chrome, page: str):
     opened(browser, f"{page}#table-rank_sweep")
     assert browser.find_element("id", "table-rank_sweep").is_displayed()

@@ -11,7 +11,7 @@ from slimprompt.classifier import PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
 from slimprompt.methods.zero_shot import zero_shot_features
-from slimprompt.report.fit_page import FitFindings, nearest_words, study_fit, write_fit_page
+from slimprompt.report.fit_page import FitFindings, measure_fit, nearest_words, write_fit_page
 from slimprompt.training.recipe import Recipe
 from tests.html_page import Page
 
@@ -27,21 +27,21 @@ def classifier(tiny: Backbone) -> PromptClassifier:
     return PromptClassifier(tiny, recipe=recipe, n_ctx=4, rank=2, cache=False).fit(images, labels)
 
 
-def planted(classifier: PromptClassifier, said: list[int]) -> torch.Tensor:
-    """Image features that the classifier takes for the classes `said`: the classes' own text features."""
-    return F.normalize(classifier.class_features_, dim=-1)[said]
+def features_of(classifier: PromptClassifier, predicted: list[int]) -> torch.Tensor:
+    """Image features that the classifier predicts as these classes: the text features of the classes."""
+    return F.normalize(classifier.class_features_, dim=-1)[predicted]
 
 
 @pytest.fixture(scope="module")
 def findings(classifier: PromptClassifier) -> FitFindings:
-    # Truth 0 0 0 1 1 2; the prompt says 0 0 1 1 1 0. Zero-shot features are the prompt's with classes 0 and 1 swapped.
-    labels, said = torch.tensor([0, 0, 0, 1, 1, 2]), [0, 0, 1, 1, 1, 0]
+    # The zero-shot features are those of the prompt with classes 0 and 1 swapped.
+    labels, predicted = torch.tensor([0, 0, 0, 1, 1, 2]), [0, 0, 1, 1, 1, 0]
     swapped = classifier.class_features_[[1, 0, 2]]
-    pictures = [Image.new("RGB", (8, 200), "red")] * 6
-    return study_fit(classifier, pictures, labels, planted(classifier, said), swapped)
+    images = [Image.new("RGB", (8, 200), "red")] * 6
+    return measure_fit(classifier, images, labels, features_of(classifier, predicted), swapped)
 
 
-def test_accuracies_and_who_was_right_by_hand(findings: FitFindings):
+def test_accuracies_agreement_and_p_value(findings: FitFindings):
     assert findings.prompt.value == pytest.approx(100 * 4 / 6)
     assert findings.zero_shot.value == pytest.approx(100 * 1 / 6)
     assert 0 <= findings.prompt.low < findings.prompt.value < findings.prompt.high <= 100
@@ -49,7 +49,7 @@ def test_accuracies_and_who_was_right_by_hand(findings: FitFindings):
     assert findings.p_value == pytest.approx(2 * 6 / 32)  # binomial(5, ½): P(≥ 4) = 6/32
 
 
-def test_per_class_and_confused_pairs_by_hand(findings: FitFindings, classifier: PromptClassifier):
+def test_class_accuracies_and_confused_pairs(findings: FitFindings, classifier: PromptClassifier):
     names = [str(name) for name in classifier.classes_]
     assert [row.labels for row in findings.classes.rows] == list(zip(names, "321", strict=True))
     learned = [row.cells[1].value for row in findings.classes.rows]
@@ -59,21 +59,21 @@ def test_per_class_and_confused_pairs_by_hand(findings: FitFindings, classifier:
     assert pairs[1] == ((names[2], names[0]), 1.0, 100.0)
 
 
-def test_mistakes_come_with_their_picture_most_confident_first(findings: FitFindings, classifier: PromptClassifier):
+def test_mistakes_have_thumbnails_and_are_sorted_by_confidence(findings: FitFindings, classifier: PromptClassifier):
     assert findings.n_mistakes == len(findings.mistakes) == 2
-    sure = [one.confidence for one in findings.mistakes]
-    assert sure == sorted(sure, reverse=True)
+    confidences = [one.confidence for one in findings.mistakes]
+    assert confidences == sorted(confidences, reverse=True)
     names = [str(name) for name in classifier.classes_]
     assert {(one.true, one.predicted) for one in findings.mistakes} == {(names[0], names[1]), (names[2], names[0])}
     assert all(one.thumbnail.startswith("data:image/") and one.of_true < one.confidence for one in findings.mistakes)
 
 
-def test_a_context_vector_that_is_a_word_finds_it(tiny: Backbone):
+def test_the_nearest_word_of_a_word_embedding_is_the_word(tiny: Backbone):
     tokens = tiny.tokenize("elephant")
     table = tiny.text_tower.token_embedding.weight.detach()
     context = torch.stack([table[tokens[1]], table[tokens[1]] + 1e-3])
     words, distance, norm = nearest_words(tiny, context, n_words=3)
-    assert [one.place for one in words] == [1, 2]
+    assert [one.position for one in words] == [1, 2]
     assert words[0].words[0] == ("elephant", pytest.approx(0.0, abs=1e-4))
     assert words[1].words[0][0] == "elephant" and words[1].words[0][1] == pytest.approx(
         1e-3 * table.shape[1] ** 0.5, rel=0.05
@@ -82,18 +82,18 @@ def test_a_context_vector_that_is_a_word_finds_it(tiny: Backbone):
     assert distance > 0 and norm == pytest.approx(float(table.norm(dim=1).median()))
 
 
-def test_the_page_shows_it_all_and_escapes_names(classifier: PromptClassifier, tmp_path: Path):
+def test_the_page_shows_the_findings_and_escapes_names(classifier: PromptClassifier, tmp_path: Path):
     names = [str(name) for name in classifier.classes_]
-    picture = tmp_path / "x & 'y'.png"
-    Image.new("RGB", (30, 20), "blue").save(picture)
+    image_path = tmp_path / "x & 'y'.png"
+    Image.new("RGB", (30, 20), "blue").save(image_path)
     labels = torch.tensor([0, 1, 2, 2])
     zero_shot = zero_shot_features(classifier.backbone_, names, ["a photo of a {}."])
     path = write_fit_page(
         tmp_path / "sub" / "fit.html",
         classifier,
-        [picture] * 4,
+        [image_path] * 4,
         labels,
-        planted(classifier, [0, 1, 2, 1]),
+        features_of(classifier, [0, 1, 2, 1]),
         zero_shot,
         templates=["a photo of a {}."],
         facts=[("Training images", "2 <per> class")],
@@ -111,21 +111,21 @@ def test_the_page_shows_it_all_and_escapes_names(classifier: PromptClassifier, t
     assert "75.0 %" in shown
 
 
-def test_a_perfect_prompt_has_no_mistakes_to_show(classifier: PromptClassifier, tmp_path: Path):
+def test_a_perfect_prompt_has_no_mistakes(classifier: PromptClassifier, tmp_path: Path):
     path = write_fit_page(
         tmp_path / "fit.html",
         classifier,
         [Image.new("RGB", (8, 8))] * 3,
         torch.tensor([0, 1, 2]),
-        planted(classifier, [0, 1, 2]),
+        features_of(classifier, [0, 1, 2]),
         classifier.class_features_,
         templates=["{}"],
     )
     text = Page(path.read_text(encoding="utf-8")).text
-    assert "There are none on these images." in text and "No class was taken for another." in text
+    assert "All images are classified correctly." in text and "No class was confused with another." in text
 
 
 def test_no_images_is_an_error(classifier: PromptClassifier):
     nothing = torch.empty(0, dtype=torch.long)
     with pytest.raises(InputError, match="no images to report on"):
-        study_fit(classifier, [], nothing, torch.empty(0, 24), classifier.class_features_)
+        measure_fit(classifier, [], nothing, torch.empty(0, 24), classifier.class_features_)

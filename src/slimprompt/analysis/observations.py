@@ -1,7 +1,7 @@
-"""Run records as one long table of measured values, and the cells that tables and claims are made of.
+"""Run records as a tidy table of measured values, and the cells that tables, figures and claims are built from.
 
-Measured and published numbers share one vocabulary, so the same code reads both:
-backbone, dataset, method, basis, rank, shots, metric, source → mean, sd, n.
+Measured and published numbers share one vocabulary, so the same code reads both. A cell is identified by backbone,
+dataset, method, basis, rank, shots, metric and source (`CellKey`) and holds mean, sd and n (`Estimate`).
 """
 
 from __future__ import annotations
@@ -9,27 +9,19 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import pandas as pd
 
-from slimprompt.analysis.statistics import (
-    Comparison,
-    compare,
-    harmonic_of_averages,
-    holm,
-    macro_average,
-    macro_by_seed,
-    pooled_average,
-    summarise,
-)
+from slimprompt.analysis.statistics import macro_by_seed, summarise
 from slimprompt.errors import InputError, unknown
 from slimprompt.lab.records import Record
 from slimprompt.lab.spec import RunSpec
 from slimprompt.training.recipe import Recipe
 
-#: open_clip's names of the two backbones of the paper, as its tables write them.
+#: open_clip's names of the paper's two backbones → their names in the tables.
 BACKBONE_TITLES = {
     "ViT-B-16": "ViT-B/16",
     "ViT-B-16-quickgelu": "ViT-B/16",
@@ -38,6 +30,7 @@ BACKBONE_TITLES = {
 }
 
 Unit = Literal["dataset", "run", "seed"]
+#: What counts as one observation of a paired comparison.
 UNITS: dict[str, str] = {
     "dataset": "one difference per dataset, averaged over its matched seeds",
     "run": "one difference per matched pair of runs",
@@ -46,27 +39,26 @@ UNITS: dict[str, str] = {
 
 
 class Arm(NamedTuple):
-    """One way to prompt, in the vocabulary of the published tables."""
+    """A kind of prompt, in the vocabulary of the published tables."""
 
     method: str
-    """dense | factorized | fixed-B | fixed-A (the last two are the transfer study's)"""
+    """dense, factorized, fixed-B or fixed-A (the last two only in the transfer study)."""
     basis: str
-    """identity, best (dense) | trainable | gaussian | orthogonal | svd | learned | source-A/B | random-A/B"""
+    """identity, best (dense), trainable, gaussian, orthogonal, svd, learned, source-A/B or random-A/B."""
     rank: int
-    """r, or the number of context tokens of a dense prompt; 0 where it has none"""
+    """Rank r, or the number of context tokens of a dense prompt; 0 if undefined."""
 
 
 class CellKey(NamedTuple):
-    """What identifies a cell of results; the fields `method`, `basis` and `rank` are those of its arm."""
+    """Identifies one cell of results; `method`, `basis` and `rank` are those of its arm."""
 
     backbone: str
     dataset: str
     method: str
     basis: str
     rank: int
-    """Number of context tokens of a dense prompt."""
     shots: int
-    metric: str
+    metric: str = "accuracy"
     source: str = ""
     """Source dataset of a transfer."""
 
@@ -75,9 +67,14 @@ class CellKey(NamedTuple):
         """The arm of this cell."""
         return Arm(self.method, self.basis, self.rank)
 
+    @property
+    def canonical(self) -> CellKey:
+        """The key without a source if its arm does not depend on one."""
+        return self if self.basis.startswith("source-") else self._replace(source="")
 
-KEY = CellKey._fields
-COLUMNS = (*KEY, "seed", "value", "parameters", "run")
+
+#: Columns of the table that `observe` returns.
+COLUMNS = (*CellKey._fields, "seed", "value", "parameters", "run")
 
 
 def dense(n_ctx: int) -> Arm:
@@ -85,42 +82,45 @@ def dense(n_ctx: int) -> Arm:
     return Arm("dense", "identity", n_ctx)
 
 
-#: The better of the dense prompts, whatever its length.
+#: The best of the dense prompts over all lengths.
 BEST_DENSE = Arm("dense", "best", 0)
 
 
 def joint(rank: int) -> Arm:
-    """Both factors train."""
+    """The low-rank prompt that trains both factors."""
     return Arm("factorized", "trainable", rank)
 
 
 def fixed_basis(basis: str, rank: int) -> Arm:
-    """A trains over a fixed B."""
+    """The low-rank prompt that trains A over the fixed basis B."""
     return Arm("factorized", basis, rank)
 
 
+#: Frozen factors of the transfer study, in the order of the paper's main table.
+TRANSFER_MODES = ("source-B", "random-B", "source-A", "random-A")
+
+
 def transfer(mode: str, rank: int) -> Arm:
-    """The frozen factor comes from elsewhere: mode source-B, random-B, source-A or random-A."""
+    """The prompt of the transfer study whose frozen factor is `mode`, one of `TRANSFER_MODES`."""
     return Arm(f"fixed-{mode[-1]}", mode, rank)
 
 
 def arm_of(spec: RunSpec) -> Arm:
-    """The arm a run belongs to."""
+    """The arm that a run belongs to."""
     if spec.variant == "dense":
         return dense(spec.n_ctx)
     rank = spec.rank or 0
     if spec.variant == "joint":
         return joint(rank)
-    side = spec.variant[-1]
     if spec.basis in ("source", "random"):
-        return transfer(f"{spec.basis}-{side}", rank)
+        return transfer(f"{spec.basis}-{spec.variant[-1]}", rank)
     if spec.variant == "fixed-B":
         return fixed_basis(str(spec.basis), rank)
     return Arm(spec.variant, str(spec.basis), rank)
 
 
 def arm_label(arm: Arm) -> str:
-    """Short name for people: `dense m16`, `joint r4`, `fixed-B orthogonal r4`, `fixed-A source r4`."""
+    """Short name of an arm: `dense m16`, `joint r4`, `fixed-B orthogonal r4`, `fixed-A source r4`."""
     if arm == BEST_DENSE:
         return "dense, best length"
     if arm.method == "dense":
@@ -133,7 +133,7 @@ def arm_label(arm: Arm) -> str:
 
 
 def backbone_title(spec: RunSpec) -> str:
-    """The backbone as tables write it: "ViT-B/16" for OpenAI's weights, with the weights' name for any others."""
+    """The backbone's name in tables: `ViT-B/16` for OpenAI's weights, with the name of the weights for all others."""
     title = BACKBONE_TITLES.get(spec.backbone, spec.backbone)
     weights = spec.pretrained
     if weights is None or weights == "openai" or Path(weights).stem == spec.backbone.removesuffix("-quickgelu"):
@@ -142,54 +142,62 @@ def backbone_title(spec: RunSpec) -> str:
 
 
 def dataset_title(name: str) -> str:
-    """The dataset as tables write it; a folder of one's own keeps its name."""
+    """The dataset's name in tables; the path of a folder or CSV file is returned unchanged."""
     from slimprompt.data.benchmarks import BENCHMARKS
 
     return BENCHMARKS[name].title if name in BENCHMARKS else name
 
 
 def observe(records: Iterable[Record]) -> pd.DataFrame:
-    """One row per run and metric, with `COLUMNS`. Two runs of one cell and seed are an error, not an average."""
+    """One row per run and metric.
+
+    Parameters
+    ----------
+    records
+        Complete runs.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The columns are `COLUMNS`.
+
+    Raises
+    ------
+    InputError
+        If two runs have the same cell and seed; the message names the fields in which they differ.
+    """
     rows: list[tuple[Any, ...]] = []
-    seen: dict[tuple[Any, ...], RunSpec] = {}
+    seen: dict[tuple[CellKey, int], RunSpec] = {}
     for record in records:
         spec, arm = record.spec, arm_of(record.spec)
-        backbone, dataset = backbone_title(spec), dataset_title(spec.dataset)
         source = dataset_title(spec.source) if spec.source else ""
         for metric, value in record.metrics.items():
-            key = (backbone, dataset, *arm, spec.shots, metric, source, spec.seed)
-            if key in seen:
-                raise InputError(
-                    _clash(seen[key], spec, f"{backbone}, {dataset}, {spec.shots} shots, {arm_label(arm)}")
-                )
-            seen[key] = spec
+            key = CellKey(backbone_title(spec), dataset_title(spec.dataset), *arm, spec.shots, metric, source)
+            if (key, spec.seed) in seen:
+                raise _duplicate(seen[key, spec.seed], spec, key)
+            seen[key, spec.seed] = spec
             parameters = record.facts.get("trainable_parameters")
-            rows.append((*key, float(value), parameters, str(record.folder)))
+            rows.append((*key, spec.seed, float(value), parameters, str(record.folder)))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _clash(one: RunSpec, other: RunSpec, cell: str) -> str:
-    differing = [f"{name} ({a} and {b})" for name, a, b in _differences(one, other)]
-    what = "differ in " + ", ".join(differing) if differing else "have the same spec"
-    return (
-        f"two runs stand for one cell ({cell}, seed {one.seed}); they {what}. "
-        "A table needs one run per cell: keep one kind with --where field=value, or put them in separate folders."
+def _duplicate(one: RunSpec, other: RunSpec, key: CellKey) -> InputError:
+    theirs = other.flat()
+    fields = [f"{name} ({value} and {theirs[name]})" for name, value in one.flat().items() if theirs[name] != value]
+    how = "differ in " + ", ".join(fields) if fields else "have the same spec"
+    cell = f"{key.backbone}, {key.dataset}, {key.shots} shots, {arm_label(key.arm)}, seed {one.seed}"
+    return InputError(
+        f"two runs belong to the same cell ({cell}); they {how}. "
+        "A table needs one run per cell: select runs with --where field=value, or put them in separate folders."
     )
 
 
-def _differences(one: RunSpec, other: RunSpec) -> Iterator[tuple[str, Any, Any]]:
-    mine, theirs = one.flat(), other.flat()
-    for name, value in mine.items():
-        if theirs[name] != value:
-            yield name, value, theirs[name]
-
-
-#: Fields that should be the same in all runs that are compared; the others are the axes of the studies.
+#: Fields that should have one value in all compared runs; the other fields are the axes of the studies.
 _SETTINGS = ("pretrained", "n_ctx", "position", "precision", *(f"recipe.{name}" for name in Recipe.model_fields))
 
 
 def mixed_settings(records: Iterable[Record]) -> list[str]:
-    """One sentence per setting that is not the same in all runs of a backbone: they are not strictly comparable."""
+    """One sentence per setting that differs between runs of one backbone, which are then not strictly comparable."""
     found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for record in records:
         fields = record.spec.flat()
@@ -207,19 +215,32 @@ def mixed_settings(records: Iterable[Record]) -> list[str]:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One cell: mean and sample sd over n seeds, and the run folders it came from (none for a published number)."""
+    """Mean and sample sd over n seeds."""
 
     mean: float
     sd: float | None
     n: int
     runs: tuple[str, ...] = ()
+    """Run folders; empty for a published number."""
     by_seed: dict[int, float] = field(default_factory=dict, repr=False)
     printed: bool = False
-    """Taken over from a published table, not computed."""
+    """Copied from a published table, not computed."""
 
 
 class Results:
-    """The cells of a set of runs, or of the published tables, by backbone, dataset, arm, shots, metric and source."""
+    """The cells of a set of runs, or of the published tables.
+
+    Parameters
+    ----------
+    cells
+        The estimates by key.
+    parameters
+        Trainable parameters by backbone and arm.
+    printed_averages
+        Published averages over datasets whose cells may not be published; their dataset is "Average".
+    published
+        Whether the cells come from the published tables. Published cells have no seeds.
+    """
 
     def __init__(
         self,
@@ -233,25 +254,25 @@ class Results:
         self.published = published
         self._parameters = parameters or {}
         self._printed_averages = printed_averages or {}
-        self._axes: dict[Any, list[Any]] = {}  # the cells do not change, and the same questions come again and again
+        self._axes: dict[Any, list[Any]] = {}  # cache of `axis`; the cells never change
         self._over_sources: dict[CellKey, list[Estimate]] = defaultdict(list)
-        self._having: dict[str, dict[Any, set[CellKey]]] = {name: defaultdict(set) for name in KEY}
+        self._index: dict[str, dict[Any, set[CellKey]]] = {name: defaultdict(set) for name in CellKey._fields}
         for key, estimate in cells.items():
             self._over_sources[key._replace(source="")].append(estimate)
-            for name, part in zip(KEY, key, strict=True):
-                self._having[name][part].add(key)
+            for name, value in key._asdict().items():
+                self._index[name][value].add(key)
 
     @classmethod
     def of(cls, observations: pd.DataFrame) -> Results:
-        """The cells of the long table that `observe` makes."""
+        """The cells of a table that `observe` returned."""
         cells = {}
-        for key, rows in observations.groupby(list(KEY), sort=True):
-            by_seed = dict(
-                zip((int(seed) for seed in rows["seed"]), (float(value) for value in rows["value"]), strict=True)
-            )
+        for fields, rows in observations.groupby(list(CellKey._fields), sort=True):
+            by_seed = {int(seed): float(value) for seed, value in zip(rows["seed"], rows["value"], strict=True)}
             summary = summarise(list(by_seed.values()))
             assert summary is not None  # a group has at least one row
-            cells[_cell_key(key)] = Estimate(summary.mean, summary.sd, summary.n, tuple(rows["run"]), by_seed)
+            key = CellKey._make(cast(Iterable[Any], fields))
+            key = key._replace(rank=int(key.rank), shots=int(key.shots))  # pandas gives its own integers
+            cells[key] = Estimate(summary.mean, summary.sd, summary.n, tuple(rows["run"]), by_seed)
         parameters: dict[tuple[str, Arm], int] = {}
         counted = observations.dropna(subset=["parameters"])
         names = ("backbone", "method", "basis", "rank", "parameters")
@@ -262,8 +283,12 @@ class Results:
     def cell(
         self, backbone: str, dataset: str, arm: Arm, shots: int, metric: str = "accuracy", source: str = ""
     ) -> Estimate | None:
-        """One cell, or None where there are no runs. The best dense prompt is looked up or chosen among the lengths."""
-        found = self.cells.get(CellKey(backbone, dataset, *arm, shots, metric, source))
+        """One cell, or None if it has no runs.
+
+        `BEST_DENSE` is chosen among the dense lengths unless it is stored as a cell. `source` is ignored for arms that do
+        not depend on one.
+        """
+        found = self.cells.get(CellKey(backbone, dataset, *arm, shots, metric, source).canonical)
         if found is None and arm == BEST_DENSE:
             lengths = [self.cell(backbone, dataset, dense(m), shots, metric) for m in self.dense_lengths(backbone)]
             found = max((one for one in lengths if one), key=lambda one: one.mean, default=None)
@@ -272,9 +297,9 @@ class Results:
     def macro(
         self, backbone: str, datasets: Sequence[str], arm: Arm, shots: int, metric: str = "accuracy"
     ) -> Estimate | None:
-        """Average over `datasets` within each seed, then mean and sd over the seeds that have them all.
+        """Average over `datasets` within each seed, then mean and sd over the seeds that have all datasets.
 
-        Published cells have no seeds: their average is the mean of the datasets' means, or, where these are not
+        Published cells have no seeds. Their average is the mean of the datasets' means or, if these are not
         published, the printed average.
         """
         parts = [self.cell(backbone, dataset, arm, shots, metric) for dataset in datasets]
@@ -283,24 +308,21 @@ class Results:
             return self._printed_averages.get(CellKey(backbone, "Average", *arm, shots, metric))
         runs = tuple(run for part in known for run in part.runs)
         if self.published:
-            return Estimate(sum(part.mean for part in known) / len(known), None, min(part.n for part in known), runs)
+            return Estimate(_mean([part.mean for part in known]), None, min(part.n for part in known), runs)
         by_seed = macro_by_seed([part.by_seed for part in known])
         summary = summarise(list(by_seed.values()))
         return Estimate(summary.mean, summary.sd, summary.n, runs, by_seed) if summary else None
 
     def axis(self, name: str, **fixed: Any) -> list[Any]:
-        """The sorted values of field `name` among the cells whose other fields are as given (a value or a set)."""
-        question = (name, *sorted((key, repr(value)) for key, value in fixed.items()))
-        if question not in self._axes:
-            self._axes[question] = self._find_axis(name, fixed)
-        return list(self._axes[question])
-
-    def _find_axis(self, name: str, fixed: dict[str, Any]) -> list[Any]:
-        keys = set(self.cells)
-        for field_name, value in fixed.items():
-            allowed = value if isinstance(value, (set, frozenset)) else {value}
-            keys &= set().union(*(self._having[field_name].get(one, ()) for one in allowed))
-        return sorted({getattr(key, name) for key in keys})
+        """Sorted values of the key field `name` over the cells whose other fields match `fixed` (a value or a set)."""
+        query = (name, *sorted((key, repr(value)) for key, value in fixed.items()))
+        if query not in self._axes:
+            keys = set(self.cells)
+            for field_name, value in fixed.items():
+                allowed = value if isinstance(value, (set, frozenset)) else {value}
+                keys &= set().union(*(self._index[field_name].get(one, ()) for one in allowed))
+            self._axes[query] = sorted({getattr(key, name) for key in keys})
+        return list(self._axes[query])
 
     def dense_lengths(self, backbone: str | None = None) -> list[int]:
         """Context lengths of the dense prompts, in cells or printed averages."""
@@ -310,154 +332,58 @@ class Results:
         return sorted(lengths | {key.rank for key in printed if backbone in (None, key.backbone)})
 
     def parameters(self, backbone: str, arm: Arm) -> int | None:
-        """Numbers that this arm trains, as its runs recorded them."""
+        """Trainable parameters of an arm, as its runs recorded them."""
         return self._parameters.get((backbone, arm))
 
     def differences(
         self, first: Arm, second: Arm, *, backbone: str, shots: int, metric: str = "accuracy", unit: Unit = "dataset"
     ) -> dict[str, float]:
-        """first − second over the cells that both have, by name of the unit. Published cells allow only unit "dataset".
+        """Differences first − second over the cells that both arms have.
 
-        An arm with several sources enters a dataset's difference as the average over its sources.
+        An arm with several sources contributes the average over its sources.
+
+        Parameters
+        ----------
+        first, second
+            The arms.
+        backbone, shots, metric
+            The cells to compare.
+        unit
+            A key of `UNITS`. Published cells have no seeds, so only "dataset" gives differences for them.
+
+        Returns
+        -------
+        dict
+            Name of the unit, such as "DTD, seed 1" → difference.
         """
         if unit not in UNITS:
             raise unknown("unit of comparison", unit, UNITS)
-        per_run: dict[tuple[str, int], list[float]] = defaultdict(list)
-        per_dataset: dict[str, list[float]] = defaultdict(list)
-        datasets = self.axis(
-            "dataset", backbone=backbone, shots=shots, metric=metric, method={first.method, second.method}
-        )
-        for dataset in datasets:
-            ones, others = (
-                self._over_sources.get(CellKey(backbone, dataset, *arm, shots, metric), []) for arm in (first, second)
-            )
-            for one in ones:
-                for other in others:
-                    if self.published:
-                        per_dataset[dataset].append(one.mean - other.mean)
-                    for seed in sorted(set(one.by_seed) & set(other.by_seed)):
-                        per_run[dataset, seed].append(one.by_seed[seed] - other.by_seed[seed])
+        by_dataset: dict[str, list[float]] = defaultdict(list)
+        by_run: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for dataset, one, other in self._matched(first, second, backbone, shots, metric):
+            by_dataset[dataset].append(one.mean - other.mean)
+            for seed in sorted(set(one.by_seed) & set(other.by_seed)):
+                by_run[dataset, seed].append(one.by_seed[seed] - other.by_seed[seed])
         if self.published:
-            return (
-                {name: sum(values) / len(values) for name, values in per_dataset.items()} if unit == "dataset" else {}
-            )
-        runs = {key: sum(values) / len(values) for key, values in per_run.items()}
+            return {name: _mean(values) for name, values in by_dataset.items()} if unit == "dataset" else {}
+        runs = {key: _mean(values) for key, values in by_run.items()}
         if unit == "run":
             return {f"{dataset}, seed {seed}": value for (dataset, seed), value in runs.items()}
-        names = {dataset for dataset, _ in runs}
+        datasets, seeds = sorted({dataset for dataset, _ in runs}), sorted({seed for _, seed in runs})
         if unit == "dataset":
-            grouped = {
-                name: [value for (dataset, _), value in runs.items() if dataset == name] for name in sorted(names)
-            }
-        else:  # a seed counts only with all the datasets
-            seeds = sorted({seed for _, seed in runs})
-            by_seed = {seed: [value for (_, other), value in runs.items() if other == seed] for seed in seeds}
-            grouped = {f"seed {seed}": values for seed, values in by_seed.items() if len(values) == len(names)}
-        return {name: sum(values) / len(values) for name, values in grouped.items()}
+            return {name: _mean([value for (one, _), value in runs.items() if one == name]) for name in datasets}
+        complete = [seed for seed in seeds if all((dataset, seed) in runs for dataset in datasets)]
+        return {f"seed {seed}": _mean([runs[dataset, seed] for dataset in datasets]) for seed in complete}
+
+    def _matched(
+        self, first: Arm, second: Arm, backbone: str, shots: int, metric: str
+    ) -> Iterator[tuple[str, Estimate, Estimate]]:
+        methods = {first.method, second.method}
+        for dataset in self.axis("dataset", backbone=backbone, shots=shots, metric=metric, method=methods):
+            keys = (CellKey(backbone, dataset, *arm, shots, metric) for arm in (first, second))
+            for one, other in product(*(self._over_sources.get(key, []) for key in keys)):
+                yield dataset, one, other
 
 
-def _cell_key(values: Any) -> CellKey:
-    """From a row of the observations, with Python's own ints, so that look-ups by plain numbers match."""
-    fields = dict(zip(KEY, values, strict=True))
-    values = {name: int(value) if name in ("rank", "shots") else str(value) for name, value in fields.items()}
-    return CellKey(**values)
-
-
-@dataclass(frozen=True)
-class ArmComparison:
-    """`first − second` in one backbone and shot count; `holm_*` are corrected over the family it was tested in."""
-
-    backbone: str
-    shots: int
-    first: Arm
-    second: Arm
-    metric: str
-    unit: str
-    result: Comparison
-    cells: dict[str, float] = field(default_factory=dict, repr=False)
-    holm_t: float | None = None
-    holm_wilcoxon: float | None = None
-    holm_equivalence: float | None = None
-
-
-def compare_arms(
-    results: Results,
-    pairs: Sequence[tuple[Arm, Arm]],
-    *,
-    metric: str = "accuracy",
-    unit: Unit = "dataset",
-    margin: float = 0.5,
-    backbones: Sequence[str] | None = None,
-    shots: Sequence[int] | None = None,
-) -> list[ArmComparison]:
-    """Every pair of arms in every backbone and shot count that has both; all together are one family for Holm."""
-    found: list[ArmComparison] = []
-    for backbone in backbones if backbones is not None else results.axis("backbone", metric=metric):
-        for k in shots if shots is not None else results.axis("shots", backbone=backbone, metric=metric):
-            for first, second in pairs:
-                cells = results.differences(first, second, backbone=backbone, shots=k, metric=metric, unit=unit)
-                if cells:
-                    result = compare(list(cells.values()), margin=margin)
-                    found.append(ArmComparison(backbone, int(k), first, second, metric, unit, result, cells))
-    corrected = (holm([getattr(one.result, f"p_{test}") for one in found]) for test in ("t", "wilcoxon", "equivalence"))
-    return [
-        ArmComparison(
-            one.backbone,
-            one.shots,
-            one.first,
-            one.second,
-            one.metric,
-            one.unit,
-            one.result,
-            one.cells,
-            p_t,
-            p_wilcoxon,
-            p_equal,
-        )
-        for one, p_t, p_wilcoxon, p_equal in zip(found, *corrected, strict=True)
-    ]
-
-
-def aggregates(results: Results) -> pd.DataFrame:
-    """The honest summaries over datasets side by side, one row per backbone, arm, shots and metric.
-
-    Columns: datasets, seeds, macro_mean, macro_sd, pooled_mean, pooled_sd, pooled_n and, for H, harmonic_of_averages.
-    Transfers (which have a source) are left out: their pairs are not a grid of datasets.
-    """
-    rows = []
-    settings = sorted({(key.backbone, key.arm, key.shots, key.metric) for key in results.cells if not key.source})
-    for backbone, arm, shots, metric in settings:
-        where = {"backbone": backbone, "method": arm.method, "basis": arm.basis, "rank": arm.rank, "shots": shots}
-        datasets = results.axis("dataset", metric=metric, **where)
-        columns = _by_seed(results, backbone, datasets, arm, shots, metric)
-        macro, pooled = macro_average(columns), pooled_average(columns)
-        if pooled is None:
-            continue
-        of_averages = None
-        if metric == "harmonic":
-            seen, unseen = (_by_seed(results, backbone, datasets, arm, shots, name) for name in ("seen", "unseen"))
-            of_averages = harmonic_of_averages(seen, unseen)
-        rows.append(
-            {
-                "backbone": backbone,
-                "arm": arm_label(arm),
-                "shots": shots,
-                "metric": metric,
-                "datasets": len(datasets),
-                "seeds": macro.n if macro else 0,
-                "macro_mean": macro.mean if macro else None,
-                "macro_sd": macro.sd if macro else None,
-                "pooled_mean": pooled.mean,
-                "pooled_sd": pooled.sd,
-                "pooled_n": pooled.n,
-                "harmonic_of_averages": of_averages.mean if of_averages else None,
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def _by_seed(
-    results: Results, backbone: str, datasets: Sequence[str], arm: Arm, shots: int, metric: str
-) -> list[dict[int, float]]:
-    cells = [results.cell(backbone, dataset, arm, shots, metric) for dataset in datasets]
-    return [cell.by_seed if cell else {} for cell in cells]
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

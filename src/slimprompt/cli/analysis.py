@@ -213,7 +213,8 @@ def compare(
     """Paired comparison of two arms over matched cells: difference, interval, tests, equivalence."""
     from dataclasses import asdict
 
-    from slimprompt.analysis.observations import UNITS, Results, arm_label, compare_arms, observe
+    from slimprompt.analysis.comparisons import compare_arms
+    from slimprompt.analysis.observations import UNITS, Results, arm_label, observe
     from slimprompt.errors import unknown
 
     if margin <= 0:
@@ -278,9 +279,8 @@ def tables(
     from slimprompt.analysis.geometry import measure
     from slimprompt.analysis.observations import Results, observe
     from slimprompt.errors import unknown
-    from slimprompt.paper.extra_tables import comparisons, summaries
     from slimprompt.paper.published import published_results
-    from slimprompt.paper.tables import paper_tables, published_tables
+    from slimprompt.paper.tables import comparisons, paper_tables, published_tables, summaries
     from slimprompt.report.table_formats import FORMATS, to_markdown, write_tables
 
     folder = _given(runs, published)

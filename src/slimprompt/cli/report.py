@@ -1,4 +1,4 @@
-"""`slimprompt report`: a folder of runs as one HTML page with its tables and figures."""
+"""`slimprompt report`: an HTML page with tables and figures about a folder of runs."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ import typer
 
 
 def report(
-    runs: Annotated[
-        Path, typer.Argument(metavar="RUNS", help="Folder of run folders, as `slimprompt study` writes it.")
-    ],
+    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="Folder of run folders, written by `slimprompt study`.")],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for index.html, tables/, figures/ and claims.json.")
     ] = Path("report"),
     where: Annotated[
         list[str] | None,
-        typer.Option("--where", "-w", help="Only runs with field=value[,value…], such as shots=16. Repeatable."),
+        typer.Option("--where", "-w", help="Use only runs with field=value[,value…], such as shots=16. Repeatable."),
     ] = None,
     compare_published: Annotated[
-        bool, typer.Option("--compare-published", help="The published number and the difference beside each number.")
+        bool,
+        typer.Option("--compare-published", help="Show the published number and the difference next to each number."),
     ] = False,
     theory: Annotated[
         Path | None,
-        typer.Option("--theory", help="Folder of `slimprompt theory --out`, to put its statements on the page."),
+        typer.Option("--theory", help="Folder written by `slimprompt theory --out`; adds its statements to the page."),
     ] = None,
 ) -> None:
-    """Make one self-contained HTML page of a folder of runs: summary, claims, figures, tables, provenance.
+    """Write a self-contained HTML page about a folder of runs: summary, claims, figures, tables, provenance.
 
-    Any set of complete runs will do; what is missing is shown as missing. Running it again replaces the page.
+    Any set of complete runs is enough; the page says what is missing. Existing files in the output folder are overwritten.
 
     Example: slimprompt report runs/ --out report/
     """
@@ -39,15 +38,16 @@ def report(
     page = write_report(found, out, theory=theory)
     for note in found.notes:
         typer.echo(f"note: {note}", err=True)
-    drawn = [figure for figure in found.figures if not figure.missing]
+    plotted = [figure for figure in found.figures if not figure.missing]
     filled = [table for table in found.tables if not table.empty]
-    typer.echo(f"{len(found.records):,} runs, {len(filled)} tables, {len(drawn)} figures, {len(found.findings)} claims")
+    counts = f"{len(filled)} tables, {len(plotted)} figures, {len(found.findings)} claims"
+    typer.echo(f"{len(found.records):,} runs, {counts}")
     if found.failed:
-        typer.echo(f"{len(found.failed)} failed runs are left out; the page shows their errors")
-    absent = [figure.name for figure in found.figures if figure.missing]
-    absent += [table.name for table in found.tables if table.empty]
-    if absent:
-        typer.echo(f"no runs yet for: {', '.join(absent)}")
+        typer.echo(f"{len(found.failed)} failed runs are not included; the page shows their errors")
+    missing = [figure.name for figure in found.figures if figure.missing]
+    missing += [table.name for table in found.tables if table.empty]
+    if missing:
+        typer.echo(f"no runs yet for: {', '.join(missing)}")
     if found.pocket:
-        typer.echo("these are runs of the pocket world: a stand-in, not the paper's results")
+        typer.echo("these are runs in the pocket world: a stand-in, not the paper's results")
     typer.echo(f"open {page}")

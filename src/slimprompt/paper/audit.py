@@ -1,7 +1,7 @@
-"""The paper's tables against each other: what is printed twice, averages and differences, recomputed.
+"""Consistency checks of the paper's tables: repeated numbers, and recomputed averages and differences.
 
-Numbers are printed with two decimals, so an average or difference of printed numbers may miss the printed result by
-0.01 without an error; such cells are counted apart.
+Numbers are printed with two decimals. An average or difference of printed numbers may therefore deviate from the
+printed result by 0.01 without an error; such cells are counted separately.
 """
 
 from __future__ import annotations
@@ -13,33 +13,40 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from slimprompt.analysis.geometry import random_overlaps
-from slimprompt.analysis.observations import BEST_DENSE, KEY, Arm, dense, fixed_basis, joint, transfer
+from slimprompt.analysis.observations import (
+    BEST_DENSE,
+    TRANSFER_MODES,
+    Arm,
+    CellKey,
+    dense,
+    fixed_basis,
+    joint,
+    transfer,
+)
 from slimprompt.paper.claims import check_claims
 from slimprompt.paper.claims.evidence import ROUNDING, Claim, Evidence, Finding, Measured, Outcome, ParameterCount
 from slimprompt.paper.published import (
     MEASURED,
     N_CTX,
     WIDTH,
+    PrintedKey,
     printed_numbers,
     published_geometry,
     published_pairs,
     published_results,
     published_rows,
 )
-from slimprompt.paper.tables import published_tables
+from slimprompt.paper.tables import printed_value, published_tables
+from slimprompt.prompts.variants import count_parameters
 from slimprompt.training.metrics import harmonic_mean
-
-_SOURCES = ("source-B", "random-B", "source-A", "random-A")
 
 
 def published_evidence() -> Evidence:
     """The published tables as evidence for the claims."""
-    counts = (
-        ParameterCount("dense", 4, WIDTH, 0, 4 * WIDTH),
-        ParameterCount("dense", N_CTX, WIDTH, 0, N_CTX * WIDTH),
-        ParameterCount("joint", N_CTX, WIDTH, 4, 4 * (N_CTX + WIDTH)),
-        ParameterCount("fixed-B", N_CTX, WIDTH, 4, 4 * WIDTH),
-        ParameterCount("fixed-A", N_CTX, WIDTH, 4, N_CTX * 4),
+    settings = (("dense", 4, 0), ("dense", N_CTX, 0), *((name, N_CTX, 4) for name in ("joint", "fixed-B", "fixed-A")))
+    counts = tuple(
+        ParameterCount(variant, m, WIDTH, rank, count_parameters(variant, n_ctx=m, width=WIDTH, rank=rank))
+        for variant, m, rank in settings
     )
     return Evidence(
         published_results(),
@@ -51,12 +58,11 @@ def published_evidence() -> Evidence:
 
 def _printed(table: str, backbone: str, dataset: str, arm: Arm, shots: int, source: str = "") -> float:
     """One printed accuracy."""
-    place = (table, backbone, dataset, *arm, shots, "accuracy", source)
-    return printed_numbers()[place].mean
+    return printed_numbers()[PrintedKey(table, CellKey(backbone, dataset, *arm, shots, source=source))].mean
 
 
 def _agreement(checks: Iterable[tuple[str, float, float]]) -> Measured:
-    """(name, printed, recomputed) of many cells: how many agree exactly, within rounding, or not."""
+    """Count the (name, printed, recomputed) cells that agree exactly, agree within rounding, or differ."""
     exact, rounded, wrong = 0, [], []
     for name, printed, recomputed in checks:
         line = f"{name}: printed {printed:.2f}, recomputed {recomputed:.3f}"
@@ -74,22 +80,20 @@ def _agreement(checks: Iterable[tuple[str, float, float]]) -> Measured:
 
 
 def repeated_cells(_: Evidence) -> list[Outcome]:
-    """A cell that stands in several tables is the same in all of them."""
-    places: dict[tuple[object, ...], list[tuple[str, float]]] = defaultdict(list)
-    for (table, *key), number in printed_numbers().items():
-        if key[KEY.index("metric")] in MEASURED and key[KEY.index("dataset")] != "Average":
-            basis, source = key[KEY.index("basis")], key[-1]
-            cell = (*key[:-1], source if str(basis).startswith("source") else "")
-            places[cell].append((table, number.mean))
-    repeated = {key: found for key, found in places.items() if len(found) > 1}
-    differing = {key: found for key, found in repeated.items() if len({mean for _, mean in found}) > 1}
-    lines = tuple(f"{key}: {found}" for key, found in differing.items())
+    """A cell that appears in several tables has the same value in all of them."""
+    printed: dict[CellKey, list[tuple[str, float]]] = defaultdict(list)
+    for (table, cell), number in printed_numbers().items():
+        if cell.metric in MEASURED and cell.dataset != "Average":
+            printed[cell.canonical].append((table, number.mean))
+    repeated = {cell: found for cell, found in printed.items() if len(found) > 1}
+    differing = {cell: found for cell, found in repeated.items() if len({mean for _, mean in found}) > 1}
+    lines = tuple(f"{cell}: {found}" for cell, found in differing.items())
     value = f"{len(repeated) - len(differing)} of {len(repeated)} repeated cells are the same"
     return [Measured(value, not differing, len(repeated), lines).outcome("")]
 
 
 def base2new_averages(e: Evidence) -> list[Outcome]:
-    """Average rows of the base-to-new table are the means of their seven cells."""
+    """The average rows of the base-to-new table are the means over the seven datasets."""
     return [_agreement(_averages(e, "base2new")).outcome("")]
 
 
@@ -99,50 +103,47 @@ def fixed_basis_averages(e: Evidence) -> list[Outcome]:
 
 
 def headline_averages(e: Evidence) -> list[Outcome]:
-    """The headline table averages the rank sweep and, on ViT-B/16, the dense accuracies behind the best-delta table."""
+    """The headline table averages the rank sweep and, on ViT-B/16, the dense accuracies implied by the best-delta table."""
     return [_agreement(_averages(e, "headline")).outcome("")]
 
 
 def _averages(e: Evidence, table: str) -> Iterable[tuple[str, float, float]]:
-    for (name, backbone, dataset, method, basis, rank, shots, metric, _), number in printed_numbers().items():
-        if name == table and dataset == "Average" and metric in MEASURED:
-            arm = Arm(method, basis, rank)
-            found = e.results.macro(backbone, e.datasets(backbone), arm, shots, metric)
+    for (name, cell), number in printed_numbers().items():
+        if name == table and cell.dataset == "Average" and cell.metric in MEASURED:
+            found = e.results.macro(cell.backbone, e.datasets(cell.backbone), cell.arm, cell.shots, cell.metric)
             if found and not found.printed:
-                yield f"{backbone}, {shots}-shot, {method} {basis} {rank}, {metric}", number.mean, found.mean
+                arm = f"{cell.method} {cell.basis} {cell.rank}"
+                yield f"{cell.backbone}, {cell.shots}-shot, {arm}, {cell.metric}", number.mean, found.mean
 
 
 def same_average_in_two_tables(_: Evidence) -> list[Outcome]:
-    """The rank-4 averages of the headline and of the fixed-basis table are the same numbers."""
+    """The headline table and the fixed-basis table print the same rank-4 averages."""
     printed = printed_numbers()
     lines, n = [], 0
-    for (table, *key), number in printed.items():
-        other = printed.get(("fixedB", *key))
+    for (table, cell), number in printed.items():
+        other = printed.get(PrintedKey("fixedB", cell))
         if table == "headline" and other:
             n += 1
             if other.mean != number.mean:
-                backbone, shots = key[0], key[KEY.index("shots")]
-                lines.append(f"{backbone}, {shots}-shot: {number.mean:.2f} in headline, {other.mean:.2f} in fixedB")
+                values = f"{number.mean:.2f} in headline, {other.mean:.2f} in fixedB"
+                lines.append(f"{cell.backbone}, {cell.shots}-shot: {values}")
     return [Measured(f"{n - len(lines)} of {n} the same", not lines, n, tuple(lines), "; ".join(lines)).outcome("")]
 
 
 def transfer_averages(e: Evidence) -> list[Outcome]:
     """The average row of the transfer table is the mean of its twelve rows."""
-    arms: list[Arm] = [*(transfer(mode, 4) for mode in _SOURCES), BEST_DENSE, joint(4)]
     checks = []
-    for arm in arms:
+    for arm in (*(transfer(mode, 4) for mode in TRANSFER_MODES), BEST_DENSE, joint(4)):
         printed = _printed("transfer_pairs", "ViT-B/16", "Average", arm, 16)
-        values = []
-        for target, source in e.main_pairs:
-            cell = e.results.cell("ViT-B/16", target, arm, 16, source=source if arm.basis.startswith("source") else "")
-            assert cell is not None  # published.csv has all of them
-            values.append(cell.mean)
-        checks.append((f"{arm.basis}", printed, sum(values) / len(values)))
+        cells = [e.results.cell("ViT-B/16", target, arm, 16, source=source) for target, source in e.main_pairs]
+        values = [cell.mean for cell in cells if cell]
+        assert len(values) == len(cells)  # published.csv has all of them
+        checks.append((arm.basis, printed, sum(values) / len(values)))
     return [_agreement(checks).outcome("")]
 
 
 def transfer_pairs_shown(e: Evidence) -> list[Outcome]:
-    """The main transfer table shows every pair."""
+    """The main transfer table lists every pair."""
     pairs = {(key.dataset, key.source) for key in e.results.cells if key.basis == "source-B"}
     left_out = sorted(pairs - set(e.main_pairs))
     lines = tuple(f"{target} from {source}" for target, source in left_out)
@@ -152,7 +153,7 @@ def transfer_pairs_shown(e: Evidence) -> list[Outcome]:
 
 
 def transfer_dense_reference(e: Evidence) -> list[Outcome]:
-    """The dense reference of the transfer table is the prompt of 16 tokens."""
+    """The dense reference of the transfer table is the dense prompt of 16 tokens."""
     targets = dict(e.main_pairs)
     lines = []
     for target, source in targets.items():
@@ -165,44 +166,45 @@ def transfer_dense_reference(e: Evidence) -> list[Outcome]:
     return [Measured(value, not lines, len(targets), tuple(lines), note).outcome("dense CoOp")]
 
 
-def headline_deltas(_: Evidence) -> list[Outcome]:
+def headline_deltas(e: Evidence) -> list[Outcome]:
     """Δ of the headline table is factorised minus Dense-4."""
     checks = []
-    for row in published_rows():
-        if row["metric"] == "delta_fact_dense4":
-            backbone, shots = row["backbone"], row["shots"]
-            low, four = (_printed("headline", backbone, "Average", arm, shots) for arm in (joint(4), dense(4)))
-            checks.append((f"{backbone}, {shots}-shot", row["mean"], low - four))
+    for (_, cell), number in published_rows():
+        if cell.metric == "delta_fact_dense4":
+            low, four = (
+                _printed("headline", cell.backbone, "Average", arm, cell.shots) for arm in (joint(4), dense(4))
+            )
+            checks.append((f"{cell.backbone}, {cell.shots}-shot", number.mean, low - four))
     return [_agreement(checks).outcome("")]
 
 
 def best_factorized(e: Evidence) -> list[Outcome]:
-    """Best rank and backbone per dataset and shots, and its distance to rank 4, follow from the rank sweep."""
+    """The best rank and backbone per dataset and shots, and the gap to rank 4, follow from the rank sweep."""
     checks, lines = [], []
-    for row in published_rows():
-        backbone, dataset, rank, shots, metric = (row[n] for n in ("backbone", "dataset", "rank", "shots", "metric"))
-        if row["table"] != "best_delta" or metric not in ("best_accuracy", "delta_rank4_best"):
+    for (table, printed), number in published_rows():
+        if table != "best_delta" or printed.metric not in ("best_accuracy", "delta_rank4_best"):
             continue
         candidates = {
-            (b, r): cell.mean
-            for b in e.backbones()
-            for r in e.ranks(b)
-            if (cell := e.results.cell(b, dataset, joint(r), shots))
+            (backbone, rank): cell.mean
+            for backbone in e.backbones()
+            for rank in e.ranks(backbone)
+            if (cell := e.results.cell(backbone, printed.dataset, joint(rank), printed.shots))
         }
         best = max(candidates, key=lambda key: candidates[key])
-        if metric == "best_accuracy":
-            checks.append((f"{dataset}, {shots}-shot, best", row["mean"], candidates[best]))
-            if best != (backbone, rank):
-                lines.append(f"{dataset}, {shots}-shot: printed {backbone} r={rank}, the best is {best[0]} r={best[1]}")
+        name = f"{printed.dataset}, {printed.shots}-shot"
+        if printed.metric == "best_accuracy":
+            checks.append((f"{name}, best", number.mean, candidates[best]))
+            if best != (printed.backbone, printed.rank):
+                lines.append(f"{name}: printed {printed.backbone} r={printed.rank}, the best is {best[0]} r={best[1]}")
         else:
-            recomputed = candidates[backbone, 4] - candidates[best]
-            checks.append((f"{dataset}, {shots}-shot, rank 4 − best", row["mean"], recomputed))
+            recomputed = candidates[printed.backbone, 4] - candidates[best]
+            checks.append((f"{name}, rank 4 − best", number.mean, recomputed))
     found = _agreement(checks)
     return [found._replace(holds=found.holds and not lines, cells=(*lines, *found.cells)).outcome("")]
 
 
 def best_dense(e: Evidence) -> list[Outcome]:
-    """ "Dense CoOp best" of the ablation tables is the better of 4 and 16 tokens, where both are known (ViT-B/16)."""
+    """The column "Dense CoOp Best" of the ablation tables is the better of 4 and 16 tokens (checked on ViT-B/16)."""
     checks = []
     for dataset in e.datasets("ViT-B/16"):
         for shots in e.shots("ViT-B/16"):
@@ -215,38 +217,32 @@ def best_dense(e: Evidence) -> list[Outcome]:
 
 
 def best_transfer(e: Evidence) -> list[Outcome]:
-    """Best mode per pair and its three differences follow from the four modes, the dense and the best low-rank prompt."""
-    checks, notes = [], []
-    for row in published_rows():
-        if row["table"] != "transfer_best_delta":
+    """The best mode per pair and its differences follow from the four modes, the dense and the best low-rank prompt."""
+    checks, frozen_a = [], []
+    for (table, cell), number in published_rows():
+        if table != "transfer_best_delta":
             continue
-        names = ("backbone", "dataset", "basis", "shots", "metric", "source")
-        backbone, target, basis, shots, metric, source = (row[name] for name in names)
-        cells = {
-            mode: e.results.cell(
-                backbone, target, transfer(mode, 4), shots, source=source if mode.startswith("source") else ""
-            )
-            for mode in _SOURCES
-        }
-        means = {mode: cell.mean for mode, cell in cells.items() if cell}
+
+        def accuracy(arm: Arm, key: CellKey = cell) -> float:
+            found = e.results.cell(key.backbone, key.dataset, arm, key.shots, source=key.source)
+            return found.mean if found else -math.inf
+
+        means = {mode: accuracy(transfer(mode, 4)) for mode in TRANSFER_MODES}
         best = max(means, key=lambda mode: means[mode])
-        full = e.results.cell(backbone, target, BEST_DENSE, shots)
-        low = [cell.mean for r in e.ranks(backbone) if (cell := e.results.cell(backbone, target, joint(r), shots))]
-        assert full is not None and best == basis
+        assert best == cell.basis
         recomputed = {
             "best_accuracy": means[best],
             "delta_rand_freeze": means["random-B"] - means["source-B"],
-            "delta_best_dense": means[best] - full.mean,
-            "delta_best_factorized": means[best] - max(low),
-        }[metric]
-        checks.append((f"{target} from {source}, {metric}", row["mean"], recomputed))
-        if metric == "delta_rand_freeze" and best.endswith("A"):
-            notes.append(f"{target} from {source}")
+            "delta_best_dense": means[best] - accuracy(BEST_DENSE),
+            "delta_best_factorized": means[best] - max(accuracy(joint(rank)) for rank in e.ranks(cell.backbone)),
+        }[cell.metric]
+        pair = f"{cell.dataset} from {cell.source}"
+        checks.append((f"{pair}, {cell.metric}", number.mean, recomputed))
+        if cell.metric == "delta_rand_freeze" and best.endswith("A"):
+            frozen_a.append(pair)
     found = _agreement(checks)
-    note = (
-        f"random − source is that of frozen B also where the best mode freezes A ({', '.join(notes)})" if notes else ""
-    )
-    return [found._replace(note=note).outcome("")]
+    note = f"random − source refers to a frozen B even if the best mode freezes A ({', '.join(frozen_a)})"
+    return [found._replace(note=note if frozen_a else "").outcome("")]
 
 
 def harmonic_concavity(e: Evidence) -> list[Outcome]:
@@ -265,7 +261,7 @@ def harmonic_concavity(e: Evidence) -> list[Outcome]:
 
 
 def overlap_below_cosine(e: Evidence) -> list[Outcome]:
-    """Mean cosine ≤ cosine of the mean angle, for each pair and so for the medians."""
+    """Mean cosine ≤ cosine of the mean angle, for each pair and therefore for the medians."""
     assert e.geometry is not None
     rows = e.geometry.to_dict("records")
     lines = []
@@ -279,28 +275,28 @@ def overlap_below_cosine(e: Evidence) -> list[Outcome]:
 
 
 def product_subspace_rank(e: Evidence) -> list[Outcome]:
-    """What the published overlap of BA across seeds can be: chance for subspaces of the product's true rank?"""
+    """The published overlap of BA across seeds is the chance level of subspaces whose rank is that of the products."""
     assert e.geometry is not None
     rows = e.geometry[(e.geometry["axis"] == "seed") & (e.geometry["factor"] == "BA")]
     printed = float(rows["overlap"].iloc[0])
     generator = np.random.default_rng(0)
     draws = 300
-    chance = {}
+    overlaps, lines = {}, []
     for rank in (1, 2, 4, 8, N_CTX):
         overlap, angle = random_overlaps(WIDTH, rank, rank, draws=draws, generator=generator)
-        chance[rank] = (float(np.median(overlap)), float(np.median(angle)))
-    lines = tuple(f"rank {rank}: overlap {o:.3f}, angle {a:.1f}°" for rank, (o, a) in chance.items())
-    within_ranks = printed <= max(overlap for rank, (overlap, _) in chance.items() if rank <= 8) + 0.005
-    value = f"printed {printed:.2f}; chance at rank 8 {chance[8][0]:.3f}, at rank 16 {chance[N_CTX][0]:.3f}"
+        overlaps[rank] = float(np.median(overlap))
+        lines.append(f"rank {rank}: overlap {overlaps[rank]:.3f}, angle {np.median(angle):.1f}°")
+    within_ranks = printed <= max(overlap for rank, overlap in overlaps.items() if rank <= 8) + 0.005
+    value = f"printed {printed:.2f}; chance at rank 8 {overlaps[8]:.3f}, at rank 16 {overlaps[N_CTX]:.3f}"
     note = (
-        "seeds share nothing, so chance is what they should give; the printed value is that of 16-dimensional subspaces: "
-        f"the rounding noise of the stored products ({draws} draws each)"
+        "independent seeds should give the chance level; the printed value is that of 16-dimensional subspaces, "
+        f"which include the rounding noise of the stored products ({draws} random pairs per rank)"
     )
-    return [Measured(value, within_ranks, draws, lines, note).outcome("rank-r products, r ≤ 8")]
+    return [Measured(value, within_ranks, draws, tuple(lines), note).outcome("rank-r products, r ≤ 8")]
 
 
 def rank_one_bases_coincide(e: Evidence) -> list[Outcome]:
-    """At rank 1 an orthogonal basis is a normalised Gaussian one, rescaled to the same norm: the same basis up to sign."""
+    """At rank 1 the orthogonal basis is the Gaussian one up to sign, because both are scaled to the same norm."""
     outcomes = []
     for backbone in e.backbones():
         gaps = []
@@ -314,41 +310,42 @@ def rank_one_bases_coincide(e: Evidence) -> list[Outcome]:
                     gaps.append(abs(pair[0].mean - pair[1].mean))
         same = sum(gap == 0 for gap in gaps)
         size = f"mean |difference| {sum(gaps) / len(gaps):.2f}, largest {max(gaps):.2f}"
-        note = f"{size}: what two equal settings differ by" if same < len(gaps) else ""
+        note = f"{size}: the variation between two equal settings" if same < len(gaps) else ""
         value = f"{same} of {len(gaps)} cells the same"
         outcomes.append(Measured(value, same == len(gaps), len(gaps), note=note).outcome("", backbone))
     return outcomes
 
 
 def bold_marks(_: Evidence) -> list[Outcome]:
-    """The bold numbers are the best of their group: all of the tied, none where all are tied."""
+    """The bold numbers are the best of their group: all tied numbers, but none if the whole group is tied."""
     marks, lines = 0, []
     for table in published_tables():
         for row in table.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
-                found = printed_numbers().get(cell.key) if cell.key else None
+                found = printed_value(cell)
                 if found is None or found.bold is None:
                     continue
                 marks += 1
                 if found.bold != cell.bold:
-                    where = ", ".join(part for part in (row.section, *row.labels, column.flat) if part)
-                    lines.append(f"{table.name}, {where}: {found.mean:.2f} is {'' if found.bold else 'not '}marked")
+                    where = f"{table.name}, {row.full_label}, {column.full_label}"
+                    lines.append(f"{where}: {found.mean:.2f} is {'' if found.bold else 'not '}marked")
     value = f"{marks - len(lines)} of {marks} marked as they should be"
     return [Measured(value, not lines, marks, tuple(lines), "; ".join(lines)).outcome("")]
 
 
+#: Every check with the table that it concerns and its statement; a new check is one function and one row.
 AUDIT: tuple[Claim, ...] = tuple(
     Claim(check.__name__, where, sentence, "recomputed from the printed cells", check)
     for check, where, sentence in (
-        (repeated_cells, "all tables", "A number that stands in several tables is the same in all of them."),
-        (base2new_averages, "base2new", "Average rows are the means of the seven datasets."),
+        (repeated_cells, "all tables", "A number that appears in several tables is the same in all of them."),
+        (base2new_averages, "base2new", "Average rows are the means over the seven datasets."),
         (fixed_basis_averages, "fixedB", "Averages are the means of the per-dataset ablation tables."),
         (headline_averages, "headline", "Averages are the means of the per-dataset tables."),
         (same_average_in_two_tables, "headline, fixedB", "The rank-4 average is the same number in both tables."),
         (headline_deltas, "headline", "Δ is factorised minus Dense-4."),
         (transfer_averages, "transfer_pairs", "The average row is the mean of the rows."),
-        (transfer_pairs_shown, "transfer_pairs", "The main table reports every source–target pair."),
-        (transfer_dense_reference, "transfer_pairs", "The dense reference is the prompt of 16 tokens."),
+        (transfer_pairs_shown, "transfer_pairs", "The main table lists every source–target pair."),
+        (transfer_dense_reference, "transfer_pairs", "The dense reference is the dense prompt of 16 tokens."),
         (best_factorized, "best_delta", "The best rank and its differences follow from the rank sweep."),
         (best_dense, "b_ablation", "The best dense prompt is the better of 4 and 16 tokens."),
         (best_transfer, "transfer_best_delta", "The best mode and its differences follow from the four modes."),
@@ -356,11 +353,15 @@ AUDIT: tuple[Claim, ...] = tuple(
         (overlap_below_cosine, "factor_geometry", "Median overlap is at most the cosine of the median angle."),
         (product_subspace_rank, "factor_geometry", "The overlap of BA is that of subspaces of rank at most 8."),
         (rank_one_bases_coincide, "b_ablation", "At rank 1 the Gaussian and the orthogonal basis are the same."),
-        (bold_marks, "all tables", "The best numbers are in bold: all that are tied, none where all are."),
+        (
+            bold_marks,
+            "all tables",
+            "The best numbers are in bold: all tied numbers, but none if the whole group is tied.",
+        ),
     )
 )
 
 
 def audit(names: Sequence[str] = ()) -> list[Finding]:
-    """The checks of the published tables against each other, or those named."""
+    """Run the consistency checks of the published tables, or only those named."""
     return check_claims(published_evidence(), names, AUDIT)

@@ -1,7 +1,7 @@
-"""The numbers of the paper's 19 tables, in the same shape as one's own runs.
+"""The numbers printed in the paper's 19 tables, in the same form as the results of runs.
 
-Columns of published.csv: table, backbone, dataset, method, basis, rank, shots, metric, source, mean, std, bold
-(1 where the table marks the number as best, 0 where it does not, empty where it marks none). Facts only.
+Columns of published.csv: table, backbone, dataset, method, basis, rank, shots, metric, source, mean, std and bold
+(1 if the table marks the number as best, 0 if not, empty if the table marks no numbers).
 """
 
 from __future__ import annotations
@@ -10,34 +10,56 @@ import math
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
 from slimprompt.analysis.geometry import AXES
-from slimprompt.analysis.observations import KEY, Arm, CellKey, Estimate, Results, dense, fixed_basis, joint, transfer
-from slimprompt.prompts.variants import FIXED_BASES
+from slimprompt.analysis.observations import (
+    TRANSFER_MODES,
+    Arm,
+    CellKey,
+    Estimate,
+    Results,
+    dense,
+    fixed_basis,
+    joint,
+    transfer,
+)
+from slimprompt.prompts.variants import FIXED_BASES, count_parameters
 
-#: The paper's setting: context tokens, text width, seeds.
+#: Context tokens, text width and seeds of the paper.
 N_CTX, WIDTH, SEEDS = 16, 512, 3
 
-#: Metrics that are measured; the others in the file are differences computed from them.
+#: Metrics that were measured; the other metrics in the file are differences between them.
 MEASURED = ("accuracy", "seen", "unseen", "harmonic")
+
+#: Tables of best results, whose backbone, method, basis and rank are part of the result and not of the key.
+_BEST_TABLES = ("best_delta", "transfer_best_delta")
+
+
+class PrintedKey(NamedTuple):
+    """Identifies a printed number."""
+
+    table: str
+    cell: CellKey
+    """Its source is that of the row, even if the number does not depend on it."""
 
 
 class Printed(NamedTuple):
-    """One printed number, its printed standard deviation, and whether it is marked as best (None: no marks there)."""
+    """A printed number."""
 
     mean: float
     sd: float | None
     bold: bool | None
+    """Whether it is marked as best; None if the table marks no numbers."""
 
 
 @cache
 def published_numbers() -> pd.DataFrame:
-    """The file as it is, with whole numbers for rank and shots (0: none) and NaN for a missing std.
+    """The file as a table, with integers for rank and shots (0 if undefined) and NaN for a missing std.
 
-    A dense row's rank is its number of tokens; the best of several lengths has basis "best".
+    The rank of a dense row is its number of tokens; the best of several lengths has the basis "best".
     """
     path = files("slimprompt.paper").joinpath("published.csv")
     with path.open() as file:
@@ -53,84 +75,83 @@ def published_numbers() -> pd.DataFrame:
 
 
 @cache
-def published_rows() -> list[dict[str, Any]]:
-    """The same, row by row."""
-    return [{str(name): value for name, value in row.items()} for row in published_numbers().to_dict("records")]
+def published_rows() -> tuple[tuple[PrintedKey, Printed], ...]:
+    """Every row of the file as (key, number)."""
+    rows = []
+    for row in published_numbers().to_dict("records"):
+        cell = CellKey(**{name: row[name] for name in CellKey._fields})
+        sd = None if math.isnan(row["std"]) else float(row["std"])
+        bold = None if math.isnan(row["bold"]) else row["bold"] == 1
+        rows.append((PrintedKey(str(row["table"]), cell), Printed(float(row["mean"]), sd, bold)))
+    return tuple(rows)
 
 
-def _source(row: dict[str, Any]) -> str:
-    return row["source"] if row["basis"].startswith("source-") else ""
-
-
-def _sd(row: dict[str, Any]) -> float | None:
-    return None if math.isnan(row["std"]) else float(row["std"])
+def best_key(table: str, dataset: str, shots: int, metric: str, source: str = "") -> PrintedKey:
+    """Key of a number in a table of best results, independent of which backbone, method and rank are best."""
+    return PrintedKey(table, CellKey("", dataset, "", "", 0, shots, metric, source))
 
 
 @cache
-def printed_numbers() -> dict[tuple[Any, ...], Printed]:
-    """(table, backbone, dataset, method, basis, rank, shots, metric, source) → what is printed there.
-
-    The source is that of the row, also for a number that does not depend on it.
-    A table of best results is keyed without what is best there (backbone, method, basis, rank), so that it can be
-    looked up from runs in which something else is best.
-    """
+def printed_numbers() -> dict[PrintedKey, Printed]:
+    """Every printed number by its key; numbers in tables of best results by their `best_key`."""
     found = {}
-    for row in published_rows():
-        key = {name: row[name] for name in KEY}
-        if row["table"] in ("best_delta", "transfer_best_delta"):
-            key |= {"backbone": "", "method": "", "basis": "", "rank": 0}
-        bold = None if math.isnan(row["bold"]) else row["bold"] == 1
-        place = (row["table"], *key.values())
-        found[place] = Printed(float(row["mean"]), _sd(row), bold)
+    for key, number in published_rows():
+        if key.table in _BEST_TABLES:
+            key = best_key(key.table, key.cell.dataset, key.cell.shots, key.cell.metric, key.cell.source)
+        found[key] = number
     return found
 
 
 @cache
 def published_results() -> Results:
-    """The measured cells of all tables; one that stands in several is taken from a table that prints its sd."""
+    """The measured cells of all tables; a repeated cell is read from a table that prints its sd."""
     cells: dict[CellKey, Estimate] = {}
     averages: dict[CellKey, Estimate] = {}
-    for row in published_rows():
-        if row["metric"] not in MEASURED:
+    for (table, cell), number in published_rows():
+        if cell.metric not in MEASURED:
             continue
-        key = CellKey(**{name: row[name] for name in KEY})._replace(source=_source(row))
-        estimate = Estimate(float(row["mean"]), _sd(row), SEEDS, printed=True)
-        if row["dataset"] == "Average":
-            if row["table"] != "transfer_pairs":  # an average over pairs, not over datasets
+        key = cell.canonical
+        estimate = Estimate(number.mean, number.sd, SEEDS, printed=True)
+        if key.dataset == "Average":
+            if table != "transfer_pairs":  # its average is over pairs, not over datasets
                 averages.setdefault(key, estimate)
         elif key not in cells or (cells[key].sd is None and estimate.sd is not None):
             cells[key] = estimate
     for key, estimate in _implied_dense():
         cells.setdefault(key, estimate)
-    return Results(cells, parameters=_published_parameters(), printed_averages=averages, published=True)
+    return Results(cells, parameters=_parameters(), printed_averages=averages, published=True)
 
 
 def _implied_dense() -> Iterator[tuple[CellKey, Estimate]]:
-    """Dense accuracies per dataset on ViT-B/16, which are printed only as differences: best low-rank − (best − dense)."""
-    rows = [row for row in published_rows() if row["table"] == "best_delta"]
-    best = {(row["dataset"], row["shots"]): row["mean"] for row in rows if row["metric"] == "best_accuracy"}
-    for row in rows:
-        if row["metric"].startswith("delta_best_ctx"):
-            mean = round(best[row["dataset"], row["shots"]] - row["mean"], 2)
-            arm = dense(int(row["metric"].removeprefix("delta_best_ctx")))
-            key = CellKey(row["backbone"], row["dataset"], *arm, row["shots"], "accuracy")
-            yield key, Estimate(mean, None, SEEDS)
+    """Dense accuracies per dataset on ViT-B/16, printed only as differences: dense = best low-rank − (best − dense)."""
+    rows = [(cell, number.mean) for (table, cell), number in published_rows() if table == "best_delta"]
+    best = {(cell.dataset, cell.shots): mean for cell, mean in rows if cell.metric == "best_accuracy"}
+    for cell, mean in rows:
+        if cell.metric.startswith("delta_best_ctx"):
+            arm = dense(int(cell.metric.removeprefix("delta_best_ctx")))
+            accuracy = round(best[cell.dataset, cell.shots] - mean, 2)
+            yield CellKey(cell.backbone, cell.dataset, *arm, cell.shots), Estimate(accuracy, None, SEEDS)
 
 
-def _published_parameters() -> dict[tuple[str, Arm], int]:
-    """md, r(m+d), rd and mr at the paper's m and d."""
-    counts: dict[Arm, int] = {dense(m): m * WIDTH for m in (4, N_CTX)}
+def _parameters() -> dict[tuple[str, Arm], int]:
+    """Trainable parameters of the paper's arms."""
+
+    def count(variant: str, rank: int) -> int:
+        return count_parameters(variant, n_ctx=N_CTX, width=WIDTH, rank=rank)
+
+    counts: dict[Arm, int] = {dense(m): count_parameters("dense", n_ctx=m, width=WIDTH) for m in (4, N_CTX)}
     for rank in (1, 2, 4, 8):
-        counts[joint(rank)] = rank * (N_CTX + WIDTH)
-        counts |= {fixed_basis(basis, rank): rank * WIDTH for basis in FIXED_BASES}
-    counts |= {transfer(mode, 4): 4 * WIDTH for mode in ("source-B", "random-B")}
-    counts |= {transfer(mode, 4): 4 * N_CTX for mode in ("source-A", "random-A")}
+        counts[joint(rank)] = count("joint", rank)
+        counts |= {fixed_basis(basis, rank): count("fixed-B", rank) for basis in FIXED_BASES}
+    for mode in TRANSFER_MODES:
+        arm = transfer(mode, 4)
+        counts[arm] = count(arm.method, arm.rank)
     return {(backbone, arm): count for backbone in ("RN50", "ViT-B/16") for arm, count in counts.items()}
 
 
 @cache
 def published_geometry() -> pd.DataFrame:
-    """Median overlap and angle per axis and factor, as `geometry.medians` gives them: axis, factor, overlap, angle."""
+    """Median overlap and angle per axis and factor, with the columns of `geometry.medians`: axis, factor, overlap, angle."""
     names = dict(zip(("seeds", "datasets", "shots", "ranks"), AXES, strict=True))
     frame = published_numbers()
     frame = frame[frame["table"] == "factor_geometry"]
@@ -140,7 +161,7 @@ def published_geometry() -> pd.DataFrame:
     return table[["axis", "factor", "overlap", "angle"]].sort_values(["axis", "factor"]).reset_index(drop=True)
 
 
-def published_pairs() -> list[tuple[str, str]]:
-    """(target, source) of the transfers in the paper's main table: 12 of the 16 in its appendix."""
-    rows = [row for row in published_rows() if row["table"] == "transfer_pairs" and row["basis"] == "source-B"]
-    return [(row["dataset"], row["source"]) for row in rows if row["dataset"] != "Average"]
+def published_pairs(table: str = "transfer_pairs") -> list[tuple[str, str]]:
+    """(target, source) of the transfers in a table, in its order: 12 in the main table, 16 in `transfer_four_modes`."""
+    rows = [cell for (name, cell), _ in published_rows() if name == table and cell.basis == "source-B"]
+    return [(cell.dataset, cell.source) for cell in rows if cell.dataset != "Average"]

@@ -1,4 +1,4 @@
-"""The page of `slimprompt quickstart`: one table, the curves, the classes, and what the saved prompt says about pictures."""
+"""The page of `slimprompt quickstart`: results, curves, one image per class, and predictions of the saved prompt."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from slimprompt.analysis.observations import Results, observe
 from slimprompt.data import Benchmark, Item
 from slimprompt.images.files import open_image
-from slimprompt.paper.figures import chance_levels, learning_curves, shots_curve
-from slimprompt.paper.page import provenance, runs_table
+from slimprompt.paper.figures import learning_curves, shots_curve
+from slimprompt.paper.selection import chance_levels
 from slimprompt.quickstart.job import METRICS, Line, Quickstart
-from slimprompt.report.html import describe_recipe, image_address, render, thumbnail, write_page
+from slimprompt.report.html import data_url, render, thumbnail, write_page
+from slimprompt.report.runs import runs_section
 from slimprompt.report.table import Cell, Column, Row, Table
+from slimprompt.storage import new_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -22,7 +24,15 @@ _TILE, _GAP, _LABEL = 96, 12, 44
 
 
 def contact_sheet(images: Benchmark, columns: int = 8) -> Image:
-    """One training picture of every class with its name, in label order."""
+    """One training image of every class with its name, in label order.
+
+    Parameters
+    ----------
+    images
+        The benchmark.
+    columns
+        Maximum number of images per row.
+    """
     import textwrap
 
     from matplotlib import get_data_path
@@ -36,8 +46,9 @@ def contact_sheet(images: Benchmark, columns: int = 8) -> Image:
     rows = -(-len(first) // columns)
     sheet = Image.new("RGB", (columns * (_TILE + _GAP) + _GAP, rows * (_TILE + _LABEL + _GAP) + _GAP), "white")
     pen = ImageDraw.Draw(sheet)
-    for place, label in enumerate(sorted(first)):
-        x, y = _GAP + place % columns * (_TILE + _GAP), _GAP + place // columns * (_TILE + _LABEL + _GAP)
+    for index, label in enumerate(sorted(first)):
+        row, column = divmod(index, columns)
+        x, y = _GAP + column * (_TILE + _GAP), _GAP + row * (_TILE + _LABEL + _GAP)
         sheet.paste(open_image(images.path(first[label])).resize((_TILE, _TILE), Image.Resampling.LANCZOS), (x, y))
         lines = textwrap.wrap(images.class_names[label], 16)[:3]
         pen.multiline_text((x, y + _TILE + 3), "\n".join(lines), fill="black", font=font, spacing=2)
@@ -45,73 +56,78 @@ def contact_sheet(images: Benchmark, columns: int = 8) -> Image:
 
 
 def results_table(result: Quickstart) -> Table:
-    """The one table: accuracy, seen, new, H, trained numbers and time."""
+    """Accuracy, base, new, H, trainable parameters and time of every method and shot count."""
     rows = [
-        _row(line, first=index == 0 or line.method != result.lines[index - 1].method)
+        _row(line, rule=index == 0 or line.method != result.lines[index - 1].method)
         for index, line in enumerate(result.lines)
     ]
     levels = [result.chance[metric] for metric in METRICS]
     rows.append(Row(("chance", "—"), (*(Cell(level, decimals=1) for level in levels), Cell(), Cell()), rule=True))
     columns = (
         Column("Accuracy", "All classes (%)"),
-        Column("Seen", "Half of the classes (%)"),
-        Column("New", "Half of the classes (%)"),
-        Column("H", "Half of the classes (%)"),
-        Column("Trained numbers"),
+        *(Column(label, "Base-to-new (%)") for label in ("Base", "New", "H")),
+        Column("Trainable parameters"),
         Column("Time (s)"),
     )
     notes = (
-        "Mean ± standard deviation over three seeds (of the draw, the start, the order and the views). Zero-shot and chance have no seeds.",
-        "Half of the classes: trained on the first half, tested on it (seen) and on the other half (new); H is the harmonic mean of the two.",
-        "Time: training one prompt for all classes, one thread, the image features being there.",
+        "Mean ± standard deviation over three seeds of the few-shot sample, the start, the image order and the train views. "
+        "Zero-shot and chance do not depend on a seed.",
+        "Base-to-new: trained on the first half of the classes (base), tested on it and on the other half (new). "
+        "H is the harmonic mean of the two.",
+        "Time: training one prompt for all classes on one thread, with the image features already computed.",
     )
     return Table("quickstart", "Few-shot prompts in the pocket world", ("Method", "Shots"), columns, tuple(rows), notes)
 
 
-def _row(line: Line, *, first: bool) -> Row:
+def _row(line: Line, *, rule: bool) -> Row:
     scores = [
         Cell(mean, sd, 1 if sd is None else 3, line.runs, decimals=1, show_sd=True)
         for mean, sd in (line.scores[metric] for metric in METRICS)
     ]
     cells = (*scores, Cell(float(line.parameters), decimals=0), Cell(line.seconds, decimals=1))
-    return Row((line.method, "0" if line.shots is None else str(line.shots)), cells, rule=first)
+    return Row((line.method, "0" if line.shots is None else str(line.shots)), cells, rule=rule)
 
 
-def render_quickstart(result: Quickstart) -> str:
-    """The page as text."""
-    results = Results.of(observe(result.records))
-    records = result.records
-    sheet = contact_sheet(result.benchmark)
+def render_quickstart(result: Quickstart, sheet: Image) -> str:
+    """The HTML page.
+
+    Parameters
+    ----------
+    result
+        Result of `slimprompt.quickstart.job.run_quickstart`.
+    sheet
+        Result of `contact_sheet`.
+    """
+    results, records = Results.of(observe(result.records)), result.records
+    contents = {
+        "result": "Result",
+        "curves": "Curves",
+        "images": "Images",
+        "predictions": "Predictions",
+        "next": "Next steps",
+        "runs": "Runs",
+    }
     return render(
         "quickstart.html.j2",
         {
-            "title": "Quickstart: prompts of low rank",
-            "contents": [
-                ("result", "Result"),
-                ("curves", "Curves"),
-                ("pictures", "Pictures"),
-                ("predictions", "Predictions"),
-                ("next", "What next"),
-                ("runs", "Runs"),
-            ],
+            "title": "Quickstart: low-rank prompts",
+            "contents": list(contents.items()),
             "result": result,
-            "recipe": describe_recipe(result.recipe),
+            "recipe": result.recipe.describe(),
             "table": results_table(result),
-            "places": {str(record.folder): number for number, record in enumerate(records)},
             "figures": [shots_curve(results, chance_levels(records)), learning_curves(records)],
-            "sheet": image_address(sheet),
+            "sheet": data_url(sheet),
             "sheet_size": sheet.size,
             "thumbnails": [thumbnail(open_image(one.image)) for one in result.predictions],
             "right": sum(one.right for one in result.predictions),
-            "provenance": provenance(records),
-            "runs": runs_table(records),
-            "run_titles": [f"{record.spec.title} · {record.folder.name}" for record in records],
+            **runs_section(records),
         },
     )
 
 
 def write_quickstart(result: Quickstart, out: Path) -> Path:
-    """Write `quickstart.html` and `classes.png` below `out`; returns the page."""
-    out.mkdir(parents=True, exist_ok=True)
-    contact_sheet(result.benchmark).save(out / "classes.png", optimize=True)
-    return write_page(out / PAGE, render_quickstart(result))
+    """Write `quickstart.html` and `classes.png` to the folder `out`; returns the page."""
+    sheet = contact_sheet(result.benchmark)
+    with new_file(out / "classes.png") as draft:
+        sheet.save(draft, "PNG", optimize=True)
+    return write_page(out / PAGE, render_quickstart(result, sheet))

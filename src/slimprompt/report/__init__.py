@@ -1,1 +1,8 @@
-"""What is made for people out of records: tables beside the published numbers, figures, the page."""
+"""General rendering; knows neither the paper nor the quickstart.
+
+- `table`: a table as plain data; `table_formats`: Markdown, LaTeX, CSV and XLSX.
+- `plotting`: the style of the plots, the panels, the legend and the files.
+- `html`: the page engine with its templates in `templates/`.
+- `runs`: the table of runs and the provenance that pages share.
+- `fit_page`, `fit_figures`: the page about one fitted prompt and its figures.
+"""

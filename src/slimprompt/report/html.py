@@ -1,7 +1,7 @@
-"""Self-contained HTML pages: one look, one script, no network.
+"""Engine of the self-contained HTML pages: one style sheet, one script, no network access.
 
-Everything that comes from outside (class names, paths, errors) is escaped by the templates. A content security policy in
-the page allows no connection, and no script but the page's own, by its hash.
+The templates escape all text, such as class names, paths and error messages. A content security policy forbids
+connections and allows no script but the page's own, identified by its hash.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimprompt import __version__
-from slimprompt.report.drawing import Figure
+from slimprompt.report.plotting import Figure
 from slimprompt.report.table import Column
 from slimprompt.storage import write_file
-from slimprompt.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -40,13 +39,13 @@ def _environment() -> Environment:
     script = _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(
-        loader=FunctionLoader(lambda name: _asset(name)),
+        loader=FunctionLoader(_asset),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"inline": _inline, "groups": _groups, "numbers": _numbers}
+    environment.filters |= {"inline": _inline, "groups": _groups, "run_numbers": _run_numbers}
     environment.globals |= {
         "style": Markup(_asset("page.css")),
         "script": Markup(script),
@@ -59,65 +58,56 @@ def _environment() -> Environment:
 def _inline(figure: Figure) -> Any:
     from markupsafe import Markup
 
-    return Markup(figure.inline())  # matplotlib escapes every text it draws
+    return Markup(figure.inline())  # matplotlib escapes all text in an SVG
 
 
 def _groups(columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """Neighbouring columns of one group, with how many they are."""
-    return [{"title": title, "width": len(list(same))} for title, same in groupby(columns, key=lambda one: one.group)]
+    """Title and width of each group of neighbouring columns."""
+    grouped = groupby(columns, key=lambda column: column.group)
+    return [{"title": title, "width": len(list(members))} for title, members in grouped]
 
 
-def _numbers(runs: Sequence[str], places: Mapping[str, int]) -> str:
-    """The places of run folders in the page's list of runs."""
-    return " ".join(str(place) for place in sorted({places[run] for run in runs if run in places}))
+def _run_numbers(runs: Sequence[str], run_index: Mapping[str, int]) -> str:
+    """Row numbers of run folders in the page's table of runs, separated by spaces."""
+    return " ".join(str(number) for number in sorted({run_index[run] for run in runs if run in run_index}))
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """The page of a template; a value that the template needs and is not given is an error."""
+    """Render a template.
+
+    Parameters
+    ----------
+    template
+        File name in `report/templates`.
+    values
+        Variables of the template; a missing one is an error.
+
+    Returns
+    -------
+    str
+        The HTML page.
+    """
     return _environment().get_template(template).render(values)
 
 
 def write_page(path: Path, page: str) -> Path:
-    """Write a page, completely or not at all."""
+    """Write a page atomically."""
     return write_file(path, page)
 
 
 def thumbnail(image: Image, size: int = 96) -> str:
-    """A small copy as a `data:` address."""
+    """A copy of at most `size` × `size` pixels as a `data:` URL."""
     small = image.convert("RGB")
     small.thumbnail((size, size))
-    return image_address(small)
+    return data_url(small)
 
 
-def image_address(image: Image) -> str:
-    """The picture as a `data:` address, as PNG (better for flat drawings) or JPEG (for photographs), whichever is smaller."""
-    kinds = []
+def data_url(image: Image) -> str:
+    """The image as a `data:` URL, in the smaller of PNG (for flat graphics) and JPEG (for photographs)."""
+    encoded = []
     for kind, options in (("png", {"optimize": True}), ("jpeg", {"quality": 85})):
         stream = io.BytesIO()
         image.save(stream, kind, **options)
-        kinds.append((len(stream.getvalue()), kind, stream.getvalue()))
-    _, kind, content = min(kinds)
+        encoded.append((len(stream.getvalue()), kind, stream.getvalue()))
+    _, kind, content = min(encoded)
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def describe_recipe(recipe: Recipe) -> str:
-    """A recipe in one line: `40 epochs of SGD, batches of 32, learning rate 0.002, 4 train views per image in turn`."""
-    steps = "all images in one step" if recipe.batch_size is None else f"batches of {recipe.batch_size}"
-    if recipe.views is None:
-        views = "a new train view of each image every epoch"
-    elif recipe.views == 0:
-        views = "the eval view of each image"
-    elif recipe.all_views:
-        views = f"the eval view and {recipe.views} train views of each image"
-    else:
-        views = f"{recipe.views} train views per image in turn"
-    back = (
-        f", returns to the best factors if the loss rises by {100 * recipe.backtrack:g} %" if recipe.backtrack else ""
-    )
-    stop = (
-        f", stops when the loss changes by less than {100 * recipe.tolerance:g} % over {recipe.patience} epochs"
-        if recipe.tolerance
-        else ""
-    )
-    name = {"sgd": "SGD", "adamw": "AdamW"}[recipe.optimizer]
-    return f"{recipe.epochs} epochs of {name}, {steps}, learning rate {recipe.lr:g}, {views}{back}{stop}"

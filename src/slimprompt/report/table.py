@@ -1,31 +1,32 @@
-"""A table as plain data: cells that know their spread, their runs and the published number."""
+"""A table as plain data: each cell knows its spread, its runs and, optionally, a published value to compare with."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
 
 import pandas as pd
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry: a number with its spread and origin, a text, or nothing."""
+    """One entry of a table: a number with its spread and origin, a text, or nothing (`value` is None)."""
 
     value: float | str | None = None
     sd: float | None = None
     n: int = 0
-    """Seeds, or pairs of runs, behind the number."""
+    """Number of seeds, or of pairs of runs."""
     runs: tuple[str, ...] = ()
-    """Run folders the number comes from."""
+    """Run folders that the number was computed from."""
     decimals: int = 2
     signed: bool = False
     show_sd: bool = False
     bold: bool = False
-    key: tuple[Any, ...] | None = field(default=None, repr=False)
-    """Where the paper prints this number: (table, *KEY)."""
+    key: Hashable = field(default=None, repr=False)
+    """Identifies the quantity, to look up its published value; None if there cannot be one."""
     published: float | None = None
+    """Reference value."""
     published_sd: float | None = None
 
     @property
@@ -35,18 +36,25 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        """Own minus published."""
+        """value − published."""
         return None if self.number is None or self.published is None else self.number - self.published
 
     @property
-    def outside(self) -> bool | None:
-        """Whether the difference exceeds √(sd² + published sd²); None where one of the two is not known."""
+    def beyond_sd(self) -> bool | None:
+        """Whether |difference| > √(sd² + published_sd²); None if one of them is unknown."""
         if self.difference is None or self.sd is None or self.published_sd is None:
             return None
         return abs(self.difference) > math.hypot(self.sd, self.published_sd)
 
     def text(self, *, compare: bool = False) -> str:
-        """As printed: `80.12 ± 0.31`; with `compare` also `(80.08, +0.04)` and a `*` where it is outside."""
+        """Formatted value: `80.12 ± 0.31`.
+
+        Parameters
+        ----------
+        compare
+            Append the published value and the difference: `80.12 ± 0.31 (80.08, +0.04)`, with a `*` if the difference
+            is `beyond_sd`.
+        """
         if self.value is None:
             shown = "—"
         elif isinstance(self.value, str):
@@ -59,7 +67,7 @@ class Cell:
             printed = _number(self.published, self.decimals, signed=self.signed)
             if self.difference is None:
                 return f"{shown} ({printed})"
-            mark = "*" if self.outside else ""
+            mark = "*" if self.beyond_sd else ""
             return f"{shown} ({printed}, {_number(self.difference, self.decimals, signed=True)}{mark})"
         return shown
 
@@ -71,68 +79,71 @@ def _number(value: float, decimals: int, *, signed: bool) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column title, with the title that spans its group and a remark below it."""
+    """A column of cells."""
 
     label: str
     group: str = ""
+    """Title above neighbouring columns of the same group."""
     remark: str = ""
+    """Small print below the label."""
 
     @property
-    def flat(self) -> str:
-        """In one line."""
+    def full_label(self) -> str:
+        """Group and label in one line."""
         return f"{self.group} {self.label}".strip()
 
 
 @dataclass(frozen=True)
 class Row:
-    """Labels and cells; `section` is a title over a run of rows, `rule` asks for a line above."""
+    """Row labels and cells."""
 
     labels: tuple[str, ...]
     cells: tuple[Cell, ...]
     section: str = ""
+    """Title above consecutive rows of the same section."""
     rule: bool = False
+    """Whether a line separates the row from the one above."""
+
+    @property
+    def full_label(self) -> str:
+        """Section and labels in one line."""
+        return ", ".join(part for part in (self.section, *self.labels) if part)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Plain data; `slimprompt.report.table_formats` writes it."""
+    """A table; `slimprompt.report.table_formats` writes it to files."""
 
     name: str
     title: str
     headers: tuple[str, ...]
+    """Titles of the label columns."""
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     compare: bool = False
-    """Show the published number and the difference beside each number."""
+    """Show the published value and the difference next to each number."""
 
     @property
     def empty(self) -> bool:
-        """Whether there is not one number in it."""
+        """Whether no cell has a value."""
         return not any(cell.value is not None for row in self.rows for cell in row.cells)
 
     def long(self) -> pd.DataFrame:
-        """One row per cell: table, row, column, value, sd, n, published, published_sd, difference, outside, runs."""
-        entries = []
-        for row in self.rows:
-            name = ", ".join(part for part in (row.section, *row.labels) if part)
-            for column, cell in zip(self.columns, row.cells, strict=True):
-                numbers = (cell.published, cell.published_sd, cell.difference, cell.outside)
-                entry = (self.name, name, column.flat, cell.value, cell.sd, cell.n, *numbers, " ".join(cell.runs))
-                entries.append(entry)
+        """The table in long format, one row per cell; the columns are `LONG_COLUMNS`."""
+        entries = [
+            (
+                *(self.name, row.full_label, column.full_label, cell.value, cell.sd, cell.n),
+                *(cell.published, cell.published_sd, cell.difference, cell.beyond_sd, " ".join(cell.runs)),
+            )
+            for row in self.rows
+            for column, cell in zip(self.columns, row.cells, strict=True)
+        ]
         return pd.DataFrame(entries, columns=LONG_COLUMNS)
 
 
+#: `outside` is `Cell.beyond_sd`; `runs` are the run folders, separated by spaces.
 LONG_COLUMNS = [
-    "table",
-    "row",
-    "column",
-    "value",
-    "sd",
-    "n",
-    "published",
-    "published_sd",
-    "difference",
-    "outside",
-    "runs",
+    *("table", "row", "column", "value", "sd", "n"),
+    *("published", "published_sd", "difference", "outside", "runs"),
 ]

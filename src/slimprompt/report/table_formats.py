@@ -1,4 +1,4 @@
-"""Tables as Markdown, LaTeX (booktabs), CSV and one XLSX workbook."""
+"""Tables as Markdown, LaTeX (booktabs), CSV and an XLSX workbook."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 
 import pandas as pd
 
-from slimprompt.errors import InputError, unknown
+from slimprompt.errors import InputError, choose
 from slimprompt.report.table import Cell, Row, Table
+from slimprompt.storage import new_file, write_file
 
 # ---------------------------------------------------------------- Markdown
 
 
 def to_markdown(table: Table) -> str:
-    """A pipe table: one header line, bold for the best, sections and notes as text."""
-    header = [*table.headers, *(f"{column.flat} {column.remark}".strip() for column in table.columns)]
+    """A Markdown table, one per section, with the title above and the notes below it."""
+    header = [*table.headers, *(f"{column.full_label} {column.remark}".strip() for column in table.columns)]
     lines = [f"### {_md(table.title)}", ""]
     for section, rows in groupby(table.rows, key=lambda row: row.section):
         if section:
@@ -38,8 +39,8 @@ def _bold_md(cell: Cell, compare: bool) -> str:
 
 
 def _md(text: str) -> str:
-    for sign in ("\\", "|", "*", "_", "<", "`", "["):
-        text = text.replace(sign, f"\\{sign}")
+    for character in ("\\", "|", "*", "_", "<", "`", "["):
+        text = text.replace(character, f"\\{character}")
     return text.replace("\n", " ")
 
 
@@ -73,13 +74,13 @@ _LATEX = {
 
 
 def escape_latex(text: str) -> str:
-    """The text with every sign that LaTeX reads as a command made plain; signs it cannot set become "?"."""
-    found = "".join(_LATEX.get(sign, sign) for sign in text)
-    return "".join(sign if sign.isascii() or 0xA0 < ord(sign) < 0x180 else "?" for sign in found)
+    """Escape the special characters of LaTeX; characters that pdflatex cannot typeset become "?"."""
+    escaped = "".join(_LATEX.get(character, character) for character in text)
+    return "".join(one if one.isascii() or 0xA0 < ord(one) < 0x180 else "?" for one in escaped)
 
 
 def to_latex(table: Table) -> str:
-    """A `table` environment; needs booktabs, multirow and adjustbox."""
+    """A LaTeX `table` environment; it needs the packages booktabs, multirow and adjustbox."""
     n_labels, n_columns = len(table.headers), len(table.columns)
     lines = [
         r"\begin{table}[p]",
@@ -128,35 +129,32 @@ def _latex_header(table: Table) -> list[str]:
 
 
 def _latex_labels(rows: Sequence[Row], index: int) -> list[str]:
-    """Labels of one row; the first is written once for the run of rows that share it."""
-    row = rows[index]
-    if len(row.labels) == 1:
-        return [escape_latex(row.labels[0])]
-    mine = (row.section, row.labels[0])
-    if index and (rows[index - 1].section, rows[index - 1].labels[0]) == mine and not row.rule:
+    """Labels of one row; consecutive rows with the same first label share one `multirow` cell."""
+
+    def continues(other: int) -> bool:
+        one, before = rows[other], rows[other - 1]
+        return not one.rule and (one.section, one.labels[0]) == (before.section, before.labels[0])
+
+    first, *others = (escape_latex(label) for label in rows[index].labels)
+    if others and index and continues(index):
         first = ""
-    else:
+    elif others:
         height = 1
-        while (
-            index + height < len(rows)
-            and (rows[index + height].section, rows[index + height].labels[0]) == mine
-            and not rows[index + height].rule
-        ):
+        while index + height < len(rows) and continues(index + height):
             height += 1
-        name = escape_latex(row.labels[0])
-        first = rf"\multirow{{{height}}}{{*}}{{{name}}}" if height > 1 else name
-    return [first, *(escape_latex(label) for label in row.labels[1:])]
+        first = rf"\multirow{{{height}}}{{*}}{{{first}}}" if height > 1 else first
+    return [first, *others]
 
 
 def _latex_cell(cell: Cell, compare: bool) -> str:
     text = escape_latex(cell.text(compare=compare))
     if not cell.bold:
         return text
-    return rf"{{\bfseries\boldmath {text}}}"  # \textbf alone does not reach the signs set as mathematics
+    return rf"{{\bfseries\boldmath {text}}}"  # \textbf does not apply to mathematical symbols
 
 
 def latex_document(tables: Iterable[Table]) -> str:
-    """A whole document with all the tables, ready for pdflatex."""
+    """A complete document with all tables, for pdflatex."""
     head = [
         r"\documentclass{article}",
         r"\usepackage[utf8]{inputenc}",
@@ -173,42 +171,45 @@ def latex_document(tables: Iterable[Table]) -> str:
 
 
 def to_frame(table: Table) -> pd.DataFrame:
-    """The paper's layout with numbers: per column its value, and beside it what there is of sd, n, published, difference.
+    """The table as numbers: for each column its value and, if known, sd, n and the published value.
 
-    `outside` is 1 where the difference exceeds the combined standard deviation.
+    Returns
+    -------
+    pandas.DataFrame
+        Column "X outside" is 1 if the difference to the published value exceeds √(sd² + published sd²).
     """
-    has_section = any(row.section for row in table.rows)
     data: dict[str, list[Any]] = {}
-    if has_section:
+    if any(row.section for row in table.rows):
         data["Section"] = [row.section for row in table.rows]
     for index, header in enumerate(table.headers):
         data[header] = [row.labels[index] for row in table.rows]
     for index, column in enumerate(table.columns):
         cells = [row.cells[index] for row in table.rows]
-        data[column.flat] = [_rounded(cell) for cell in cells]
+        data[column.full_label] = [_round(cell.value) for cell in cells]
         if any(cell.number is not None for cell in cells):
             if any(cell.sd is not None for cell in cells):
-                data[f"{column.flat} sd"] = [None if cell.sd is None else round(cell.sd, 4) for cell in cells]
+                data[f"{column.full_label} sd"] = [_round(cell.sd) for cell in cells]
             if any(cell.n for cell in cells):
-                data[f"{column.flat} n"] = [cell.n or None for cell in cells]
+                data[f"{column.full_label} n"] = [cell.n or None for cell in cells]
         if table.compare and any(cell.published is not None for cell in cells):
-            data[f"{column.flat} published"] = [cell.published for cell in cells]
-            data[f"{column.flat} difference"] = [
-                None if (d := cell.difference) is None else round(d, 4) for cell in cells
+            data[f"{column.full_label} published"] = [cell.published for cell in cells]
+            data[f"{column.full_label} difference"] = [_round(cell.difference) for cell in cells]
+            data[f"{column.full_label} outside"] = [
+                None if cell.beyond_sd is None else int(cell.beyond_sd) for cell in cells
             ]
-            data[f"{column.flat} outside"] = [None if cell.outside is None else int(cell.outside) for cell in cells]
     return pd.DataFrame(data)
 
 
-def _rounded(cell: Cell) -> float | str | None:
-    return cell.value if cell.number is None else round(cell.number, 4)
+def _round(value: float | str | None) -> float | str | None:
+    return round(value, 4) if isinstance(value, float) else value
 
 
 def write_workbook(tables: Sequence[Table], path: Path) -> None:
-    """One sheet per table, after a sheet of contents; best numbers in bold, differences outside the spread in red."""
+    """Write a workbook with a contents sheet and one sheet per table.
+
+    The best numbers are bold; numbers whose difference to the published value exceeds the spread are red.
+    """
     from openpyxl import Workbook
-    from openpyxl.styles import Font
-    from openpyxl.utils import get_column_letter
 
     book = Workbook()
     contents = book.active
@@ -216,37 +217,41 @@ def write_workbook(tables: Sequence[Table], path: Path) -> None:
     contents.title = "contents"
     contents.append(["sheet", "table"])
     for table in tables:
-        sheet = book.create_sheet(table.name[:31])
+        sheet = book.create_sheet(table.name[:31])  # Excel allows 31 characters
         contents.append([sheet.title, table.title])
         contents.cell(contents.max_row, 1).hyperlink = f"#'{sheet.title}'!A1"
-        sheet.append([_plain(table.title)])
-        frame = to_frame(table)
-        sheet.append(list(frame.columns))
-        for cell in sheet[2]:
-            cell.font = Font(bold=True)
-        places = [list(frame.columns).index(column.flat) + 1 for column in table.columns]
-        for row, values in zip(table.rows, frame.itertuples(index=False), strict=True):
-            sheet.append([None if _is_nan(value) else _plain(value) for value in values])
-            for place, entry in zip(places, row.cells, strict=True):
-                written = sheet.cell(sheet.max_row, place)
-                digits = "0." + "0" * entry.decimals
-                written.number_format = f"+{digits};-{digits}" if entry.signed else digits
-                written.font = Font(bold=entry.bold, color="C00000" if entry.outside else None)
-        for note in table.notes:
-            sheet.append([_plain(note)])
-        sheet.freeze_panes = sheet.cell(3, len(table.headers) + 1)
-        for index in range(1, len(frame.columns) + 1):
-            sheet.column_dimensions[get_column_letter(index)].width = 16
+        _fill_sheet(sheet, table)
     contents.column_dimensions["A"].width, contents.column_dimensions["B"].width = 30, 90
-    book.save(path)
+    with new_file(path) as draft:
+        book.save(draft)
 
 
-def _is_nan(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and value != value)
+def _fill_sheet(sheet: Any, table: Table) -> None:
+    from openpyxl.styles import Font
+    from openpyxl.utils import get_column_letter
+
+    frame = to_frame(table)
+    names = list(frame.columns)
+    sheet.append([_literal(table.title)])
+    sheet.append(names)
+    for heading in sheet[2]:
+        heading.font = Font(bold=True)
+    for row, values in zip(table.rows, frame.itertuples(index=False), strict=True):
+        sheet.append([None if pd.isna(value) else _literal(value) for value in values])
+        for column, cell in zip(table.columns, row.cells, strict=True):
+            written = sheet.cell(sheet.max_row, names.index(column.full_label) + 1)
+            digits = "0." + "0" * cell.decimals
+            written.number_format = f"+{digits};-{digits}" if cell.signed else digits
+            written.font = Font(bold=cell.bold, color="C00000" if cell.beyond_sd else None)
+    for note in table.notes:
+        sheet.append([_literal(note)])
+    sheet.freeze_panes = sheet.cell(3, len(table.headers) + 1)
+    for index in range(1, len(names) + 1):
+        sheet.column_dimensions[get_column_letter(index)].width = 16
 
 
-def _plain(value: Any) -> Any:
-    """A text that a spreadsheet would take for a formula is kept a text."""
+def _literal(value: Any) -> Any:
+    """A plain Python value; text that a spreadsheet would read as a formula gets a leading apostrophe."""
     if isinstance(value, str):
         return f"'{value}" if value[:1] in ("=", "+", "@") else value
     return value.item() if hasattr(value, "item") else value
@@ -256,31 +261,19 @@ def _plain(value: Any) -> Any:
 
 
 def _write_markdown(tables: Sequence[Table], folder: Path) -> list[Path]:
-    path = folder / "tables.md"
-    path.write_text("# Tables\n\n" + "\n".join(to_markdown(table) for table in tables), encoding="utf-8")
-    return [path]
+    text = "# Tables\n\n" + "\n".join(to_markdown(table) for table in tables)
+    return [write_file(folder / "tables.md", text)]
 
 
 def _write_latex(tables: Sequence[Table], folder: Path) -> list[Path]:
-    written = []
-    for table in tables:
-        path = folder / f"{table.name}.tex"
-        path.write_text(to_latex(table), encoding="utf-8")
-        written.append(path)
-    whole = folder / "tables.tex"
-    whole.write_text(latex_document(tables), encoding="utf-8")
-    return [*written, whole]
+    written = [write_file(folder / f"{table.name}.tex", to_latex(table)) for table in tables]
+    return [*written, write_file(folder / "tables.tex", latex_document(tables))]
 
 
 def _write_csv(tables: Sequence[Table], folder: Path) -> list[Path]:
-    written = []
-    for table in tables:
-        path = folder / f"{table.name}.csv"
-        to_frame(table).to_csv(path, index=False)
-        written.append(path)
-    cells = folder / "cells.csv"
-    pd.concat([table.long() for table in tables], ignore_index=True).to_csv(cells, index=False)
-    return [*written, cells]
+    frames = {table.name: to_frame(table) for table in tables}
+    frames["cells"] = pd.concat([table.long() for table in tables], ignore_index=True)
+    return [write_file(folder / f"{name}.csv", frame.to_csv(index=False)) for name, frame in frames.items()]
 
 
 def _write_workbook(tables: Sequence[Table], folder: Path) -> list[Path]:
@@ -289,7 +282,7 @@ def _write_workbook(tables: Sequence[Table], folder: Path) -> list[Path]:
     return [path]
 
 
-#: Format → what writes it. Every number's runs are in `cells.csv`.
+#: Format → function that writes it. `cells.csv` lists the runs behind every number.
 FORMATS: dict[str, Callable[[Sequence[Table], Path], list[Path]]] = {
     "markdown": _write_markdown,
     "latex": _write_latex,
@@ -299,11 +292,28 @@ FORMATS: dict[str, Callable[[Sequence[Table], Path], list[Path]]] = {
 
 
 def write_tables(tables: Sequence[Table], folder: Path, formats: Sequence[str] = tuple(FORMATS)) -> list[Path]:
-    """Write the tables below `folder` in the given formats; returns the files."""
-    for name in formats:
-        if name not in FORMATS:
-            raise unknown("table format", name, FORMATS)
+    """Write tables to files.
+
+    Parameters
+    ----------
+    tables
+        The tables.
+    folder
+        Folder for the files; created if necessary.
+    formats
+        Keys of `FORMATS`.
+
+    Returns
+    -------
+    list of Path
+        The written files.
+
+    Raises
+    ------
+    InputError
+        If a format is unknown or `folder` is a file.
+    """
+    writers = [choose("table format", name, FORMATS) for name in dict.fromkeys(formats)]
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; give a folder for the tables")
-    folder.mkdir(parents=True, exist_ok=True)
-    return [path for name in dict.fromkeys(formats) for path in FORMATS[name](tables, folder)]
+    return [path for write in writers for path in write(tables, folder)]

@@ -82,6 +82,28 @@ class Recipe(BaseModel):
             return [None]
         return [None, *range(self.views)] if self.all_views else [epoch % self.views]
 
+    def describe(self) -> str:
+        """The recipe in one line: `40 epochs of SGD, batches of 32, learning rate 0.002, 4 train views per image in turn`."""
+        parts = [
+            f"{self.epochs} epochs of {'SGD' if self.optimizer == 'sgd' else 'AdamW'}",
+            "all images in one step" if self.batch_size is None else f"batches of {self.batch_size}",
+            f"learning rate {self.lr:g}",
+        ]
+        if self.views is None:
+            parts.append("a new train view of each image every epoch")
+        elif self.views == 0:
+            parts.append("the eval view of each image")
+        elif self.all_views:
+            parts.append(f"the eval view and {self.views} train views of each image")
+        else:
+            parts.append(f"{self.views} train views per image in turn")
+        if self.backtrack:
+            parts.append(f"returns to the best factors if the loss rises by {100 * self.backtrack:g} %")
+        if self.tolerance:
+            change = f"{100 * self.tolerance:g} % over {self.patience} epochs"
+            parts.append(f"stops when the loss changes by less than {change}")
+        return ", ".join(parts)
+
 
 #: The recipes that have a name. "paper" is the published protocol. "fast" takes few steps on large batches of several views
 #: per image: with the image features stored, the text pass is the cost of a step, however many images see it.

@@ -15,7 +15,7 @@ from slimprompt.paper.theory.adaptation import DISPLACEMENT, PROMPT
 from slimprompt.paper.theory.asymmetry import top_share
 from slimprompt.paper.theory.convergence import Trajectory, gradient_bounds
 from slimprompt.paper.theory.statement import mean_interval
-from slimprompt.report.drawing import (
+from slimprompt.report.plotting import (
     BLACK,
     BLUE,
     GREEN,
@@ -25,10 +25,10 @@ from slimprompt.report.drawing import (
     PURPLE,
     VERMILION,
     Figure,
-    drawing,
-    finished,
     panels,
+    plot_style,
     shared_legend,
+    to_figure,
     write_figures,
 )
 
@@ -61,7 +61,7 @@ def theory_figures(theory: Theory) -> list[Figure]:
 
 def residual_against_rank(check: SurrogateCheck) -> Figure:
     """1 − r/m and 1 − r/d as lines, Monte Carlo means with intervals as points."""
-    with drawing():
+    with plot_style():
         canvas, axes = panels(1, 2, width=4.0, height=3.2)
         trials = len(check.curves[0].samples)
         for ax, side, look, formula in (
@@ -112,12 +112,12 @@ def residual_against_rank(check: SurrogateCheck) -> Figure:
         )
         if best:
             caption += " Dashed: what the best basis of each rank leaves of the displacement of trained dense prompts."
-        return finished("theory-residual", "Residual against rank", caption, canvas)
+        return to_figure("theory-residual", "Residual against rank", caption, canvas)
 
 
 def kept_share_per_basis(check: SurrogateCheck) -> Figure:
     """One line per basis and P*: the mean share kept, its interval, and a tick at what a random basis would keep."""
-    with drawing():
+    with plot_style():
         rows = [("start bases", shares) for shares in check.start_shares]
         for found, kept in check.trained:
             rows += [(found.backbone, shares) for shares in kept]
@@ -166,14 +166,14 @@ def kept_share_per_basis(check: SurrogateCheck) -> Figure:
         if check.trained:
             runs = sum(len(found.runs) for found, _ in check.trained)
             caption += f" Trained: {runs} dense runs, their end P* and their displacement P* − P0."
-        return finished("theory-kept-share", "Share kept by each basis", caption, canvas)
+        return to_figure("theory-kept-share", "Share kept by each basis", caption, canvas)
 
 
 def decrease_kept(check: LossCheck) -> Figure:
     """Shares that update spaces keep, in the loss's metric, in the Euclidean one, and on the loss itself."""
     local = check.local
     m, d = local.model.reference.shape
-    with drawing():
+    with plot_style():
         canvas, axes = panels(1, 2, width=4.4, height=2.7)
         for ax, side, size, symbol in ((axes[0, 0], "token", m, "r/m"), (axes[0, 1], "embedding", d, "r/d")):
             used = [kept for kept in local.in_use if kept.side == side]
@@ -209,13 +209,13 @@ def decrease_kept(check: LossCheck) -> Figure:
             f"Gauss–Newton matrix damped by {local.model.relative_damping:g} times its largest eigenvalue. Short bars: single "
             "random draws. If H were isotropic, blue and orange would agree."
         )
-        return finished("theory-local-model", "Share of the possible decrease", caption, canvas)
+        return to_figure("theory-local-model", "Share of the possible decrease", caption, canvas)
 
 
 def descent_with_bounds(check: LossCheck) -> Figure:
     """Loss, smallest gradient, smoothness on the path, and the stochastic rate, each with its bound."""
     descent, rate = check.descent, check.rate
-    with drawing():
+    with plot_style():
         canvas, axes = panels(2, 2, width=4.2, height=2.9)
         _descent_panel(axes[0, 0], check)
         path = descent.path
@@ -262,7 +262,7 @@ def descent_with_bounds(check: LossCheck) -> Figure:
             f"{check.title}; {check.basis} B of rank {check.rank}, η = 1/L_A = {path.step_size:.3g}, φ_inf = {check.lowest:g}. "
             f"Stochastic: batches of {rate.batch_size} with replacement, {len(rate.runs[0].squared_gradients)} replicates."
         )
-        return finished("theory-descent", "Descent and its bounds", caption, canvas)
+        return to_figure("theory-descent", "Descent and its bounds", caption, canvas)
 
 
 def _logarithmic(ax: Axes, *axes: str) -> None:

@@ -1,5 +1,5 @@
 "use strict";
-// Sorting, filtering and "which runs is this number made of". Without this script everything can still be read.
+// Sorts and filters tables, and lists the runs behind a number. The page is readable without this script.
 
 const text = (cell) => (cell.dataset.v ?? cell.textContent).trim();
 const compare = new Intl.Collator("en", { numeric: true }).compare;
@@ -7,13 +7,13 @@ const compare = new Intl.Collator("en", { numeric: true }).compare;
 function sortBy(table, column, direction) {
   const body = table.tBodies[0];
   const rows = [...body.rows];
-  rows.forEach((row, index) => { row.dataset.place ??= index; });
+  rows.forEach((row, index) => { row.dataset.index ??= index; });
   const missing = (value) => value === "" || value === "\u2014" || value === "\u2013";
   rows.sort((one, other) => {
-    const original = one.dataset.place - other.dataset.place;
+    const original = one.dataset.index - other.dataset.index;
     if (direction === "none") return original;
     const [a, b] = [text(one.cells[column]), text(other.cells[column])];
-    if (missing(a) || missing(b)) return missing(a) - missing(b) || original;  // always last
+    if (missing(a) || missing(b)) return missing(a) - missing(b) || original;  // missing values come last in both directions
     const [x, y] = [Number(a), Number(b)];
     const order = Number.isNaN(x) || Number.isNaN(y) ? compare(a, b) : x - y;
     return (direction === "ascending" ? order : -order) || original;
@@ -50,7 +50,7 @@ for (const tools of document.querySelectorAll(".tools[data-for]")) {
   for (const control of tools.querySelectorAll("input, select")) control.addEventListener("input", () => applyFilter(tools));
 }
 
-const dialog = document.getElementById("origin");
+const dialog = document.getElementById("runs-dialog");
 function showRuns(link) {
   const list = dialog.querySelector("ul");
   list.replaceChildren();
@@ -64,7 +64,7 @@ function showRuns(link) {
     entry.append(anchor);
     list.append(entry);
   }
-  dialog.querySelector("h2").textContent = `${link.textContent.trim()}: made of ${list.children.length === 1 ? "one run" : `${list.children.length} runs`}`;
+  dialog.querySelector("h2").textContent = `${link.textContent.trim()}: computed from ${list.children.length === 1 ? "one run" : `${list.children.length} runs`}`;
   dialog.showModal();
 }
 if (dialog) {
@@ -76,10 +76,10 @@ if (dialog) {
   dialog.querySelector("button").addEventListener("click", () => dialog.close());
 }
 
-function open(element) {
+function unfold(element) {
   for (let parent = element?.closest("details"); parent; parent = parent.parentElement.closest("details")) parent.open = true;
 }
-const reveal = () => { try { open(document.querySelector(location.hash || "#none")); } catch { /* not a place on this page */ } };
+const reveal = () => { try { unfold(document.querySelector(location.hash || "#none")); } catch { /* the hash is not a valid selector */ } };
 addEventListener("hashchange", reveal);
 reveal();
 let closed = [];

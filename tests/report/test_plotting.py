@@ -8,41 +8,41 @@ import pytest
 from PIL import Image
 
 from slimprompt.errors import InputError
-from slimprompt.report.drawing import Figure, drawing, finished, panels, shared_legend, write_figures
+from slimprompt.report.plotting import Figure, panels, plot_style, shared_legend, to_figure, write_figures
 
 
-def drawn(name: str = "example", label: str = "a line") -> Figure:
-    with drawing():
+def example(name: str = "example", label: str = "a line") -> Figure:
+    with plot_style():
         canvas, axes = panels(1, 2)
         axes[0, 0].plot([0, 1], [0, 1], label=label, marker="o")
         axes[0, 1].fill_between([0, 1], [0, 1])
         shared_legend(canvas, axes.ravel())
-        return finished(name, "A title", "a caption", canvas)
+        return to_figure(name, "A title", "a caption", canvas)
 
 
 def test_the_same_data_give_the_same_bytes_without_a_date():
-    one, other = drawn(), drawn()
+    one, other = example(), example()
     assert one == other
     assert one.png[:4] == b"\x89PNG"
     assert "<dc:date>" not in one.svg
 
 
-def test_text_is_kept_as_text_and_the_users_settings_do_not_matter():
-    plain = drawn()
+def test_text_stays_text_and_user_settings_are_ignored():
+    plain = example()
     assert ">a line</text>" in plain.svg
     with mpl.rc_context({"font.size": 30, "svg.fonttype": "path", "text.parse_math": True, "svg.hashsalt": None}):
-        assert drawn() == plain
+        assert example() == plain
 
 
 @pytest.mark.parametrize("label", ["<script>alert(1)</script>", "$x^2$ costs $5", 'a "b" & c', "}{%_\\"])
-def test_any_text_can_be_drawn_as_it_is(label: str):
-    texts = [one.text for one in ET.fromstring(drawn(label=label).inline()).iter() if one.tag.endswith("}text")]
+def test_text_is_shown_literally(label: str):
+    texts = [one.text for one in ET.fromstring(example(label=label).inline()).iter() if one.tag.endswith("}text")]
     assert label in texts
 
 
-def test_inline_figures_share_a_page_without_sharing_ids():
+def test_inline_figures_have_unique_ids():
     ids: list[str] = []
-    for figure in (drawn("one"), drawn("two")):
+    for figure in (example("one"), example("two")):
         root = ET.fromstring(figure.inline())
         mine = [one.get("id") for one in root.iter() if one.get("id")]
         ids += [str(one) for one in mine]
@@ -56,8 +56,8 @@ def test_inline_figures_share_a_page_without_sharing_ids():
     assert len(ids) == len(set(ids))
 
 
-def test_the_legend_names_each_thing_once():
-    with drawing():
+def test_the_legend_has_no_repeated_entries():
+    with plot_style():
         canvas, axes = panels(1, 2)
         for panel in axes[0]:
             panel.errorbar([1, 2], [1, 2], yerr=[0.1, 0.1], label="an arm")
@@ -67,9 +67,9 @@ def test_the_legend_names_each_thing_once():
     assert texts == ["an arm", "a level"]
 
 
-def test_figures_are_written_as_svg_and_png_and_missing_ones_are_not(tmp_path: Path):
+def test_figures_are_written_as_svg_and_png_unless_missing(tmp_path: Path):
     missing = Figure("absent", "Absent", "", missing="There are no runs.")
-    written = write_figures([drawn(), missing], tmp_path / "figures")
+    written = write_figures([example(), missing], tmp_path / "figures")
     assert sorted(path.name for path in written) == ["example.png", "example.svg"]
     with Image.open(tmp_path / "figures" / "example.png") as image:
         assert image.width > 600

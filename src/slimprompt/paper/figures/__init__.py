@@ -1,0 +1,48 @@
+"""The figures of a set of runs. Each is a function of the analysis; one that lacks runs says which runs it needs.
+
+- `accuracy`: accuracy against shots and against rank.
+- `differences`: low rank against dense, and fixed against trained B.
+- `transfer`: cost of a frozen factor per source and target.
+- `geometry`: overlap of the factors between runs, and their distance to the start.
+- `training`: learning curves.
+- `style`: line styles, labels and messages that the figures share.
+"""
+
+from collections.abc import Sequence
+
+from slimprompt.analysis.geometry import Geometry
+from slimprompt.analysis.observations import Results
+from slimprompt.lab.records import Record
+from slimprompt.paper.figures.accuracy import rank_curve, shots_curve
+from slimprompt.paper.figures.differences import fixed_against_trained, gain_over_dense
+from slimprompt.paper.figures.geometry import displacement, geometry_violin
+from slimprompt.paper.figures.training import learning_curves
+from slimprompt.paper.figures.transfer import transfer_matrix
+from slimprompt.paper.selection import chance_levels
+from slimprompt.report.plotting import Figure
+
+__all__ = [
+    "all_figures",
+    "displacement",
+    "fixed_against_trained",
+    "gain_over_dense",
+    "geometry_violin",
+    "learning_curves",
+    "rank_curve",
+    "shots_curve",
+    "transfer_matrix",
+]
+
+
+def all_figures(records: Sequence[Record], results: Results, geometry: Geometry) -> list[Figure]:
+    """Every figure, in the order of the report."""
+    return [
+        shots_curve(results, chance_levels(records)),
+        gain_over_dense(results),
+        rank_curve(results),
+        fixed_against_trained(results),
+        transfer_matrix(results),
+        geometry_violin(geometry),
+        displacement(geometry),
+        learning_curves(records),
+    ]

@@ -1,0 +1,94 @@
+"""Cells of the paper's tables: the estimate, the key of the printed number, and bold for the best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from slimprompt.analysis.observations import Arm, CellKey, Estimate, Results
+from slimprompt.analysis.statistics import macro_by_seed, summarise
+from slimprompt.paper.published import Printed, PrintedKey, printed_numbers, published_results
+from slimprompt.report.table import Cell
+
+
+def make_cell(estimate: Estimate | None, key: PrintedKey | None = None, **style: Any) -> Cell:
+    """A cell for an estimate, empty if it is None; `style` are further fields of `Cell`."""
+    if estimate is None:
+        return Cell(key=key, **style)
+    return Cell(estimate.mean, estimate.sd, estimate.n, estimate.runs, key=key, **style)
+
+
+def dataset_cell(results: Results, table: str, key: CellKey, *, show_sd: bool = True) -> Cell:
+    """The cell of `table` for one dataset."""
+    found = results.cell(key.backbone, key.dataset, key.arm, key.shots, key.metric, key.source)
+    return make_cell(found, PrintedKey(table, key), show_sd=show_sd)
+
+
+def average_cell(
+    results: Results, table: str, backbone: str, datasets: Sequence[str], arm: Arm, shots: int, metric: str = "accuracy"
+) -> Cell:
+    """The cell of `table` for an average over datasets."""
+    key = average_key(table, backbone, datasets, arm, shots, metric)
+    return make_cell(results.macro(backbone, datasets, arm, shots, metric), key)
+
+
+def average_key(
+    table: str, backbone: str, datasets: Sequence[str], arm: Arm, shots: int, metric: str
+) -> PrintedKey | None:
+    """Key of a printed average; None if `datasets` are not those of the paper."""
+    if list(datasets) != published_results().axis("dataset"):
+        return None
+    return PrintedKey(table, CellKey(backbone, "Average", *arm, shots, metric))
+
+
+def printed_value(cell: Cell) -> Printed | None:
+    """The number that the paper prints for this cell, or None."""
+    return printed_numbers().get(cell.key) if isinstance(cell.key, PrintedKey) else None
+
+
+def difference(one: Estimate | None, other: Estimate | None) -> Estimate | None:
+    """one − other; the sd is that of the paired differences if both have the same seeds."""
+    if one is None or other is None:
+        return None
+    sd = None
+    if set(one.by_seed) == set(other.by_seed):
+        paired = summarise([value - other.by_seed[seed] for seed, value in one.by_seed.items()])
+        sd = paired.sd if paired else None
+    return Estimate(one.mean - other.mean, sd, min(one.n, other.n), (*one.runs, *other.runs))
+
+
+def mean(estimates: Iterable[Estimate | None]) -> Estimate | None:
+    """Mean of the estimates, None if one is missing; the sd is over the seeds that all of them have."""
+    given = list(estimates)
+    parts = [one for one in given if one is not None]
+    if not parts or len(parts) < len(given):
+        return None
+    by_seed = macro_by_seed([one.by_seed for one in parts])
+    over_seeds = summarise(list(by_seed.values()))
+    runs = tuple(dict.fromkeys(run for one in parts for run in one.runs))
+    average = sum(one.mean for one in parts) / len(parts)
+    return Estimate(average, over_seeds.sd if over_seeds else None, min(one.n for one in parts), runs, by_seed)
+
+
+def mark_best(cells: Sequence[Cell], *, lowest: bool = False) -> list[Cell]:
+    """Set the best cells in bold, after rounding to the printed decimals.
+
+    All tied cells are marked, but none if all cells are tied or only one has a number.
+
+    Parameters
+    ----------
+    cells
+        The cells to compare.
+    lowest
+        Whether the smallest number is the best.
+    """
+    known = {index: round(cell.number, cell.decimals) for index, cell in enumerate(cells) if cell.number is not None}
+    distinct = sorted(set(known.values()), reverse=not lowest)
+    best = distinct[0] if len(distinct) > 1 else None
+    return [replace(cell, bold=best is not None and known.get(index) == best) for index, cell in enumerate(cells)]
+
+
+def mark_columns(rows: Sequence[Sequence[Cell]]) -> list[tuple[Cell, ...]]:
+    """Set the best cell of each column in bold."""
+    return list(zip(*(mark_best(column) for column in zip(*rows, strict=True)), strict=True))

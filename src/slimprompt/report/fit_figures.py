@@ -1,0 +1,75 @@
+"""Figures about one fitted prompt: its confusion matrix and its learning curve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from slimprompt.report.plotting import BLACK, BLUE, Figure, panels, plot_style, to_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: With more classes the counts would not fit into the squares.
+_MAX_COUNTED = 15
+
+
+def confusion_matrix(class_names: Sequence[str], counts: np.ndarray) -> Figure:
+    """Percentage of the images of each class (row) that were predicted as each class (column).
+
+    Parameters
+    ----------
+    class_names
+        Names in label order.
+    counts
+        Number of images by true and predicted class, (n_classes, n_classes).
+    """
+    n = len(class_names)
+    totals = counts.sum(1, keepdims=True)
+    shares = np.divide(100.0 * counts, totals, out=np.full(counts.shape, np.nan), where=totals > 0)
+    with plot_style():
+        side = float(np.clip(1.8 + 0.24 * n, 3.6, 11.0))
+        canvas, axes = panels(1, 1, width=side + 1.0, height=side)
+        panel: Axes = axes[0, 0]
+        image = panel.imshow(shares, cmap="Blues", vmin=0, vmax=100)
+        labels = [one if len(one) <= 28 else one[:27] + "…" for one in class_names]
+        size = float(np.clip(300 / n, 3.0, 8.0))
+        panel.set_yticks(range(n), labels, fontsize=size)
+        panel.set_xticks(range(n), labels, rotation=90, fontsize=size)
+        panel.grid(visible=False)
+        panel.set_facecolor("#f2f2f2")
+        if n <= _MAX_COUNTED:
+            for (y, x), count in np.ndenumerate(counts):
+                if count:
+                    colour = "white" if shares[y, x] > 55 else BLACK
+                    panel.text(x, y, f"{int(count)}", ha="center", va="center", fontsize=7, color=colour)
+        panel.set_ylabel("true class")
+        panel.set_xlabel("predicted class")
+        canvas.colorbar(image, ax=panel, label="% of the images of the true class", shrink=0.7)
+        caption = "Rows are true classes, columns are predicted classes. A perfect prompt has only the diagonal."
+        caption += " The numbers count images." if n <= _MAX_COUNTED else ""
+        return to_figure("confusion_matrix", "Confusion matrix of the learned prompt", caption, canvas)
+
+
+def training_curve(epochs: Sequence[tuple[float, float]]) -> Figure:
+    """Loss and accuracy on the training images by epoch.
+
+    Parameters
+    ----------
+    epochs
+        (loss, accuracy in percent) of each epoch.
+    """
+    losses, accuracies = zip(*epochs, strict=True)
+    with plot_style():
+        canvas, axes = panels(1, 2, height=2.2)
+        series = ((losses, "training loss"), (accuracies, "training accuracy (%)"))
+        for panel, (values, label) in zip(axes[0], series, strict=True):
+            panel.plot(range(1, len(values) + 1), values, color=BLUE, marker="o" if len(values) < 3 else "")
+            panel.set_xlabel("epoch")
+            panel.set_ylabel(label)
+            panel.set_ylim(bottom=0)
+        axes[0, 1].set_ylim(0, 102)
+        caption = "Measured on the training images of each epoch, before each step; not an estimate for new images."
+        return to_figure("training_curve", "Learning curve", caption, canvas)

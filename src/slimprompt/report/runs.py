@@ -1,0 +1,102 @@
+"""The table of runs and the provenance that pages about run records share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from slimprompt.analysis.observations import arm_label, arm_of, backbone_title, dataset_title
+from slimprompt.lab.records import Record
+from slimprompt.report.table import Cell, Column, Row, Table
+
+_METRICS = {"accuracy": "Accuracy", "seen": "Base", "unseen": "New", "harmonic": "H"}
+_MACHINE = {
+    "host": "Host",
+    "processor": "Processor",
+    "cores": "Cores",
+    "memory_gb": "Memory (GB)",
+    "system": "System",
+}
+#: Distinct values of one fact that are listed before "and … more".
+_MAX_VALUES = 6
+
+
+def runs_section(records: Sequence[Record]) -> dict[str, Any]:
+    """Template values of the section about the runs: `runs`, `run_titles`, `run_index` and `provenance`.
+
+    `run_index` maps a run folder to its row number in the table, so that numbers on the page can link to their runs.
+    """
+    return {
+        "runs": runs_table(records),
+        "run_titles": [f"{record.spec.title} · {record.folder.name}" for record in records],
+        "run_index": {str(record.folder): number for number, record in enumerate(records)},
+        "provenance": provenance(records),
+    }
+
+
+def runs_table(records: Sequence[Record]) -> Table:
+    """One row per run, in the order of `records`."""
+    metrics = [name for name in _METRICS if any(name in record.metrics for record in records)]
+    rows = []
+    for record in records:
+        spec, facts = record.spec, record.facts
+        arm = arm_label(arm_of(spec)) + (f" from {dataset_title(spec.source)}" if spec.source else "")
+        dataset = dataset_title(spec.dataset)
+        numbers = f"{spec.shots}", f"{spec.seed}"
+        labels = (record.folder.name, backbone_title(spec), dataset, spec.split, *numbers, arm)
+        cells = (
+            *(Cell(_number(record.metrics.get(name))) for name in metrics),
+            Cell(_number(facts.get("trainable_parameters")), decimals=0),
+            Cell(_number(facts.get("times", {}).get("training")), decimals=1),
+            Cell(_number(facts.get("peak_memory_mb")), decimals=0),
+        )
+        rows.append(Row(labels, cells))
+    headers = ("Run folder", "Backbone", "Dataset", "Class subset", "Shots", "Seed", "Arm")
+    titles = (*(_METRICS[name] for name in metrics), "Parameters", "Training (s)", "Memory (MB)")
+    return Table("runs", "All complete runs", headers, tuple(Column(title) for title in titles), tuple(rows))
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def provenance(records: Sequence[Record]) -> list[tuple[str, str]]:
+    """What the runs recorded about their origin: (label, distinct values), with counts if there are several values."""
+    facts = [record.facts for record in records]
+
+    def of(section: str, name: str) -> Iterable[Any]:
+        return ((fact.get(section) or {}).get(name) for fact in facts)
+
+    libraries = sorted({name for fact in facts for name in fact.get("versions") or {}})
+    days = sorted(str(fact["finished"])[:10] for fact in facts if fact.get("finished"))
+    entries = [
+        ("Finished", [f"{days[0]} to {days[-1]}" if days[0] != days[-1] else days[0]] if days else []),
+        ("Command", _distinct(" ".join(fact.get("invocation") or ()) for fact in facts)),
+        ("Recipe", _distinct(record.spec.recipe.describe() for record in records)),
+        ("Source code", _distinct(_commit(fact.get("git")) for fact in facts)),
+        *((label, _distinct(of("machine", name))) for name, label in _MACHINE.items()),
+        ("Device", _distinct(fact.get("device") for fact in facts)),
+        ("Threads", _distinct(fact.get("threads") for fact in facts)),
+        ("Executor", _distinct(fact.get("executor") for fact in facts)),
+        ("Weights", _distinct(_weights(record) for record in records)),
+        *((name, _distinct(of("versions", name))) for name in libraries),
+    ]
+    return [(label, "; ".join(values)) for label, values in entries if values]
+
+
+def _distinct(values: Iterable[Any]) -> list[str]:
+    counts = Counter(str(value) for value in values if value not in (None, ""))
+    if len(counts) == 1:
+        return list(counts)
+    shown = [f"{value} ({count} runs)" for value, count in counts.most_common(_MAX_VALUES)]
+    return [*shown, f"and {len(counts) - _MAX_VALUES} more"] if len(counts) > _MAX_VALUES else shown
+
+
+def _commit(git: dict[str, Any] | None) -> str | None:
+    return git["commit"][:12] + (" with uncommitted changes" if git["changed"] else "") if git else None
+
+
+def _weights(record: Record) -> str | None:
+    fingerprint = record.facts.get("backbone_fingerprint")
+    return f"{backbone_title(record.spec)} {fingerprint[:12]}" if fingerprint else None
