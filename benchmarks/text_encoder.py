@@ -7,8 +7,8 @@ weights, which do not affect the time). Prints two Markdown tables.
 
 Text step: the passes are timed in turn within one process, and the best time of each counts. Memory is the peak of one
 step in a separate process. "Of the matmul rate" is the rate of the weight products that a step needs, relative to a
-2,048 × 2,048 product; "products alone" is the rate of these products without anything between them. Both are about the
-kernels.
+2,048 × 2,048 product; "products alone" is the rate of these products without anything between them. Both refer to
+the kernels.
 
 Freed memory: the kernel step with and without `allocator.keep_freed_memory`, each in separate processes.
 """
@@ -66,7 +66,7 @@ def make_step(kind: str, n_classes: int) -> Callable[[], object]:
 
 
 def best_times(functions: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """Best time of each function. They run in turn, so that other load on the machine affects all of them alike."""
+    """Best time of each function. They run in turn, so that other load on the machine affects all of them equally."""
     best = dict.fromkeys(functions, float("inf"))
     begin, rounds = time.perf_counter(), 0
     while rounds < 2 or time.perf_counter() - begin < seconds:

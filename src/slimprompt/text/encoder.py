@@ -1,7 +1,7 @@
 """`SharedPrefixTextEncoder`: class features from a learned context, with the shared prefix computed once.
 
-`slimprompt.text.reference` has the same pass in plain PyTorch and explains why it is exact. This one also computes
-constants once, pads only in attention, and continues with the end-of-text rows alone after the last attention.
+`slimprompt.text.reference` has the same pass in plain PyTorch and explains why it is exact. This
+implementation also precomputes constants, pads only in attention, and keeps only the end-of-text rows in the last block.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class SharedPrefixTextEncoder:
         return torch.cat(chunk_features, 1)[:, self._unsort].to(output_dtype(self.backbone))
 
     def _embed(self, ids: Sequence[int], first_position: int) -> Tensor:
-        """Token + position embedding (n, width); a context vector's place holds its position embedding only."""
+        """Token + position embedding (n, width); context tokens have their position embedding only."""
         dtype = self.backbone.dtype
         tokens = torch.tensor(ids, device=self.backbone.device)  # (n,)
         rows = self._tower.token_embedding(tokens.clamp(min=0)).to(dtype) * (tokens != CONTEXT).to(dtype)[:, None]
@@ -174,9 +174,9 @@ class SharedPrefixTextEncoder:
 
 
 class _Chunk(NamedTuple):
-    """The suffixes of the classes that go through the tower together."""
+    """Suffixes and block layouts of the classes that are encoded in one pass."""
 
-    suffix: Tensor  # (n_suffix_rows, width), embedded; a context vector's place holds its position embedding only
+    suffix: Tensor  # (n_suffix_rows, width), embedded; context tokens have their position embedding only
     context_rows: Tensor  # rows of `suffix` to which a context vector is added
     context_index: Tensor  # index of the context vector that each of them receives
     layouts: list[BlockLayout]  # one per block

@@ -11,7 +11,7 @@ from slimprompt.errors import InputError, unknown
 Position = Literal["end", "middle", "front"]
 
 CONTEXT = -1
-"""Stands in a token sequence for a context vector."""
+"""Placeholder for a context vector in a token sequence."""
 
 
 def prompt_tokens(

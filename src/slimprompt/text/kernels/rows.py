@@ -41,7 +41,7 @@ class RowGather:
         self._index_maps = lru_cache(maxsize=8)(self._make_index_maps)
 
     def gather(self, matrix: Tensor, n_prompts: int) -> list[Tensor]:
-        """One tensor (b, n · t, e) per group and part, parts of a group in succession; padding holds arbitrary rows."""
+        """One tensor (b, n · t, e) per group and part, parts of a group in succession; padding contains arbitrary rows."""
         maps = self._index_maps(n_prompts)
         return self._split(self._head_rows(matrix, n_prompts).index_select(0, maps.source), n_prompts)
 
