@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from slimprompt import Backbone, SharedPrefixTextEncoder, load_backbone, start_prompt
 from slimprompt.allocator import keep_freed_memory
 from slimprompt.images.views import train_view
-from slimprompt.text.encoder import full_pass_encoder
+from slimprompt.text.reference import full_pass_encoder
 from slimprompt.training.loop import train
 from slimprompt.training.recipe import RECIPES
 

@@ -1,10 +1,11 @@
-"""How the cost of a training step grows: with classes, context length, rank, images, and prompts trained side by side.
+"""Time and memory of a training step against classes, context length, rank, images, and prompts per batch.
 
     python benchmarks/scaling.py [--classes 10 100 1000 10000] [--figure docs/scaling.svg] [--json FILE]
 
-ViT-B/16-size text tower, random weights, recipe `paper`'s 32 images unless said otherwise. Each point is a process of its own (its
-peak memory counts the loaded model too), best of two steps. What is too large for one pass goes in chunks of classes, whose forward
-pass is run again in the backward pass. Seeds and variants cost what their prompts cost: on the same images they go as a stack.
+ViT-B/16-size text tower with random weights, 32 images per step (recipe `paper`) unless stated otherwise. Each point runs
+in a process of its own, whose peak memory includes the loaded model; the better of two steps counts. Many classes are
+divided into chunks, whose forward pass is recomputed in the backward pass. Seeds and variants that share their images are
+trained as one prompt batch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 
-def measure(n_classes: int, n_ctx: int, rank: int, n_images: int, stack: int) -> dict[str, Any]:
+def measure(n_classes: int, n_ctx: int, rank: int, n_images: int, n_prompts: int) -> dict[str, Any]:
     import torch
     from torch.nn import functional as F
 
@@ -37,13 +38,13 @@ def measure(n_classes: int, n_ctx: int, rank: int, n_images: int, stack: int) ->
     encoder = SharedPrefixTextEncoder(backbone, names(n_classes), n_ctx)
     prompts = [
         start_prompt("fixed-B", width=512, seed=seed, n_ctx=n_ctx, rank=min(rank, n_ctx), basis="orthogonal")
-        for seed in range(stack)
+        for seed in range(n_prompts)
     ]
     features = F.normalize(torch.randn(n_images, 512), dim=-1)
     times: list[float] = []
 
     def view(_: int) -> torch.Tensor:
-        times.append(time.perf_counter())  # asked for once before every step
+        times.append(time.perf_counter())  # called once before every step
         return features
 
     train(prompts, encoder, view, torch.arange(n_images) % n_classes, 100.0, Recipe(epochs=3, batch_size=None), seed=0)
@@ -53,7 +54,7 @@ def measure(n_classes: int, n_ctx: int, rank: int, n_images: int, stack: int) ->
         "n_ctx": n_ctx,
         "rank": rank,
         "images": n_images,
-        "stack": stack,
+        "prompts": n_prompts,
         "chunks": encoder.n_chunks,
         "tokens": encoder.n_tokens,
         "seconds": min(steps),
@@ -63,21 +64,21 @@ def measure(n_classes: int, n_ctx: int, rank: int, n_images: int, stack: int) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--classes", type=int, nargs="+", default=[10, 100, 1000, 10000])
-    parser.add_argument("--figure", help="write a figure here (.svg or .png)")
-    parser.add_argument("--json", help="write the results here too")
+    parser.add_argument("--classes", type=int, nargs="+", default=[10, 100, 1000, 10000], help="numbers of classes")
+    parser.add_argument("--figure", help="plot the results to this file (.svg or .png)")
+    parser.add_argument("--json", help="also write the results to this file")
     parser.add_argument("--point", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.point:
         print(json.dumps(measure(**json.loads(options.point))))
         return
-    base = {"n_classes": 100, "n_ctx": 16, "rank": 4, "n_images": 32, "stack": 1}
+    base = {"n_classes": 100, "n_ctx": 16, "rank": 4, "n_images": 32, "n_prompts": 1}
     sweeps = {
         "classes": [{**base, "n_classes": n} for n in options.classes],
         "context tokens": [{**base, "n_ctx": n} for n in (4, 16, 32, 60)],
         "rank": [{**base, "rank": n} for n in (1, 4, 16)],
         "images per step": [{**base, "n_images": n} for n in (32, 1000, 20000)],
-        "prompts at once": [{**base, "n_classes": 20, "stack": n} for n in (1, 2, 4, 8)],
+        "prompts per batch": [{**base, "n_classes": 20, "n_prompts": n} for n in (1, 2, 4, 8)],
     }
     results: dict[str, list[dict[str, Any]]] = {}
     for sweep, points in sweeps.items():
@@ -90,19 +91,18 @@ def main() -> None:
             chunks = "" if row["chunks"] == 1 else f"  ({row['chunks']} chunks)"
             results[sweep].append(row)
             print(
-                f"{sweep:16s} {row['classes']:6d} classes {row['n_ctx']:3d} context {row['rank']:3d} rank {row['images']:6d} images"
-                f" {row['stack']:2d} at once  {row['tokens']:6d} tokens  {row['seconds']:7.3f} s/step"
-                f"  {1e3 * row['seconds'] / row['tokens'] / row['stack']:.2f} ms/token  {row['peak_gib']:.2f} GiB{chunks}",
+                f"{sweep:17s} {row['classes']:6d} classes {row['n_ctx']:3d} context {row['rank']:3d} rank {row['images']:6d} images"
+                f" {row['prompts']:2d} prompts  {row['tokens']:6d} tokens  {row['seconds']:7.3f} s/step"
+                f"  {1e3 * row['seconds'] / row['tokens'] / row['prompts']:.2f} ms/token  {row['peak_gib']:.2f} GiB{chunks}",
                 flush=True,
             )
-    print(json.dumps(results))
     if options.json:
         Path(options.json).write_text(json.dumps(results, indent=1))
     if options.figure:
-        draw(results, Path(options.figure))
+        plot(results, Path(options.figure))
 
 
-def draw(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
+def plot(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,9 +1,9 @@
-"""Where the time of a text step goes.
+"""Profile of a text step by kind of operation.
 
     python benchmarks/step_profile.py [--classes 100] [--steps 5] [--backbone ViT-B-16] [--json FILE]
 
-Forward + backward of all class features, by torch's own profiler: the share of each kind of work in the step. "Python and dispatch" is
-the time that no kernel accounts for (the profiler adds to it: it is an upper bound).
+Shares of the forward and backward pass of all class features, measured with torch's profiler. "Python and dispatch" is
+the time outside these operations; it includes the overhead of the profiler, so it is an upper bound.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KINDS = {
     "softmax": ("_softmax", "_softmax_backward_data"),
     "activation": ("silu", "silu_backward", "gelu", "gelu_backward"),
     "layer norm": ("native_layer_norm", "native_layer_norm_backward"),
-    "taking rows head by head, and back": ("index_select", "cat", "index_fill_", "index_add_", "index_add"),
+    "gathering and scattering rows": ("index_select", "cat", "index_fill_", "index_add_", "index_add"),
     "sums and copies": ("add", "add_", "copy_", "mul", "mul_", "sum", "fill_", "zero_"),
     "allocation": ("empty", "empty_strided", "empty_like", "resize_", "new_empty"),
 }
@@ -34,10 +34,10 @@ KINDS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--classes", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--classes", type=int, default=100, help="number of classes")
+    parser.add_argument("--steps", type=int, default=5, help="number of profiled steps")
     parser.add_argument("--backbone", default="ViT-B-16", help="ViT-B-16 (random weights) or pocket")
-    parser.add_argument("--json", help="write the results here too")
+    parser.add_argument("--json", help="also write the results to this file")
     options = parser.parse_args()
     keep_freed_memory()
     weights = {} if options.backbone.startswith("pocket") else {"seed": 0, "quick_gelu": True}
@@ -61,7 +61,7 @@ def main() -> None:
     total = sum(shares.values())
     print(
         f"{options.backbone}, {options.classes} classes, {encoder.n_tokens} tokens, {torch.get_num_threads()} threads: "
-        f"{total / options.steps / 1000:.0f} ms per step while profiled"
+        f"{total / options.steps / 1000:.0f} ms per profiled step"
     )
     for kind, time in sorted(shares.items(), key=lambda item: -item[1]):
         print(f"  {100 * time / total:5.1f} %  {kind}")

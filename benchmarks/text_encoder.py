@@ -1,11 +1,16 @@
-"""Step time and memory of the shared-prefix text pass against the full pass over the whole context length.
+"""Time and memory of a text step: kernels against the plain shared-prefix reference and against open_clip's full pass.
 
-    python benchmarks/text_encoder.py [--classes 47 100 1000] [--repeats 5] [--json FILE]
+    python benchmarks/text_encoder.py [--classes 20 47 100 1000] [--seconds 15] [--json FILE]
 
-One step is forward + backward of all class features at ViT-B/16 size (width 512, 12 layers, 77 tokens, random weights; time
-does not depend on them). Everything is measured in one run, the two passes in turn, best of the repeats; memory is the peak
-of a process of its own. The fraction of the machine's matrix-multiply rate (a 2,048 × 2,048 product) counts only the
-multiplications with weights that the step needs; beside it stands what these products alone reach, at their own sizes.
+A step is the forward and backward pass of all class features at ViT-B/16 size (width 512, 12 layers, 77 tokens, random
+weights, which do not affect the time). Prints two Markdown tables.
+
+Text step: the passes are timed in turn within one process, and the best time of each counts. Memory is the peak of one
+step in a separate process. "Of the matmul rate" is the rate of the weight products that a step needs, relative to a
+2,048 × 2,048 product; "products alone" is the rate of these products without anything between them. Both refer to
+the kernels.
+
+Freed memory: the kernel step with and without `allocator.keep_freed_memory`, each in separate processes.
 """
 
 from __future__ import annotations
@@ -17,76 +22,80 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import torch
 
-from slimprompt import SharedPrefixTextEncoder, load_backbone
+from slimprompt import Backbone, SharedPrefixTextEncoder, load_backbone
 from slimprompt.allocator import keep_freed_memory
-from slimprompt.text.encoder import full_pass_encoder
+from slimprompt.text.reference import full_pass_encoder, shared_prefix_reference
 
+N_CTX, WIDTH, LAYERS, PREFIX, LENGTH = 16, 512, 12, 17, 77
 WORDS = (
     "banded blotchy braided bubbly bumpy checked cracked dotted fibrous flecked frilly grooved knitted lacy lined marbled "
     "matted meshed paisley pitted pleated porous ridged scaly smeared spiral stained striped studded swirly veined waffled "
     "woven wrinkled zigzag glossy grainy hairy leafy mossy muddy rusty sandy silky snowy"
 ).split()
 NOUNS = "cat aircraft daisy pizza mug trumpet sofa lynx tulip scooter".split()
+ENCODERS: dict[str, Callable[..., Callable[[torch.Tensor], torch.Tensor]]] = {
+    "kernels": SharedPrefixTextEncoder,
+    "reference": shared_prefix_reference,
+    "full": full_pass_encoder,
+}
 
 
 def names(n: int) -> list[str]:
-    """Ragged class names as benchmarks have them: single words up to 50 classes, then two or three."""
+    """Class names of different lengths: single words up to 50 classes, then two or three words."""
     if n <= len(WORDS) + 5:
         return [*WORDS, *NOUNS[:5]][:n]
     return [f"{WORDS[i % 40]} {NOUNS[i // 40 % 10]}{f' {i // 400}' if i >= 400 else ''}" for i in range(n)]
 
 
-def best(function: Callable[[], object], repeats: int) -> float:
-    function()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times)
+@lru_cache(maxsize=1)
+def backbone() -> Backbone:
+    return load_backbone("ViT-B-16", seed=0, device="cpu", quick_gelu=True)
 
 
-def step(
-    encoder: Callable[[torch.Tensor], torch.Tensor], context: torch.Tensor, gradient: torch.Tensor
-) -> Callable[[], object]:
-    return lambda: torch.autograd.grad(encoder(context), context, gradient)
+def make_step(kind: str, n_classes: int) -> Callable[[], object]:
+    """Forward and backward pass of one of the `ENCODERS`."""
+    encode = ENCODERS[kind](backbone(), names(n_classes), N_CTX)
+    context = (0.02 * torch.randn(N_CTX, WIDTH)).requires_grad_()
+    grad = torch.randn(n_classes, WIDTH)
+    return lambda: torch.autograd.grad(encode(context), context, grad)
 
 
-def build(kind: str, n_classes: int) -> tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor, torch.Tensor, int]:
-    backbone = load_backbone("ViT-B-16", seed=0, device="cpu", quick_gelu=True)
-    context = (0.02 * torch.randn(16, 512)).requires_grad_()
-    gradient = torch.randn(n_classes, 512)
-    if kind == "full":
-        return full_pass_encoder(backbone, names(n_classes), 16), context, gradient, 77 * n_classes
-    encoder = SharedPrefixTextEncoder(backbone, names(n_classes), 16)
-    return encoder, context, gradient, encoder.n_tokens
+def best_times(functions: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
+    """Best time of each function. They run in turn, so that other load on the machine affects all of them equally."""
+    best = dict.fromkeys(functions, float("inf"))
+    begin, rounds = time.perf_counter(), 0
+    while rounds < 2 or time.perf_counter() - begin < seconds:
+        for name, function in functions.items():
+            start = time.perf_counter()
+            function()
+            best[name] = min(best[name], time.perf_counter() - start)
+        rounds += 1
+    return best
 
 
-WIDTH, LAYERS, PREFIX = 512, 12, 17
+def weight_products(n_tokens: int, n_classes: int) -> list[tuple[int, int, int]]:
+    """(rows, inner, columns) of every product with weights that a step needs, forward and backward.
 
-
-def products(tokens: int, n_classes: int) -> list[tuple[int, int, int]]:
-    """(rows, inner, columns) of every product with weights that one step needs, forward and backward.
-
-    In the first layer the classes' own queries, keys and values are constants; in the last one only the end-of-text rows go
-    further than keys and values.
+    In the first layer only the prefix needs queries, keys and values; in the last layer only the end-of-text rows are
+    query rows.
     """
     sizes = []
     for layer in range(LAYERS):
-        computed = PREFIX if layer == 0 else tokens
-        asking = n_classes if layer == LAYERS - 1 else tokens
-        asked = PREFIX if layer == 0 else asking
-        sizes += [(asked, WIDTH, WIDTH), (computed, WIDTH, 2 * WIDTH), (asking, WIDTH, WIDTH)]
-        sizes += [(asking, WIDTH, 4 * WIDTH), (asking, 4 * WIDTH, WIDTH)]
+        key_rows = PREFIX if layer == 0 else n_tokens
+        query_rows = n_classes if layer == LAYERS - 1 else key_rows
+        out_rows = n_classes if layer == LAYERS - 1 else n_tokens
+        sizes += [(query_rows, WIDTH, WIDTH), (key_rows, WIDTH, 2 * WIDTH), (out_rows, WIDTH, WIDTH)]
+        sizes += [(out_rows, WIDTH, 4 * WIDTH), (out_rows, 4 * WIDTH, WIDTH)]
     return sizes + [(rows, columns, inner) for rows, inner, columns in sizes]
 
 
-def products_alone(sizes: list[tuple[int, int, int]]) -> Callable[[], object]:
-    """Those products one after the other, each with a weight of its own, as in the tower."""
+def products_only(sizes: list[tuple[int, int, int]]) -> Callable[[], object]:
+    """The products in succession, each with its own weight, as in the tower."""
     weights = [torch.randn(inner, columns) for _, inner, columns in sizes]
     inputs = {size: torch.randn(size) for size in {(rows, inner) for rows, inner, _ in sizes}}
 
@@ -97,101 +106,136 @@ def products_alone(sizes: list[tuple[int, int, int]]) -> Callable[[], object]:
     return run
 
 
-def status(field: str) -> int:
-    """A line of this process's status, in kB (Linux)."""
-    return next(
-        int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field)
-    )
-
-
-def peak_memory(kind: str, n_classes: int) -> float:
-    """MB above the loaded model, of one step in a fresh process."""
-    out = subprocess.run(
-        [sys.executable, __file__, "--memory", kind, str(n_classes)], capture_output=True, text=True, check=False
-    )
+def in_subprocess(measurement: str, *arguments: object) -> float:
+    """Result of `peak_memory` or `step_time` in a new process; NaN if it fails."""
+    command = [sys.executable, __file__, "--measure", measurement, *map(str, arguments)]
+    out = subprocess.run(command, capture_output=True, text=True, check=False)
     return float(out.stdout) if out.returncode == 0 else float("nan")
+
+
+def peak_memory(kind: str, n_classes: str) -> float:
+    """Peak memory of one step above the loaded model, in MB (Linux)."""
+    keep_freed_memory()
+    step = make_step(kind, int(n_classes))
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak, which loading the model raised
+    before = _status_kb("VmRSS")
+    step()
+    return (_status_kb("VmHWM") - before) / 1000
+
+
+def _status_kb(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+def step_time(allocator: str, n_classes: str) -> float:
+    """Best time of a kernel step, in seconds, with freed memory "kept" or "returned" to the operating system."""
+    if allocator == "kept":
+        keep_freed_memory()
+    return best_times({"step": make_step("kernels", int(n_classes))}, seconds=5)["step"]
+
+
+def measure_step(n_classes: int, seconds: float, full_limit: int) -> dict[str, float]:
+    """One row of the first table."""
+    n_full = min(n_classes, full_limit)  # the time of the full pass is proportional to the number of classes
+    n_tokens = SharedPrefixTextEncoder(backbone(), names(n_classes), N_CTX).n_tokens
+    sizes = weight_products(n_tokens, n_classes)
+    square = torch.randn(2048, 2048)
+    times = best_times(
+        {
+            "square": lambda: square @ square,
+            "kernels": make_step("kernels", n_classes),
+            "reference": make_step("reference", n_classes),
+            "products": products_only(sizes),
+            "full": make_step("full", n_full),
+        },
+        seconds,
+    )
+    rate = 2 * 2048**3 / times["square"]
+    n_operations = sum(2 * rows * inner * columns for rows, inner, columns in sizes)
+    full_seconds = times["full"] * n_classes / n_full
+    return {
+        "classes": n_classes,
+        "tokens": n_tokens,
+        "full_tokens": LENGTH * n_classes,
+        "step_seconds": times["kernels"],
+        "reference_step_seconds": times["reference"],
+        "full_step_seconds": full_seconds,
+        "kernels_against_reference": times["reference"] / times["kernels"],
+        "kernels_against_full_pass": full_seconds / times["kernels"],
+        "fraction_of_matmul_rate": n_operations / times["kernels"] / rate,
+        "fraction_of_matmul_rate_products_alone": n_operations / times["products"] / rate,
+        "matmul_gflops": rate / 1e9,
+        "memory_mb": in_subprocess("memory", "kernels", n_classes),
+        "full_memory_mb": in_subprocess("memory", "full", n_full) * n_classes / n_full,
+        "full_pass_scaled_from": n_full,
+    }
+
+
+def measure_allocator(n_classes: int) -> dict[str, float]:
+    """One row of the second table."""
+    returned, kept = (in_subprocess("time", setting, n_classes) for setting in ("returned", "kept"))
+    return {
+        "classes": n_classes,
+        "step_seconds_returned": returned,
+        "step_seconds_kept": kept,
+        "gain": returned / kept,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--classes", type=int, nargs="+", default=[47, 100, 1000])
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--classes", type=int, nargs="+", default=[20, 47, 100, 1000], help="numbers of classes")
+    parser.add_argument("--seconds", type=float, default=15, help="time per number of classes; at least two rounds")
     parser.add_argument(
-        "--full-limit",
-        type=int,
-        default=200,
-        help="above this many classes the full pass is timed on this many and scaled",
+        "--allocator-classes", type=int, nargs="+", default=[100, 1000], help="numbers of classes of the second table"
     )
-    parser.add_argument("--json", help="write the results here too")
-    parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--full-limit", type=int, default=100, help="maximum number of classes of the full pass; scaled beyond"
+    )
+    parser.add_argument("--json", help="also write the results to this file")
+    parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    keep_freed_memory()  # as the commands do
-    if options.memory:
-        encoder, context, gradient, _ = build(options.memory[0], int(options.memory[1]))
-        Path("/proc/self/clear_refs").write_text("5")  # forget the peak of loading the model
-        before = status("VmRSS")
-        step(encoder, context, gradient)()
-        print((status("VmHWM") - before) / 1000)
+    if options.measure:
+        measurement, *arguments = options.measure
+        print({"memory": peak_memory, "time": step_time}[measurement](*arguments))
         return
 
-    square = torch.randn(2048, 2048)
-    results = []
+    keep_freed_memory()  # as the commands do
+    print(
+        "| classes | tokens | tokens, full pass | step | kernels against reference | kernels against full pass"
+        " | memory | memory, full pass | of the matmul rate | products alone |\n" + "|---:" * 10 + "|",
+        flush=True,
+    )
+    steps = []
     for n_classes in options.classes:
-        shared, context, gradient, tokens = build("shared", n_classes)
-        timed = min(n_classes, options.full_limit)
-        full, full_context, full_gradient, _ = build("full", timed)
-        sizes = products(tokens, n_classes)
-        alone = products_alone(sizes)
-        peak = shared_time = full_time = alone_time = float("inf")
-        for _ in range(options.repeats):  # in turn, so that a busy moment hits all of them
-            peak = min(peak, best(lambda: square @ square, 2))
-            shared_time = min(shared_time, best(step(shared, context, gradient), 2))
-            alone_time = min(alone_time, best(alone, 2))
-            full_time = min(
-                full_time,
-                best(step(full, full_context, full_gradient), 1)
-                if timed == n_classes or full_time == float("inf")
-                else full_time,
-            )
-        full_time *= n_classes / timed
-        rate, needed = 2 * 2048**3 / peak, sum(2 * rows * inner * columns for rows, inner, columns in sizes)
-        shared_memory, full_memory = peak_memory("shared", n_classes), peak_memory("full", timed) * n_classes / timed
-        results.append(
-            {
-                "classes": n_classes,
-                "tokens": tokens,
-                "full_tokens": 77 * n_classes,
-                "step_seconds": shared_time,
-                "full_step_seconds": full_time,
-                "speedup": full_time / shared_time,
-                "fraction_of_matmul_rate": needed / shared_time / rate,
-                "fraction_of_matmul_rate_products_alone": needed / alone_time / rate,
-                "matmul_gflops": rate / 1e9,
-                "memory_mb": shared_memory,
-                "full_memory_mb": full_memory,
-                "memory_ratio": full_memory / shared_memory,
-                "full_pass_scaled_from": timed,
-            }
-        )
-        row = results[-1]
+        row = measure_step(n_classes, options.seconds, options.full_limit)
+        steps.append(row)
         print(
-            f"{n_classes:5d} classes  {tokens:6d} tokens instead of {77 * n_classes:6d}  step {shared_time:6.3f} s  full {full_time:7.3f} s"
-            f"{'' if timed == n_classes else '*'}  {row['speedup']:5.1f}x faster  {100 * row['fraction_of_matmul_rate']:3.0f} % of the matmul rate (its products alone {100 * row['fraction_of_matmul_rate_products_alone']:.0f} %)"
-            f"  memory {shared_memory:6.0f} MB instead of {full_memory:7.0f} ({row['memory_ratio']:.1f}x)",
+            f"| {n_classes:,} | {row['tokens']:,} | {row['full_tokens']:,} | {row['step_seconds']:.3f} s"
+            f" | {row['kernels_against_reference']:.2f}× | {row['kernels_against_full_pass']:.1f}×"
+            f" | {row['memory_mb']:,.0f} MB | {row['full_memory_mb']:,.0f} MB"
+            f" | {row['fraction_of_matmul_rate']:.0%} | {row['fraction_of_matmul_rate_products_alone']:.0%} |",
             flush=True,
         )
-    if any(row["full_pass_scaled_from"] != row["classes"] for row in results):
-        print(f"* full pass measured on {options.full_limit} classes and scaled")
-    report = {
-        "machine": platform.processor() or platform.machine(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "results": results,
-    }
-    print(json.dumps(report))
+    if max(options.classes) > options.full_limit:
+        print(f"\nThe full pass was measured on at most {options.full_limit} classes and scaled.")
+
+    print("\n| classes | step, memory returned | step, memory kept | gain |\n" + "|---:" * 4 + "|", flush=True)
+    allocations = []
+    for n_classes in options.allocator_classes:
+        row = measure_allocator(n_classes)
+        allocations.append(row)
+        print(
+            f"| {n_classes:,} | {row['step_seconds_returned']:.3f} s | {row['step_seconds_kept']:.3f} s"
+            f" | {row['gain']:.2f}× |",
+            flush=True,
+        )
     if options.json:
-        with open(options.json, "w") as file:
-            json.dump(report, file, indent=1)
+        machine = platform.processor() or platform.machine()
+        environment = {"machine": machine, "threads": torch.get_num_threads(), "torch": torch.__version__}
+        report = {**environment, "steps": steps, "freed_memory": allocations}
+        Path(options.json).write_text(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":

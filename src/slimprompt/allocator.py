@@ -1,19 +1,24 @@
-"""How this process's memory is kept."""
+"""Memory allocation settings of the process."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 
 
 def keep_freed_memory() -> bool:
-    """Let freed memory be used again instead of going back to the system; says whether that could be set.
+    """Keep freed memory in the process for reuse, instead of returning it to the operating system.
 
-    Every step frees and takes the same few hundred megabytes. By default the C library gives large blocks back at once, so that
-    the system must clear and map each page again. It is a setting of the whole process: for commands and workers, not for
-    somebody's program that imports this package.
+    Every training step frees and allocates the same few hundred megabytes. By default glibc returns large blocks to the
+    operating system at once, which must then clear and map each page again. The setting applies to the whole process, so
+    only commands and workers call this function, never the library on import.
+
+    Returns
+    -------
+    bool
+        Whether the setting was applied; False if the C library is not glibc.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,4 +1,4 @@
-"""Prompts trained with CoOp's own code, taken over from its checkpoint files."""
+"""Import of prompts that were trained with CoOp's own code."""
 
 from __future__ import annotations
 
@@ -18,17 +18,34 @@ from slimprompt.text.tokens import Position, prompt_tokens
 
 
 class CoOpCheckpoint(NamedTuple):
-    """What of a `model.pth.tar-N` is a prompt."""
+    """The prompt in a CoOp checkpoint (`model.pth.tar-N`)."""
 
     context: Tensor
-    """(n_ctx, width)"""
+    """Context vectors, (n_ctx, width)."""
     suffix: Tensor | None
-    """(n_classes, length, width): embeddings of each class's tokens after the context, if the file has them."""
+    """Embeddings of each class's tokens after the context, (n_classes, length, width), if the file contains them."""
     epoch: int | None
+    """Number of training epochs, if the file contains it."""
 
 
 def read_coop_checkpoint(path: str | Path) -> CoOpCheckpoint:
-    """The context of a CoOp checkpoint; no code in the file is run and nothing else in it is built."""
+    """Read the prompt in a CoOp checkpoint without executing code from the file.
+
+    Parameters
+    ----------
+    path
+        A checkpoint file that CoOp saved.
+
+    Returns
+    -------
+    CoOpCheckpoint
+        Context, class suffixes and epoch.
+
+    Raises
+    ------
+    InputError
+        If the file contains no context, or a context per class (CSC).
+    """
     content = read_tensors_only(Path(path))
     state = content.get("state_dict", content)
     context = state.get("ctx") if isinstance(state, dict) else None
@@ -37,8 +54,8 @@ def read_coop_checkpoint(path: str | Path) -> CoOpCheckpoint:
         raise InputError(f"{path} is not a CoOp prompt: expected a tensor 'ctx' in its state dict, found {found}")
     if context.ndim != 2:
         raise InputError(
-            f"the context in {path} has shape {tuple(context.shape)}: a context per class (CSC) cannot be used on other names; "
-            "only a unified context (n_ctx, width) can be taken over"
+            f"the context in {path} has shape {tuple(context.shape)}: a context per class (CSC) cannot be applied to other class names; "
+            "only a unified context (n_ctx, width) can be imported"
         )
     suffix = state.get("token_suffix")
     epoch = content.get("epoch")
@@ -50,16 +67,38 @@ def read_coop_checkpoint(path: str | Path) -> CoOpCheckpoint:
 def import_coop(
     path: str | Path, backbone: Backbone, class_names: Sequence[str] | None = None, position: Position = "end"
 ) -> PromptClassifier:
-    """A classifier with the prompt of a CoOp checkpoint; its class names are read from the file unless given."""
+    """Create a classifier from a CoOp checkpoint.
+
+    Parameters
+    ----------
+    path
+        A checkpoint file that CoOp saved.
+    backbone
+        The CLIP model that the prompt was trained with.
+    class_names
+        Class names in the order of training; None reads them from the file.
+    position
+        Position of the class name: "end", "middle" or "front".
+
+    Returns
+    -------
+    PromptClassifier
+        A fitted classifier with the imported prompt as a dense prompt.
+
+    Raises
+    ------
+    InputError
+        If the checkpoint does not match the backbone or the class names.
+    """
     checkpoint = read_coop_checkpoint(path)
     n_ctx, width = checkpoint.context.shape
     if width != backbone.text_width:
         raise InputError(
-            f"the context in {path} has width {width}, but {backbone.name} reads {backbone.text_width}: it belongs to another model"
+            f"the context in {path} has width {width}, but {backbone.name} reads {backbone.text_width}: the prompt belongs to another model"
         )
     if class_names is None:
         if checkpoint.suffix is None:
-            raise InputError(f"{path} does not say which classes it was trained on; give their names in order")
+            raise InputError(f"{path} does not list its classes; give their names in the order of training")
         class_names = _names_in(checkpoint.suffix, backbone)
     elif checkpoint.suffix is not None and len(class_names) != len(checkpoint.suffix):
         raise InputError(
@@ -71,16 +110,15 @@ def import_coop(
 
 
 def _names_in(suffix: Tensor, backbone: Backbone) -> list[str]:
-    """Class names back from the embeddings of `name . EOT`, which are rows of the model's table (rounded, if fp16)."""
-    table = backbone.text_tower.token_embedding.weight.detach().float().cpu()
+    """Class names decoded from the embeddings of `name . EOT`, which are rows of the token embedding (rounded if fp16)."""
+    table = backbone.text_tower.token_embedding.weight.detach().float().cpu()  # (vocab_size, width)
     end_token = backbone.tokenize("a")[-1]
     names = []
-    for rows in suffix.float():
-        nearest = torch.cdist(rows, table)
-        distance, ids = nearest.min(1)
+    for rows in suffix.float():  # (length, width)
+        distance, ids = torch.cdist(rows, table).min(1)  # (length,) each
         if distance[0] > 0.05 * table.norm(dim=1).mean():
             raise InputError(
-                "the class tokens in this checkpoint are not of this model; are these the weights it was trained on?"
+                "the class tokens in this checkpoint do not belong to this model; use the weights that it was trained with"
             )
         tokens = ids.tolist()
         text = backbone.tokenizer.decode(tokens[: tokens.index(end_token)] if end_token in tokens else tokens)

@@ -1,9 +1,11 @@
-"""Loading: names, tags, files of every kind, and the errors."""
+"""Loading backbones by name, tag and checkpoint file, and the error messages."""
 
 import copy
 import hashlib
 import json
+import pickle
 import warnings
+import zipfile
 
 import open_clip
 import pytest
@@ -12,9 +14,9 @@ from safetensors.torch import save_file
 
 from slimprompt import InputError, load_backbone
 from slimprompt.storage import cache_dir
-from tests.conftest import TINY
+from tests.conftest import TINY, TINY_CONFIG
 
-NAME, IMAGE = "ViT-B-16", 224
+NAME = "ViT-B-16"
 
 
 def state_bytes(model) -> str:
@@ -30,7 +32,7 @@ def reference(tiny):
 
 
 def openai_archive(model, path):
-    """A TorchScript archive as OpenAI's: a traced model, with three sizes among its weights."""
+    """Save a TorchScript archive in OpenAI's format: a traced model with three sizes among its weights."""
     model = copy.deepcopy(model)
     for name, value in (("input_resolution", 32), ("context_length", 40), ("vocab_size", 49408)):
         if hasattr(model, name):
@@ -38,12 +40,12 @@ def openai_archive(model, path):
         model.register_buffer(name, torch.tensor(value))
     inputs = {"encode_image": torch.zeros(1, 3, 32, 32), "encode_text": torch.zeros(1, 40, dtype=torch.long)}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is on its way out; the published files are what they are
+        warnings.simplefilter("ignore")  # TorchScript is deprecated, but OpenAI's files use it
         torch.jit.save(torch.jit.trace_module(model, inputs), str(path))
     return path
 
 
-def test_random_weights_come_from_the_seed_alone(tiny):
+def test_random_weights_depend_on_the_seed_only(tiny):
     torch.manual_seed(123)
     again = load_backbone(TINY, seed=0, device="cpu")
     assert again.fingerprint == tiny.fingerprint
@@ -62,12 +64,12 @@ def test_openai_archive_is_read_and_gets_quick_gelu(tiny, reference, tmp_path):
     loaded = load_backbone(TINY, str(path), device="cpu")
     assert state_bytes(loaded.model) == state_bytes(reference)
     assert type(loaded.model.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU"
-    assert loaded.fingerprint != tiny.fingerprint  # the same weights, another activation: other features
+    assert loaded.fingerprint != tiny.fingerprint  # same weights, different activation
     assert load_backbone(TINY, str(path), device="cpu", quick_gelu=False).fingerprint == tiny.fingerprint
 
 
 @pytest.mark.parametrize("kind", ["open_clip training checkpoint", "state dict", "safetensors", "data parallel"])
-def test_other_checkpoint_files(tiny, reference, tmp_path, kind):
+def test_other_checkpoint_formats(tiny, reference, tmp_path, kind):
     state = reference.state_dict()
     path = tmp_path / ("model.safetensors" if kind == "safetensors" else "model.pt")
     if kind == "safetensors":
@@ -83,8 +85,9 @@ def test_other_checkpoint_files(tiny, reference, tmp_path, kind):
     assert type(loaded.model.transformer.resblocks[0].mlp.gelu).__name__ == "GELU"
 
 
-def test_a_tag_is_found_in_the_weights_folder_with_its_activation(tmp_path):
-    """`ViT-B-16` with tag `openai`: QuickGELU although the architecture's own default is GELU."""
+@pytest.mark.slow
+def test_tag_is_loaded_from_the_weights_folder_with_its_activation():
+    """`ViT-B-16` with tag `openai` uses QuickGELU although the default of the architecture is GELU."""
     model = load_backbone(NAME, seed=3, device="cpu").model
     path = cache_dir() / "weights" / NAME / "openai.safetensors"
     path.parent.mkdir(parents=True)
@@ -96,9 +99,7 @@ def test_a_tag_is_found_in_the_weights_folder_with_its_activation(tmp_path):
     assert (loaded.context_length, loaded.text_width, loaded.preprocess.size) == (77, 512, (224, 224))
 
 
-def test_a_local_folder_in_hub_layout(tiny, reference, tmp_path):
-    from tests.conftest import TINY_CONFIG
-
+def test_local_folder_in_hub_format(tiny, reference, tmp_path):
     (tmp_path / "open_clip_config.json").write_text(
         json.dumps({"model_cfg": TINY_CONFIG, "preprocess_cfg": {"mean": [0.5] * 3}})
     )
@@ -108,32 +109,29 @@ def test_a_local_folder_in_hub_layout(tiny, reference, tmp_path):
     assert tuple(loaded.preprocess.mean) == (0.5, 0.5, 0.5)
 
 
-def test_code_in_a_checkpoint_is_not_run(tmp_path):
-    class Harm:
+def test_code_in_a_checkpoint_is_not_executed(tiny, tmp_path):
+    class Malicious:
         def __reduce__(self):
-            return (open, (str(tmp_path / "harm-was-done"), "w"))
+            return (open, (str(tmp_path / "executed"), "w"))
 
-    torch.save({"state_dict": {"weight": Harm()}}, tmp_path / "bad.pt")
+    torch.save({"state_dict": {"weight": Malicious()}}, tmp_path / "bad.pt")
     with pytest.raises(InputError, match="holds more than weights"):
         load_backbone(TINY, str(tmp_path / "bad.pt"))
-    assert not (tmp_path / "harm-was-done").exists()
+    assert not (tmp_path / "executed").exists()
 
 
-def test_code_in_an_archive_is_not_run(tiny, reference, tmp_path):
-    import pickle
-    import zipfile
-
-    class Harm:
+def test_code_in_an_archive_is_not_executed(tiny, tmp_path):
+    class Malicious:
         def __reduce__(self):
-            return (open, (str(tmp_path / "harm-was-done"), "w"))
+            return (open, (str(tmp_path / "executed"), "w"))
 
     path = tmp_path / "bad.pt"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("bad/constants.pkl", b"")
-        archive.writestr("bad/data.pkl", pickle.dumps(Harm()))
+        archive.writestr("bad/data.pkl", pickle.dumps(Malicious()))
     with pytest.raises(InputError, match="holds more than weights"):
         load_backbone(TINY, str(path))
-    assert not (tmp_path / "harm-was-done").exists()
+    assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize(
@@ -150,12 +148,12 @@ def test_code_in_an_archive_is_not_run(tiny, reference, tmp_path):
         ({"name": "roberta-ViT-B-32", "seed": 0}, "Hugging Face text tower"),
     ],
 )
-def test_errors_say_what_to_do(tiny, arguments, message):
+def test_error_messages(tiny, arguments, message):
     with pytest.raises(InputError, match=message):
         load_backbone(**arguments)
 
 
-def test_no_weights_and_no_network(monkeypatch):
+def test_error_without_weights_and_network(monkeypatch):
     def no_network(cfg, **_):
         raise OSError("[Errno -2] Name or service not known")
 
@@ -165,16 +163,16 @@ def test_no_weights_and_no_network(monkeypatch):
     text = str(error.value)
     assert "Name or service not known" in text
     assert str(cache_dir() / "weights" / "RN50" / "openai.pt") in text
-    assert "RN50.pt" in text  # where to get it
+    assert "RN50.pt" in text  # the download address
 
 
-def test_a_hub_id_that_cannot_be_had(monkeypatch):
+def test_unknown_hub_id(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="cannot load hf-hub:nobody/nothing"):
         load_backbone("hf-hub:nobody/nothing")
 
 
-def test_a_checkpoint_of_another_architecture(tiny, reference, tmp_path):
+def test_checkpoint_of_another_architecture(tiny, reference, tmp_path):
     state = reference.state_dict() | {"text_projection": torch.zeros(32, 7)}
     save_file(state, tmp_path / "x.safetensors")
     with pytest.raises(InputError, match=r"text_projection has shape \(32, 7\) instead of \(32, 24\)"):
@@ -184,7 +182,7 @@ def test_a_checkpoint_of_another_architecture(tiny, reference, tmp_path):
         load_backbone(TINY, str(tmp_path / "y.pt"))
 
 
-def test_features_are_open_clip_s(tiny):
+def test_features_equal_those_of_open_clip(tiny):
     pixels = torch.randn(3, 3, 32, 32)
     torch.testing.assert_close(
         tiny.encode_images(pixels), torch.nn.functional.normalize(tiny.model.encode_image(pixels), dim=-1)
@@ -196,7 +194,7 @@ def test_features_are_open_clip_s(tiny):
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_precision_changes_the_pass_but_not_the_fingerprint(tiny, precision):
+def test_precision_changes_features_but_not_the_fingerprint(tiny, precision):
     low = load_backbone(TINY, seed=0, device="cpu", precision=precision)
     assert low.fingerprint == tiny.fingerprint
     pixels = torch.randn(2, 3, 32, 32)
@@ -204,7 +202,7 @@ def test_precision_changes_the_pass_but_not_the_fingerprint(tiny, precision):
     assert 0 < difference < 0.05
 
 
-def test_tokens_are_never_cut_off(tiny):
+def test_texts_are_never_truncated(tiny):
     assert len(tiny.tokenize("word " * 60)) == 62
     with pytest.raises(InputError, match="more than the 40 tokens"):
         tiny.encode_texts(["word " * 60])

@@ -1,1 +1,1 @@
-"""CLIP models: loading, weight files, and the embedded pocket models."""
+"""Frozen CLIP models (`backbone`), weight files (`checkpoints`), and the embedded pocket models (`models`)."""

@@ -1,4 +1,4 @@
-"""A frozen CLIP: both towers, tokenizer, image transform and a fingerprint of its weights."""
+"""A frozen CLIP model with its tokenizer, its image preprocessing and a fingerprint of its weights."""
 
 from __future__ import annotations
 
@@ -29,22 +29,39 @@ from slimprompt.storage import cache_dir
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _DEVICES = ("auto", "cpu", "cuda", "mps")
 
-#: Models whose weights are part of this package.
 _MODELS = Path(__file__).parent / "models"
 EMBEDDED = tuple(sorted(path.stem for path in _MODELS.glob("*.safetensors")))
+"""Models whose weights are part of this package."""
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """A frozen open_clip model in eval mode with what goes with it.
+    """A frozen open_clip model in eval mode.
 
-    `fingerprint` is a hash of the weights and the activation at full precision: equal fingerprints mean equal features
-    up to the precision of the forward pass.
+    Attributes
+    ----------
+    name
+        Name of the embedded model or of the open_clip architecture.
+    pretrained
+        Tag or file of the weights; "random:<seed>" for random weights, None if the name determines them.
+    model
+        The open_clip `CLIP` or `CustomTextCLIP`.
+    tokenizer
+        The tokenizer of the model.
+    preprocess
+        Image size, normalisation and resize mode.
+    device
+        Device of the model.
+    precision
+        Precision of the frozen forward passes: "fp32", "bf16" or "fp16".
+    fingerprint
+        Hash of the full-precision weights and of the activation. Backbones with equal fingerprints give equal features
+        up to the precision of the forward pass.
     """
 
     name: str
     pretrained: str | None
-    model: Any  # an open_clip CLIP or CustomTextCLIP
+    model: Any
     tokenizer: Any
     preprocess: PreprocessCfg
     device: torch.device
@@ -53,33 +70,33 @@ class Backbone:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the frozen forward passes."""
+        """Data type of the frozen forward passes."""
         return _DTYPES[self.precision]
 
     @property
     def text_tower(self) -> Any:
-        """The module that holds `token_embedding`, `transformer`, `ln_final` and `text_projection`."""
+        """The module with `token_embedding`, `transformer`, `ln_final` and `text_projection`."""
         return getattr(self.model, "text", self.model)
 
     @property
     def text_width(self) -> int:
-        """d, the width of a context vector."""
+        """Width of the text tower and of a context vector."""
         return int(self.text_tower.token_embedding.weight.shape[1])
 
     @property
     def context_length(self) -> int:
-        """The most tokens the text tower reads."""
+        """Maximum number of tokens of a text."""
         return int(self.text_tower.context_length)
 
     @property
     def logit_scale(self) -> float:
-        """The frozen factor on cosine similarities, exp(logit_scale)."""
+        """The factor on cosine similarities, the exponential of the model's `logit_scale` parameter."""
         return float(self.model.logit_scale.detach().float().exp())
 
     def tokenize(self, text: str) -> list[int]:
-        """Token ids of `text` as the model reads it, with its start and end tokens, without padding and never cut off."""
-        room = 4 * (len(text.encode()) + 8)
-        ids = self.tokenizer([text], context_length=room)[0].tolist()
+        """Token ids of a text, with start and end-of-text tokens, without padding and without truncation."""
+        max_length = 4 * (len(text.encode()) + 8)
+        ids = self.tokenizer([text], context_length=max_length)[0].tolist()
         end = end_of_text(self.text_tower, ids)
         if end is None:
             pad = ids[-1]
@@ -88,13 +105,19 @@ class Backbone:
 
     @torch.inference_mode()
     def encode_images(self, pixels: Tensor) -> Tensor:
-        """(n, 3, height, width) → unit-length features (n, embed_dim), fp32."""
+        """Pixels (n, 3, height, width) → unit-length features (n, embed_dim), fp32."""
         features = self.model.encode_image(pixels.to(self.device, self.dtype))
         return F.normalize(features.float(), dim=-1)
 
     @torch.inference_mode()
     def encode_texts(self, texts: Sequence[str], batch_size: int = 256) -> Tensor:
-        """Whole sentences → unit-length features (n, embed_dim), fp32."""
+        """Texts → unit-length features (n, embed_dim), fp32.
+
+        Raises
+        ------
+        InputError
+            If a text is longer than the context length.
+        """
         for text in texts:
             if len(self.tokenize(text)) > self.context_length:
                 raise InputError(
@@ -109,12 +132,8 @@ class Backbone:
         return torch.cat(features)
 
     def eval_view(self, image: Image.Image) -> Tensor:
-        """RGB picture → (3, height, width): the model's own deterministic preprocessing."""
-        return self._eval_transform(image)
-
-    @property
-    def _eval_transform(self) -> Any:
-        return image_transform_v2(self.preprocess, is_train=False)
+        """RGB image → pixels (3, height, width) by the model's own deterministic preprocessing."""
+        return image_transform_v2(self.preprocess, is_train=False)(image)
 
     def __repr__(self) -> str:
         return f"Backbone({self.name!r}, pretrained={self.pretrained!r}, {self.device.type} {self.precision}, {self.fingerprint[:8]})"
@@ -139,21 +158,28 @@ def load_backbone(
         "local-dir:folder".
     pretrained
         An open_clip tag ("openai", "laion2b_s34b_b88k") or a checkpoint file (OpenAI's .pt archive, open_clip's .pt or
-        .safetensors). A tag is looked up at `<cache>/weights/<name>/<tag>.{pt,safetensors}` before it is downloaded.
+        .safetensors). The weights of a tag are downloaded unless `<cache>/weights/<name>/<tag>.{pt,safetensors}` exists.
     seed
-        With `pretrained=None`: random weights from this seed, for tests and benchmarks. `pretrained="random:0"` is the same.
+        Seed of random weights, for tests and benchmarks, if `pretrained` is None. `pretrained="random:0"` is equivalent
+        to `seed=0`.
     device
         "auto", "cpu", "cuda" or "mps".
     precision
-        Of the frozen forward passes: "fp32", "bf16" or "fp16". Prompts are always trained in fp32.
+        Precision of the frozen forward passes: "fp32", "bf16" or "fp16". Prompts are always trained in fp32.
     quick_gelu
-        Whether to use QuickGELU; None turns it on for weights that are known to be trained with it (OpenAI's).
+        Whether to use QuickGELU; None enables it for weights that are known to be trained with it, such as OpenAI's.
     cache
         Cache directory; default: `storage.cache_dir()`.
 
     Returns
     -------
     Backbone
+        The frozen model in eval mode.
+
+    Raises
+    ------
+    InputError
+        If an argument is unknown, weights are missing or damaged, or the model has no usable text tower.
     """
     if pretrained is not None and pretrained.startswith("random:"):
         seed = _seed(pretrained)
@@ -163,35 +189,14 @@ def load_backbone(
     torch_device = _device(device)
     if ":" in name and not name.startswith(("hf-hub:", "local-dir:")):
         raise InputError(f"backbone {name!r}: the part before ':' must be hf-hub or local-dir")
-
-    if name.startswith(("hf-hub:", "local-dir:")):
+    if name.startswith(("hf-hub:", "local-dir:")) or name in EMBEDDED:
         if pretrained is not None or seed is not None:
-            raise InputError(f"{name} brings its own weights: give neither pretrained nor seed with it")
-        model = _load_hub(name)
-    elif name in EMBEDDED:
-        if pretrained is not None or seed is not None:
-            raise InputError(
-                f"the embedded model {name!r} brings its own weights: give neither pretrained nor seed with it"
-            )
-        model = _load_embedded(name)
+            raise InputError(f"the model {name!r} has its own weights: pass neither pretrained nor seed with it")
+        model = _load_embedded(name) if name in EMBEDDED else _load_hub(name)
     else:
         name = name.replace("/", "-")
-        known = [*open_clip.list_models(), *EMBEDDED]
-        if name not in known:
-            raise unknown("backbone", name, known, next_step="`slimprompt backbones` lists them all.")
-        if "hf_model_name" in open_clip.get_model_config(name)["text_cfg"]:
-            raise _hugging_face_text(name)
-        if pretrained is None:
-            if seed is None:
-                tags = ", ".join(list_pretrained_tags_by_model(name)) or "none published"
-                raise InputError(
-                    f"which weights for {name}? Give pretrained= a tag ({tags}) or a checkpoint file; "
-                    "random weights, for tests and benchmarks, need an explicit seed."
-                )
-            model = _build(name, quick_gelu or False, seed)
-            pretrained = f"random:{seed}"
-        else:
-            model = _load_pretrained(name, pretrained, quick_gelu, cache or cache_dir())
+        model = _load_architecture(name, pretrained, seed, quick_gelu, cache or cache_dir())
+        pretrained = pretrained or f"random:{seed}"
 
     _refuse_unusable(model, name)
     model.requires_grad_(False).eval()
@@ -213,10 +218,29 @@ def load_backbone(
     )
 
 
+def _load_architecture(
+    name: str, pretrained: str | None, seed: int | None, quick_gelu: bool | None, cache: Path
+) -> Any:
+    known = [*open_clip.list_models(), *EMBEDDED]
+    if name not in known:
+        raise unknown("backbone", name, known, next_step="`slimprompt backbones` lists them all.")
+    if "hf_model_name" in open_clip.get_model_config(name)["text_cfg"]:
+        raise _hugging_face_text(name)
+    if pretrained is not None:
+        return _load_pretrained(name, pretrained, quick_gelu, cache)
+    if seed is None:
+        tags = ", ".join(list_pretrained_tags_by_model(name)) or "none published"
+        raise InputError(
+            f"which weights for {name}? Set pretrained to a tag ({tags}) or a checkpoint file; "
+            "random weights, for tests and benchmarks, need an explicit seed."
+        )
+    return _build(name, quick_gelu or False, seed)
+
+
 def _seed(pretrained: str) -> int:
     number = pretrained.removeprefix("random:")
     if not number.isdecimal():
-        raise InputError(f"pretrained {pretrained!r}: after 'random:' comes a seed, as in random:0")
+        raise InputError(f"pretrained {pretrained!r}: expected a seed after 'random:', as in random:0")
     return int(number)
 
 
@@ -227,12 +251,12 @@ def _device(device: str) -> torch.device:
     if device == "auto":
         device = next(kind for kind in ("cuda", "mps", "cpu") if available[kind])
     if not available[device.split(":")[0]]:
-        raise InputError(f"device {device!r} is not available here; use auto or cpu")
+        raise InputError(f"device {device!r} is not available on this machine; use auto or cpu")
     return torch.device(device)
 
 
 class _quiet:
-    """open_clip logs each step of building a model through the root logger."""
+    """Silences logging: open_clip logs each step of building a model to the root logger."""
 
     def __enter__(self) -> None:
         self._level = logging.root.manager.disable
@@ -255,7 +279,7 @@ def _load_pretrained(name: str, pretrained: str, quick_gelu: bool | None, cache:
         if Path(pretrained).suffix or "/" in pretrained:
             raise InputError(f"no checkpoint file at {pretrained}; tags known for {name}: {', '.join(tags) or 'none'}")
         raise unknown(
-            f"weights tag for {name}", pretrained, tags, next_step="A checkpoint file may be given instead of a tag."
+            f"weights tag for {name}", pretrained, tags, next_step="A checkpoint file can be used instead of a tag."
         )
     path = _weights_of_tag(name, pretrained, tag, cache) if tag else Path(pretrained)
     state, openai = read_state_dict(path)
@@ -266,7 +290,7 @@ def _load_pretrained(name: str, pretrained: str, quick_gelu: bool | None, cache:
         model.visual.preprocess_cfg.update(
             {key: tag[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in tag}
         )
-    _fill(model, state, f"{path}", name)
+    _load_weights(model, state, str(path), name)
     return model
 
 
@@ -284,13 +308,13 @@ def _weights_of_tag(name: str, pretrained: str, tag: dict[str, Any], cache: Path
             source for source in (tag.get("url"), tag.get("hf_hub") and f"the hub repository {tag['hf_hub']}") if source
         )
         raise InputError(
-            f"the weights {pretrained!r} of {name} are not on this machine and could not be downloaded ({reason}). "
-            f"Get them from {sources} and put the file at {folder}/{pretrained}.pt (or .safetensors), or give the file's path "
-            "as pretrained. The embedded model 'pocket' needs no download."
+            f"the weights {pretrained!r} of {name} were not found on this machine and could not be downloaded ({reason}). "
+            f"Download them from {sources} and save the file as {folder}/{pretrained}.pt (or .safetensors), or set pretrained "
+            "to the path of the file. The embedded model 'pocket' needs no download."
         ) from None
 
 
-def _fill(model: Any, state: dict[str, Tensor], path: str, name: str) -> None:
+def _load_weights(model: Any, state: dict[str, Tensor], path: str, name: str) -> None:
     state = convert_state_dict(model, state)
     if "positional_embedding" in state and not hasattr(model, "positional_embedding"):
         state = convert_to_custom_text_state_dict(state)
@@ -303,12 +327,12 @@ def _fill(model: Any, state: dict[str, Tensor], path: str, name: str) -> None:
         if key in state and state[key].shape != expected[key].shape
     ]
     missing = [f"{key} is missing" for key in expected if key not in state]
-    surplus = [f"{key} is not part of it" for key in state if key not in expected]
-    problems = wrong + missing + surplus
+    unexpected = [f"{key} is unexpected" for key in state if key not in expected]
+    problems = wrong + missing + unexpected
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise InputError(
-            f"{path} does not fit {name}: {'; '.join(problems[:3])}{more}. Is it the checkpoint of another architecture?"
+            f"{path} does not fit {name}: {'; '.join(problems[:3])}{more}. Does the checkpoint belong to another architecture?"
         )
     model.load_state_dict(state)
 
@@ -320,15 +344,15 @@ def _load_hub(name: str) -> Any:
     except Exception as error:
         reason = str(error).splitlines()[0]
         hint = (
-            "Is the id right, and is there a network or a cached copy?"
+            "Check the id and the network connection."
             if name.startswith("hf-hub:")
-            else "Expected open_clip_config.json and the weights in it."
+            else "The folder must contain open_clip_config.json and the weights."
         )
         raise InputError(f"cannot load {name}: {reason}. {hint}") from None
 
 
 def _load_embedded(name: str) -> Any:
-    """A model of this package; only the vocabulary rows it was trained on are stored."""
+    """A model of this package; its file contains only the token embeddings that were trained."""
     from safetensors.torch import load_file
 
     path = _MODELS / f"{name}.safetensors"
@@ -339,11 +363,11 @@ def _load_embedded(name: str) -> Any:
     model = _build(name, quick_gelu=False)
     state = {key: value.float() if value.is_floating_point() else value for key, value in load_file(path).items()}
     rows, stored = state.pop("token_embedding.rows"), state["token_embedding.weight"]
-    # Words it has never read still differ from each other: rows drawn like the others, always the same.
+    # Untrained tokens get random embeddings of the same scale, from a fixed seed, so that they differ from each other.
     table = torch.randn(model.vocab_size, stored.shape[1], generator=torch.Generator().manual_seed(0)) * stored.std()
     table[rows] = stored
     state["token_embedding.weight"] = table
-    _fill(model, state, str(path), name)
+    _load_weights(model, state, str(path), name)
     model.visual.preprocess_cfg.update(mean=tuple(facts["mean"]), std=tuple(facts["std"]))
     return model
 
@@ -361,7 +385,7 @@ def _tokenizer(name: str) -> Any:
 
 def _hugging_face_text(name: str) -> InputError:
     return InputError(
-        f"{name} has a Hugging Face text tower, which takes no context vectors here; use an open_clip text tower"
+        f"{name} has a Hugging Face text tower, which is not supported; use a model with an open_clip text tower"
     )
 
 
@@ -375,19 +399,23 @@ def _refuse_unusable(model: Any, name: str) -> None:
         )
 
 
+def pool_type(tower: Any) -> str:
+    """Rule by which a text tower selects the token of its feature: "argmax", "eos", "first" or "last"."""
+    return getattr(tower, "text_pool_type", None) or tower.pool_type
+
+
 def end_of_text(tower: Any, ids: Sequence[int]) -> int | None:
-    """Index of the end-of-text token, by the rule with which the tower finds it; None if it pools elsewhere."""
-    pool = getattr(tower, "text_pool_type", None) or tower.pool_type
-    if pool == "argmax":
+    """Index of the end-of-text token, found by the tower's own rule; None if the tower reads another token."""
+    if pool_type(tower) == "argmax":
         return max(range(len(ids)), key=ids.__getitem__)
-    if pool == "eos":
+    if pool_type(tower) == "eos":
         eos = getattr(tower, "text_eos_id", None) or tower.eos_id
         return ids.index(eos)
     return None
 
 
 def _fingerprint(model: Any) -> str:
-    """sha256 over names, shapes and fp32 bytes of all weights, and the text activation (QuickGELU changes the features too)."""
+    """SHA-256 of names, shapes and fp32 bytes of all weights and of the text activation, which changes features too."""
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
         digest.update(f"{key}{tuple(value.shape)}".encode())
@@ -399,12 +427,12 @@ def _fingerprint(model: Any) -> str:
 
 
 def _lower_precision(model: Any, precision: str) -> None:
-    """What open_clip does when it builds in low precision: matrices in it, norms in fp32."""
+    """Convert as open_clip does: matrices to low precision, layer norms stay in fp32."""
     if precision == "fp32":
         return
     for module in model.modules():
         if isinstance(module, LayerNorm):
             module.__class__ = LayerNormFp32
-    if hasattr(model.visual, "trunk"):  # a timm tower has its own norms, which work in the input's precision
+    if hasattr(model.visual, "trunk"):  # the norms of a timm tower run in the precision of their input
         model.visual.to(_DTYPES[precision])
     convert_weights_to_lp(model, _DTYPES[precision])

@@ -1,11 +1,12 @@
-"""Reading checkpoint files without ever running code from them.
+"""Checkpoint files, read without executing code from them.
 
-`read_state_dict` is for models. `read_tensors_only` is for files that carry more, such as CoOp's checkpoints with their
-optimizer and scheduler objects: it builds the tensors and containers and puts an inert stand-in for everything else.
+`read_state_dict` reads the weights of a model. `read_tensors_only` reads files that contain other objects too, such as
+CoOp's checkpoints with their optimizers and schedulers: it keeps tensors and containers and replaces everything else by
+an empty placeholder.
 
-Three kinds of file are known: safetensors, PyTorch's own format (read with `weights_only`), and the TorchScript archives
-in which OpenAI published CLIP. The last are zip files whose pickle is read here by an unpickler that knows tensors and
-plain containers and nothing else.
+Three formats are supported: safetensors, PyTorch's own format (read with `weights_only`), and the TorchScript archives in
+which OpenAI published CLIP. The latter are zip files; the pickle inside is read by an unpickler that only knows tensors
+and standard containers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,25 @@ from slimprompt.errors import InputError
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], bool]:
-    """The content of a checkpoint file, and whether it is a TorchScript archive (as OpenAI's CLIP files are)."""
+    """Read a checkpoint file in any supported format.
+
+    Parameters
+    ----------
+    path
+        The checkpoint file.
+
+    Returns
+    -------
+    content : dict
+        The dictionary in the file.
+    is_torchscript : bool
+        Whether the file is a TorchScript archive, as OpenAI's CLIP files are.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, damaged, or contains objects other than weights.
+    """
     if not path.is_file():
         raise InputError(f"no checkpoint file at {path}")
     try:
@@ -38,31 +57,50 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], bool]:
     except pickle.UnpicklingError as error:
         reason = str(error).splitlines()[0]
         raise InputError(
-            f"{path} holds more than weights and is not opened, because that could run code from it ({reason}). "
-            "Save it as safetensors, or as a plain dictionary of tensors."
+            f"{path} holds more than weights and is not loaded, because that could execute code from it ({reason}). "
+            "Save it as safetensors or as a dictionary of tensors."
         ) from None
     except Exception as error:
         raise InputError(f"{path} is not a readable checkpoint ({type(error).__name__}: {error})") from None
 
 
 def read_state_dict(path: Path) -> tuple[dict[str, Tensor], bool]:
-    """Name → tensor of a model checkpoint, whatever it is wrapped in, and whether the file is OpenAI's archive."""
-    content, archive = read_checkpoint(path)
+    """Read the weights of a model.
+
+    Parameters
+    ----------
+    path
+        A checkpoint file; the weights may be nested under "state_dict" and prefixed with "module.".
+
+    Returns
+    -------
+    state : dict of str to Tensor
+        The weights by name.
+    is_openai : bool
+        Whether OpenAI published the file.
+    """
+    content, is_torchscript = read_checkpoint(path)
     state = content.get("state_dict", content)
     if not isinstance(state, dict) or not any(isinstance(value, Tensor) for value in state.values()):
         raise InputError(
-            f"{path} holds no state dict; found the entries {', '.join(map(str, list(content)[:5])) or 'none'}"
+            f"{path} contains no state dict; found the entries {', '.join(map(str, list(content)[:5])) or 'none'}"
         )
     tensors = {name.removeprefix("module."): value for name, value in state.items() if isinstance(value, Tensor)}
-    # OpenAI's archives carry three sizes among the weights.
-    openai = archive or "input_resolution" in tensors
+    # OpenAI's files list three sizes of the model among the weights.
+    is_openai = is_torchscript or "input_resolution" in tensors
     for name in ("input_resolution", "context_length", "vocab_size"):
         tensors.pop(name, None)
-    return tensors, openai
+    return tensors, is_openai
 
 
 def read_tensors_only(path: Path) -> dict[str, Any]:
-    """The dictionary in a PyTorch file, with every object that is not a tensor or a plain value replaced by a stand-in."""
+    """Read the dictionary in a PyTorch file, with a placeholder for every object other than tensors and basic types.
+
+    Parameters
+    ----------
+    path
+        A file in PyTorch's zip format.
+    """
     if not path.is_file():
         raise InputError(f"no checkpoint file at {path}")
     try:
@@ -72,7 +110,7 @@ def read_tensors_only(path: Path) -> dict[str, Any]:
     except Exception as error:
         raise InputError(f"{path} is not a readable PyTorch checkpoint ({type(error).__name__}: {error})") from None
     if not isinstance(content, dict):
-        raise InputError(f"{path} holds a {type(content).__name__} instead of a dictionary")
+        raise InputError(f"{path} contains a {type(content).__name__} instead of a dictionary")
     return content
 
 
@@ -84,7 +122,7 @@ def _is_torchscript(path: Path) -> bool:
 
 
 def _read_torchscript(path: Path) -> dict[str, Tensor]:
-    """All tensors of a TorchScript archive under their dotted names."""
+    """All tensors of a TorchScript archive by their dotted names."""
     with zipfile.ZipFile(path) as archive:
         pickled = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
         root = pickled[: -len("data.pkl")]
@@ -103,7 +141,7 @@ def _read_torchscript(path: Path) -> dict[str, Tensor]:
 
 
 class _Module:
-    """Stands for any TorchScript module or object: its attributes, and none of its code."""
+    """Placeholder for a TorchScript module or any other object: keeps its attributes, not its code."""
 
     def __init__(self, *_: object) -> None:
         self.attributes: dict[str, Any] = {}
@@ -114,7 +152,7 @@ class _Module:
 
 
 class _TensorUnpickler(pickle.Unpickler):
-    """Builds tensors, ordered dictionaries and `_Module`s; any other global is refused, or replaced if not `strict`."""
+    """Loads tensors and ordered dictionaries; other globals raise an error if `strict`, else become a `_Module`."""
 
     def __init__(self, archive: zipfile.ZipFile, root: str, *, strict: bool = True) -> None:
         super().__init__(io.BytesIO(archive.read(root + "data.pkl")))
@@ -126,12 +164,12 @@ class _TensorUnpickler(pickle.Unpickler):
         if module.startswith("__torch__"):
             return _Module
         if module == "torch" and name.endswith("Storage"):
-            return name  # only looked at in persistent_load
+            return name  # used in persistent_load only
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
             return _rebuild_tensor
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
-        if module == "torch.jit._pickle":  # type tags and typed lists: the value comes first
+        if module == "torch.jit._pickle":  # type tags and typed lists: the value is the first argument
             return lambda value, *_: value
         if (module, name) == ("torch._utils", "_rebuild_parameter"):
             return lambda data, *_: data

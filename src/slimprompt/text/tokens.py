@@ -1,4 +1,4 @@
-"""Token sequences of prompts: `SOS context name . EOT`, with marked places for the context vectors."""
+"""Token sequences of the prompts, `SOS context name . EOT`, with a marker for each context vector."""
 
 from __future__ import annotations
 
@@ -10,22 +10,44 @@ from slimprompt.errors import InputError, unknown
 
 Position = Literal["end", "middle", "front"]
 
-CONTEXT = -1  # marks a place in a token sequence that a context vector takes
+CONTEXT = -1
+"""Placeholder for a context vector in a token sequence."""
 
 
 def prompt_tokens(
     backbone: Backbone, class_names: Sequence[str], n_ctx: int, position: Position = "end"
 ) -> list[list[int]]:
-    """One token sequence per class, `SOS context name . EOT`, with -1 where a context vector goes.
+    """Token sequence of each class, `SOS context name . EOT`, with `CONTEXT` in place of each context vector.
 
-    position "middle" puts the second half of the context after the name, "front" all of it.
+    Parameters
+    ----------
+    backbone
+        Supplies the tokenizer and the context length.
+    class_names
+        Class names; underscores become spaces.
+    n_ctx
+        Number of context vectors.
+    position
+        Position of the class name: "end" puts all context vectors before it, "middle" half of them (the larger half
+        after it if `n_ctx` is odd), "front" none.
+
+    Returns
+    -------
+    list of list of int
+        One sequence per class, without padding.
+
+    Raises
+    ------
+    InputError
+        If there is no class name, a name is empty, or a sequence is longer than the context length.
     """
     if position not in get_args(Position):
         raise unknown("position", position, get_args(Position))
     if not class_names:
         raise InputError("no class names were given: at least one is needed")
-    # A tokenizer with a start token gives it to every text.
+    # A tokenizer with a start token begins every text with it.
     has_start = backbone.tokenize("a")[0] == backbone.tokenize("the")[0]
+    n_before = {"end": n_ctx, "middle": n_ctx // 2, "front": 0}[position]
     sequences = []
     for class_name in class_names:
         name = " ".join(class_name.replace("_", " ").split())
@@ -33,10 +55,9 @@ def prompt_tokens(
             raise InputError(f"an empty class name was given among {list(class_names)[:5]}…: every class needs a name")
         tokens = backbone.tokenize(f"{name}.")
         start, rest = (tokens[:1], tokens[1:]) if has_start else ([], tokens)
-        name_length = len(backbone.tokenize(name)) - len(start) - 1  # without the end token
-        before = {"end": n_ctx, "middle": n_ctx // 2, "front": 0}[position]
-        after = 0 if position == "end" else name_length
-        sequence = [*start, *[CONTEXT] * before, *rest[:after], *[CONTEXT] * (n_ctx - before), *rest[after:]]
+        name_length = len(backbone.tokenize(name)) - len(start) - 1  # without the end-of-text token
+        split = 0 if position == "end" else name_length
+        sequence = [*start, *[CONTEXT] * n_before, *rest[:split], *[CONTEXT] * (n_ctx - n_before), *rest[split:]]
         if len(sequence) > backbone.context_length:
             raise InputError(
                 f"the class name {class_name!r} does not fit: with {n_ctx} context tokens it makes {len(sequence)} tokens and "
@@ -44,3 +65,13 @@ def prompt_tokens(
             )
         sequences.append(sequence)
     return sequences
+
+
+def shared_prefix_length(sequences: Sequence[Sequence[int]]) -> int:
+    """Number of leading tokens that all classes share: the start token and the context before the class name."""
+    if len({sequence[0] for sequence in sequences}) > 1:
+        return 0  # no start token, and the class name comes first
+    length = 1
+    while sequences[0][length] == CONTEXT:
+        length += 1
+    return length

@@ -1,103 +1,99 @@
-"""Against attention written out with one big mask over all rows."""
+"""Forward and backward equal autograd through dense attention with one mask over all rows."""
 
 import pytest
 import torch
 
-from slimprompt.text.kernels.attention import Group, Heads, Rows, attend, attend_backward, causal_mask
+from slimprompt.text.kernels.attention import QKV, SequenceGroup, attend, attend_backward, causal_mask
+from slimprompt.text.kernels.rows import PADDING, RowGather
 
-HEADS, WIDTH, PREFIX = 2, 8, 5
-LENGTHS = [[3, 3, 4], [6]]  # of the sequences, group by group
+N_HEADS, WIDTH, N_PREFIX = 2, 8, 5
+LENGTHS = [[3, 3, 4], [6]]  # of the sequences in each group
 
 
-def plain(q, k, v, allowed):
-    """softmax(q kᵀ / √e + mask) v, head by head; allowed (queries, rows)."""
+def dense_attention(q, k, v, allowed):
+    """softmax(q kᵀ / √e + mask) v for each head; allowed (n_queries, n_rows)."""
     heads = []
-    for h in range(HEADS):
-        part = slice(h * WIDTH // HEADS, (h + 1) * WIDTH // HEADS)
-        scores = q[..., part] @ k[..., part].transpose(-1, -2) / (WIDTH // HEADS) ** 0.5
+    for h in range(N_HEADS):
+        part = slice(h * WIDTH // N_HEADS, (h + 1) * WIDTH // N_HEADS)
+        scores = q[..., part] @ k[..., part].transpose(-1, -2) / (WIDTH // N_HEADS) ** 0.5
         heads.append(scores.masked_fill(~allowed, float("-inf")).softmax(-1) @ v[..., part])
     return torch.cat(heads, -1)
 
 
-def tables():
-    """Rows of each sequence behind the prefix, −1 where it is filled up, and the sequence of every row."""
-    at, found, owner = PREFIX, [], [-1] * PREFIX
+def row_index_and_sequences():
+    """Row index of each group after the prefix, and the sequence of every row (−1 for the prefix)."""
+    row, indices, sequence = N_PREFIX, [], [-1] * N_PREFIX
     for lengths in LENGTHS:
-        table = torch.full((len(lengths), max(lengths)), -1)
-        for index, length in enumerate(lengths):
-            table[index, :length] = torch.arange(at, at + length)
-            owner += [max(owner) + 1] * length
-            at += length
-        found.append(table)
-    return found, torch.tensor(owner)
+        index = torch.full((len(lengths), max(lengths)), PADDING)
+        for i, length in enumerate(lengths):
+            index[i, :length] = torch.arange(row, row + length)
+            sequence += [max(sequence) + 1] * length
+            row += length
+        indices.append(index)
+    return indices, torch.tensor(sequence)
 
 
 def random(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("stack", [1, 3])
+@pytest.mark.parametrize("n_prompts", [1, 3])
 @pytest.mark.parametrize("ends_only", [False, True])
-def test_equals_plain_attention(stack, ends_only):
-    seen, owner = tables()
-    n_rows = len(owner)
-    allowed = torch.ones(n_rows, n_rows).tril().bool() & ((owner[None] == owner[:, None]) | (owner[None] == -1))
-    like = torch.zeros((), dtype=torch.float64)
-    ends = torch.tensor([int((owner == s).nonzero().max()) for s in range(int(owner.max()) + 1)])
-    asking = ends if ends_only else torch.arange(PREFIX, n_rows)
-    q, grad = (random(stack, len(asking), WIDTH, seed=seed) for seed in (1, 2))
-    kv = random(stack, n_rows, 2 * WIDTH, seed=3)
+def test_equals_dense_attention(n_prompts, ends_only):
+    row_index, sequence = row_index_and_sequences()
+    n_rows = len(sequence)
+    same = (sequence[None] == sequence[:, None]) | (sequence[None] == -1)
+    allowed = torch.ones(n_rows, n_rows).tril().bool() & same
+    ends = torch.tensor([int((sequence == s).nonzero().max()) for s in range(int(sequence.max()) + 1)])
+    query_rows = ends if ends_only else torch.arange(N_PREFIX, n_rows)
+    q, grad = (random(n_prompts, len(query_rows), WIDTH, seed=seed) for seed in (1, 2))
+    kv = random(n_prompts, n_rows, 2 * WIDTH, seed=3)
 
-    device = torch.device("cpu")
     if ends_only:
-        places = list(torch.arange(len(ends))[:, None].split([len(table) for table in seen]))
+        query_index = list(torch.arange(len(ends))[:, None].split([len(index) for index in row_index]))
     else:
-        places = [table - PREFIX * (table >= 0) for table in seen]
-    queries = Rows(places, len(asking), HEADS, 1, device)
-    keys = Rows([torch.arange(PREFIX)[None], *seen], n_rows, HEADS, 2, device)
+        query_index = [torch.where(index == PADDING, PADDING, index - N_PREFIX) for index in row_index]
+    queries = RowGather(query_index, len(query_rows), N_HEADS, 1, torch.device("cpu"))
+    keys = RowGather([torch.arange(N_PREFIX)[None], *row_index], n_rows, N_HEADS, 2, torch.device("cpu"))
     groups = []
-    for table, lengths in zip(seen, LENGTHS, strict=True):
-        mask = torch.cat([like.new_zeros(table.shape[1], PREFIX), causal_mask(table.shape[1], like)], 1)
-        rows = mask[torch.tensor(lengths) - 1] if ends_only else mask.repeat(len(table), 1)
-        groups.append(Group(len(table), rows))
+    for index, lengths in zip(row_index, LENGTHS, strict=True):
+        mask = causal_mask(index.shape[1], N_PREFIX, q)
+        groups.append(
+            SequenceGroup(len(index), mask[torch.tensor(lengths) - 1] if ends_only else mask.repeat(len(index), 1))
+        )
 
-    shared_k, shared_v, *own = keys.gather(kv, stack)
-    heads = [Heads(*part) for part in zip(queries.gather(q, stack), own[::2], own[1::2], strict=True)]
-    results = [attend(part, (shared_k, shared_v), group) for part, group in zip(heads, groups, strict=True)]
-    out = queries.scatter([result for result, _ in results], stack).view_as(q)
+    prefix_k, prefix_v, *own = keys.gather(kv, n_prompts)
+    prefix_kv = (prefix_k, prefix_v)
+    qkvs = [QKV(*qkv) for qkv in zip(queries.gather(q, n_prompts), own[::2], own[1::2], strict=True)]
+    results = [attend(qkv, prefix_kv, group) for qkv, group in zip(qkvs, groups, strict=True)]
+    out = queries.scatter([out for out, _ in results], n_prompts).view_as(q)
 
     q_leaf, kv_leaf = q.clone().requires_grad_(), kv.clone().requires_grad_()
-    expected = plain(q_leaf, *kv_leaf.chunk(2, -1), allowed[asking])
+    expected = dense_attention(q_leaf, *kv_leaf.chunk(2, -1), allowed[query_rows])
     torch.testing.assert_close(out, expected.detach())
 
     expected.backward(grad)
-    to_shared = [torch.zeros_like(shared_k), torch.zeros_like(shared_v)]
-    to_q, to_kv = [], []
-    for to_out, part, (_, weights), group in zip(
-        queries.gather_gradient(grad, stack), heads, results, groups, strict=True
-    ):
-        mine, shared = attend_backward(to_out, part, weights, (shared_k, shared_v), group)
-        to_q.append(mine[0])
-        to_kv += mine[1:]
-        to_shared = [total + extra for total, extra in zip(to_shared, shared, strict=True)]
-        assert attend_backward(to_out, part, weights, (shared_k, shared_v), group, own=False)[0] == []
-    torch.testing.assert_close(queries.scatter(to_q, stack).view_as(q), q_leaf.grad)
-    torch.testing.assert_close(keys.scatter(to_shared + to_kv, stack).view_as(kv), kv_leaf.grad)
+    grad_prefix = [torch.zeros_like(prefix_k), torch.zeros_like(prefix_v)]
+    grad_q, grad_kv = [], []
+    grad_outs = queries.gather_gradient(grad, n_prompts)
+    for grad_out, qkv, (_, weights), group in zip(grad_outs, qkvs, results, groups, strict=True):
+        grad_qkv, grad_shared = attend_backward(grad_out, qkv, weights, prefix_kv, group)
+        grad_q.append(grad_qkv[0])
+        grad_kv += grad_qkv[1:]
+        grad_prefix = [total + term for total, term in zip(grad_prefix, grad_shared, strict=True)]
+        assert attend_backward(grad_out, qkv, weights, prefix_kv, group, qkv_needs_grad=False)[0] == []
+    torch.testing.assert_close(queries.scatter(grad_q, n_prompts).view_as(q), q_leaf.grad)
+    torch.testing.assert_close(keys.scatter(grad_prefix + grad_kv, n_prompts).view_as(kv), kv_leaf.grad)
 
 
-def test_without_a_prefix():
-    """A sequence that shares nothing, as the prefix itself."""
-    heads = Heads(*(random(HEADS, 4, 3, seed=seed) for seed in range(3)))
-    out, _ = attend(heads, None, Group(1, causal_mask(4, heads.q)))
-    expected = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+def test_without_prefix():
+    """A sequence with no prefix, such as the prefix itself."""
+    qkv = QKV(*(random(N_HEADS, 4, 3, seed=seed) for seed in range(3)))
+    out, _ = attend(qkv, None, SequenceGroup(1, causal_mask(4, 0, qkv.q)))
+    expected = torch.nn.functional.scaled_dot_product_attention(*qkv, is_causal=True)
     torch.testing.assert_close(out, expected)
 
 
-def test_rows_go_there_and_back():
-    seen, owner = tables()
-    rows = Rows([torch.arange(PREFIX)[None], *seen], len(owner), HEADS, 2, torch.device("cpu"))
-    matrix = random(3 * len(owner), 2 * WIDTH)
-    assert torch.equal(rows.scatter(rows.gather(matrix, 3), 3), matrix)
-    filled = rows.gather_gradient(matrix, 3)
-    assert torch.equal(rows.scatter(filled, 3), matrix)
-    assert sum(float(part.square().sum()) for part in filled) == pytest.approx(float(matrix.square().sum()))
+def test_causal_mask_after_a_prefix():
+    inf = float("inf")
+    assert causal_mask(2, 1, torch.zeros(())).tolist() == [[0, 0, -inf], [0, 0, 0]]

@@ -1,16 +1,13 @@
-"""Causal attention in which many short sequences share one long prefix.
+"""Causal attention of many short sequences that share one prefix.
 
-out_i = Σ_j softmax_j(q_i·k_j / √e) v_j, where j runs over the shared prefix and, up to i, over i's own sequence.
-The prefix is never copied per sequence: all queries meet it in one product per head. The sequences' own parts are small
-products over groups filled up to one length. Rows are taken from the tower's dense matrices straight into these groups, head by
-head, in one pass, and put back the same way, so that the matrices themselves hold no filling. All of it works on a stack of
-such problems at once. Forward and backward are plain functions: autograd would copy and fill where nothing is needed.
+out_i = Σ_j softmax_j(q_i·k_j / √e) v_j, where j runs over the prefix and over the rows of i's own sequence up to i.
+
+Scores and weights have shape (b, n · a, p + t): first the prefix, then the query's own sequence. The letters are
+explained in `slimprompt.text.kernels`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -19,128 +16,121 @@ from torch import Tensor
 aten = torch.ops.aten
 
 
-class Group(NamedTuple):
-    """`n` sequences side by side, filled up to one length t, of each of which `a` rows ask."""
+class SequenceGroup(NamedTuple):
+    """`n` sequences padded to one length t, each with `a` query rows."""
 
     n: int
     mask: Tensor
-    """Added to the scores (n · a, shared + t): −inf where a query may not look."""
+    """Added to the scores, (n · a, p + t): 0 where a query row attends, −inf elsewhere."""
 
 
-class Heads(NamedTuple):
-    """What one group's attention works on, head by head: q (b, n·a, e), k and v (b, n·t, e), b = stack · heads."""
+class QKV(NamedTuple):
+    """Queries, keys and values of one group."""
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
+    q: Tensor  # (b, n · a, e)
+    k: Tensor  # (b, n · t, e)
+    v: Tensor  # (b, n · t, e)
 
 
-def attend(heads: Heads, shared: tuple[Tensor, Tensor] | None, group: Group) -> tuple[Tensor, Tensor]:
-    """Attention of one group → (out (b, n·a, e), weights (b, n·a, shared + t)). shared: the prefix's k and v (b, shared, e)."""
-    q, k, v = heads
+def attend(qkv: QKV, prefix_kv: tuple[Tensor, Tensor] | None, group: SequenceGroup) -> tuple[Tensor, Tensor]:
+    """Attention of one group.
+
+    Parameters
+    ----------
+    qkv
+        Queries, keys and values of the group.
+    prefix_kv
+        Keys and values of the prefix, (b, p, e) each; None if there is no prefix (p = 0).
+    group
+        Number of sequences and mask.
+
+    Returns
+    -------
+    out : Tensor
+        Attention output, (b, n · a, e).
+    weights : Tensor
+        Attention weights, (b, n · a, p + t), for the backward pass.
+    """
+    q, k, v = qkv
     b, n = len(q), group.n
-    scores = _product(_apart(q, n), _apart(k, n).mT, _scale(q)).view(b, q.shape[1], -1)
-    if shared is not None:
-        scores = torch.cat([_product(q, shared[0].mT, _scale(q)), scores], -1)
-    weights = scores.add_(group.mask).softmax(-1)
-    n_shared = 0 if shared is None else shared[0].shape[1]
-    out = torch.bmm(_apart(weights, n)[..., n_shared:], _apart(v, n)).view_as(q)
-    if shared is not None:
-        out.baddbmm_(weights[..., :n_shared], shared[1])
+    scores = _scaled_bmm(_by_sequence(q, n), _by_sequence(k, n).mT, _scale(q)).view(b, q.shape[1], -1)  # (b, n · a, t)
+    if prefix_kv is not None:
+        scores = torch.cat([_scaled_bmm(q, prefix_kv[0].mT, _scale(q)), scores], -1)  # (b, n · a, p + t)
+    weights = scores.add_(group.mask).softmax(-1)  # (b, n · a, p + t)
+    n_prefix = 0 if prefix_kv is None else prefix_kv[0].shape[1]
+    out = torch.bmm(_by_sequence(weights, n)[..., n_prefix:], _by_sequence(v, n)).view_as(q)  # (b, n · a, e)
+    if prefix_kv is not None:
+        out.baddbmm_(weights[..., :n_prefix], prefix_kv[1])
     return out, weights
 
 
 def attend_backward(
-    grad: Tensor, heads: Heads, weights: Tensor, shared: tuple[Tensor, Tensor] | None, group: Group, *, own: bool = True
+    grad_out: Tensor,
+    qkv: QKV,
+    weights: Tensor,
+    prefix_kv: tuple[Tensor, Tensor] | None,
+    group: SequenceGroup,
+    *,
+    qkv_needs_grad: bool = True,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Gradients of `heads` (none if not `own`: they are constants) and of `shared`, given that of `out`."""
-    q, k, v = heads
-    n, scale = group.n, _scale(q)
-    n_shared = 0 if shared is None else shared[0].shape[1]
-    to_scores = torch.bmm(_apart(grad, n), _apart(v, n).mT).view(len(q), q.shape[1], -1)
-    if shared is not None:
-        to_scores = torch.cat([torch.bmm(grad, shared[1].mT), to_scores], -1)
-    to_scores = aten._softmax_backward_data(to_scores, weights, -1, weights.dtype)
-    to_heads: list[Tensor] = []
-    to_shared: list[Tensor] = []
-    if own:
-        mine, seen = _apart(to_scores, n)[..., n_shared:], _apart(weights, n)[..., n_shared:]
-        to_q = _product(mine, _apart(k, n), scale).view_as(q)
-        to_k = _product(mine.mT, _apart(q, n), scale).view_as(k)
-        to_v = torch.bmm(seen.mT, _apart(grad, n)).view_as(v)
-        if shared is not None:
-            to_q.baddbmm_(to_scores[..., :n_shared], shared[0], alpha=scale)
-        to_heads = [to_q, to_k, to_v]
-    if shared is not None:
-        to_shared = [_product(to_scores[..., :n_shared].mT, q, scale), torch.bmm(weights[..., :n_shared].mT, grad)]
-    return to_heads, to_shared
+    """Gradients of `attend`.
 
+    Parameters
+    ----------
+    grad_out
+        Gradient of the attention output, (b, n · a, e).
+    qkv, prefix_kv, group
+        Arguments of `attend`.
+    weights
+        Attention weights that `attend` returned.
+    qkv_needs_grad
+        False if queries, keys and values of the group are constants.
 
-class Rows:
-    """How the rows of a matrix (stack · rows, parts · heads · e) and the groups of `attend` come from each other.
-
-    places: row numbers of each group, (n, t); −1 fills up.
+    Returns
+    -------
+    grad_qkv : list of Tensor
+        Gradients of q, k and v; empty if they are constants.
+    grad_prefix_kv : list of Tensor
+        Gradients of the prefix keys and values; empty without a prefix.
     """
-
-    def __init__(self, places: Sequence[Tensor], n_rows: int, heads: int, parts: int, device: torch.device) -> None:
-        self._places, self._n_rows, self._heads, self._parts, self._device = places, n_rows, heads, parts, device
-        self._maps = lru_cache(maxsize=8)(self._make_maps)
-
-    def gather(self, matrix: Tensor, stack: int) -> list[Tensor]:
-        """Group by group, part by part: (stack · heads, n · t, e)."""
-        index = self._maps(stack)[0]
-        return self._cut(
-            matrix.view(stack * self._n_rows * self._parts * self._heads, -1).index_select(0, index), stack
-        )
-
-    def gather_gradient(self, matrix: Tensor, stack: int) -> list[Tensor]:
-        """The same, with zeros at the places that fill up."""
-        index, _, filling = self._maps(stack)
-        flat = matrix.view(stack * self._n_rows * self._parts * self._heads, -1).index_select(0, index)
-        if len(filling):
-            flat.index_fill_(0, filling, 0)
-        return self._cut(flat, stack)
-
-    def scatter(self, groups: Sequence[Tensor], stack: int) -> Tensor:
-        """The matrix (stack · rows, parts · heads · e) from what `gather` gives; what fills up is dropped."""
-        e = groups[0].shape[-1]
-        flat = torch.cat([group.view(-1, e) for group in groups]) if len(groups) > 1 else groups[0].view(-1, e)
-        return flat.index_select(0, self._maps(stack)[1]).view(stack * self._n_rows, -1)
-
-    def _cut(self, flat: Tensor, stack: int) -> list[Tensor]:
-        b, e = stack * self._heads, flat.shape[-1]
-        sizes = [b * places.numel() for places in self._places for _ in range(self._parts)]
-        return [part.view(b, -1, e) for part in flat.split(sizes)]
-
-    def _make_maps(self, stack: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Where each place of the groups comes from, where each row goes to, and which places fill up."""
-        sources, fills = [], []
-        for places in self._places:
-            rows = places.flatten()
-            filled = torch.where(places < 0, places.amax(1, keepdim=True), places).flatten()  # any row would do
-            for part in range(self._parts):
-                stacked = torch.arange(stack)[:, None, None] * self._n_rows + filled  # (stack, 1, n · t)
-                heads = torch.arange(self._heads)[:, None]
-                sources.append(((stacked * self._parts + part) * self._heads + heads).flatten())
-                fills.append((rows < 0).expand(stack, self._heads, -1).flatten())
-        source, fill = torch.cat(sources), torch.cat(fills)
-        target = torch.zeros(stack * self._n_rows * self._parts * self._heads, dtype=torch.long)
-        target[source[~fill]] = torch.arange(len(source))[~fill]
-        return source.to(self._device), target.to(self._device), fill.nonzero()[:, 0].to(self._device)
+    q, k, v = qkv
+    n, scale = group.n, _scale(q)
+    n_prefix = 0 if prefix_kv is None else prefix_kv[0].shape[1]
+    grad_scores = torch.bmm(_by_sequence(grad_out, n), _by_sequence(v, n).mT).view(len(q), q.shape[1], -1)
+    if prefix_kv is not None:
+        grad_scores = torch.cat([torch.bmm(grad_out, prefix_kv[1].mT), grad_scores], -1)  # (b, n · a, p + t)
+    grad_scores = aten._softmax_backward_data(grad_scores, weights, -1, weights.dtype)  # (b, n · a, p + t)
+    grad_qkv: list[Tensor] = []
+    grad_prefix_kv: list[Tensor] = []
+    if qkv_needs_grad:
+        own_grad_scores = _by_sequence(grad_scores, n)[..., n_prefix:]  # (b · n, a, t)
+        own_weights = _by_sequence(weights, n)[..., n_prefix:]  # (b · n, a, t)
+        grad_q = _scaled_bmm(own_grad_scores, _by_sequence(k, n), scale).view_as(q)  # (b, n · a, e)
+        grad_k = _scaled_bmm(own_grad_scores.mT, _by_sequence(q, n), scale).view_as(k)  # (b, n · t, e)
+        grad_v = torch.bmm(own_weights.mT, _by_sequence(grad_out, n)).view_as(v)  # (b, n · t, e)
+        if prefix_kv is not None:
+            grad_q.baddbmm_(grad_scores[..., :n_prefix], prefix_kv[0], alpha=scale)
+        grad_qkv = [grad_q, grad_k, grad_v]
+    if prefix_kv is not None:
+        grad_prefix_k = _scaled_bmm(grad_scores[..., :n_prefix].mT, q, scale)  # (b, p, e)
+        grad_prefix_v = torch.bmm(weights[..., :n_prefix].mT, grad_out)  # (b, p, e)
+        grad_prefix_kv = [grad_prefix_k, grad_prefix_v]
+    return grad_qkv, grad_prefix_kv
 
 
-def causal_mask(size: int, like: Tensor) -> Tensor:
-    """(size, size): 0 on and below the diagonal, −inf above."""
-    return torch.full((size, size), float("-inf"), dtype=like.dtype, device=like.device).triu(1)
+def causal_mask(length: int, n_prefix: int, like: Tensor) -> Tensor:
+    """(length, n_prefix + length): row i is 0 for the prefix and for the columns 0 … i after it, −inf elsewhere."""
+    mask = torch.full((length, n_prefix + length), float("-inf"), dtype=like.dtype, device=like.device)
+    return mask.triu(n_prefix + 1)
 
 
-def _apart(x: Tensor, n: int) -> Tensor:
+def _by_sequence(x: Tensor, n: int) -> Tensor:
     """(b, n · t, …) → (b · n, t, …)."""
     return x.view(len(x) * n, -1, x.shape[-1])
 
 
-def _product(x: Tensor, y: Tensor, scale: float) -> Tensor:
-    """scale · x y, in one pass."""
+def _scaled_bmm(x: Tensor, y: Tensor, scale: float) -> Tensor:
+    """scale · x y, without a separate multiplication."""
     return torch.baddbmm(x.new_empty(()), x, y, beta=0, alpha=scale)
 
 

@@ -1,223 +1,238 @@
-"""A frozen transformer block over a shared prefix, with its backward pass by hand.
-
-The weights are constants, so a backward pass needs only the products with them. Written out, each residual sum and each scaling goes
-into the matrix product beside it, rows are taken head by head once instead of per slice, and nothing is kept but what
-the backward pass reads.
-"""
+"""A frozen transformer block over a shared prefix, as one autograd function."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from open_clip.transformer import LayerScale, QuickGELU, ResidualAttentionBlock
+from open_clip.transformer import LayerScale, QuickGELU
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from slimprompt.text.kernels.attention import Group, Heads, Rows, attend, attend_backward
+from slimprompt.text.kernels.attention import QKV, SequenceGroup, attend, attend_backward
+from slimprompt.text.kernels.rows import RowGather
 
 aten = torch.ops.aten
 
 
-def is_plain(block: Any) -> bool:
-    """Whether `FrozenBlock` computes what this block of open_clip does."""
-    return (
-        type(block) is ResidualAttentionBlock
-        and block.attn.in_proj_weight is not None
-        and not hasattr(block, "ln_1_kv")
-        and isinstance(block.mlp.gelu, QuickGELU | nn.GELU)
-    )
-
-
 class FrozenBlock:
-    """The constants of one block: x ← x + attention(norm(x)), x ← x + mlp(norm(x))."""
+    """Constants of one block: x ← x + attention(norm_1(x)), then x ← x + mlp(norm_2(x)).
+
+    Parameters
+    ----------
+    block
+        A block of open_clip that fulfils `slimprompt.text.reference.is_plain`.
+    """
 
     def __init__(self, block: Any) -> None:
         attention, mlp = block.attn, block.mlp
         width = attention.embed_dim
+        self.n_heads: int = attention.num_heads
+        self.norm_1, self.norm_2 = block.ln_1, block.ln_2
         self.q, self.kv = (
-            (attention.in_proj_weight[rows], attention.in_proj_bias[rows])
+            _Linear(attention.in_proj_weight[rows], attention.in_proj_bias[rows])
             for rows in (slice(None, width), slice(width, None))
         )
-        self.out = _scaled(attention.out_proj, block.ls_1)
-        self.expand, self.contract = (mlp.c_fc.weight, mlp.c_fc.bias), _scaled(mlp.c_proj, block.ls_2)
-        self.norm_1, self.norm_2 = block.ln_1, block.ln_2
-        # QuickGELU(h) = h σ(s h) = silu(s h) / s, and s goes into the matrix products.
+        self.out = _with_layer_scale(attention.out_proj, block.ls_1)
+        self.expand = _Linear(mlp.c_fc.weight, mlp.c_fc.bias)
+        self.contract = _with_layer_scale(mlp.c_proj, block.ls_2)
+        # QuickGELU(h) = h σ(s h) = silu(s h) / s; the factors s and 1/s are part of the matrix products.
         self._s = 1.702 if isinstance(mlp.gelu, QuickGELU) else None
         self._approximate = getattr(mlp.gelu, "approximate", "none")
 
-    def heads(self, x: Tensor, groups: list[Tensor], heads: int) -> tuple[Heads, ...]:
-        """Queries, keys and values of constant rows x (1, rows, width), group by group."""
-        y, *_ = _norm(x, self.norm_1)
-        q, k, v = (
-            Rows(groups, x.shape[1], heads, 1, x.device).gather(part.contiguous(), 1)
-            for part in (_linear(y, self.q), *_linear(y, self.kv).chunk(2, -1))
-        )
-        return tuple(Heads(*part) for part in zip(q, k, v, strict=True))
+    def constant_qkv(self, x: Tensor, row_index: list[Tensor]) -> tuple[QKV, ...]:
+        """Queries, keys and values of constant rows x (n_rows, width), one `QKV` per group of `row_index`."""
+        y, *_ = _norm(x[None], self.norm_1)  # (1, n_rows, width)
+        gather = RowGather(row_index, len(x), self.n_heads, 1, x.device).gather
+        parts = (F.linear(y, *self.q), *F.linear(y, *self.kv).chunk(2, -1))  # (1, n_rows, width) each
+        return tuple(QKV(*qkv) for qkv in zip(*(gather(part.contiguous(), 1) for part in parts), strict=True))
 
     def hidden(self, y: Tensor) -> Tensor:
-        """y (n, width) → what the activation takes, times s."""
+        """y (rows, width) → s · expand(y), the input of the activation (rows, mlp_width)."""
         weight, bias = self.expand
         return torch.addmm(bias, y, weight.t(), beta=self._s or 1, alpha=self._s or 1)
 
     def add_mlp(self, x: Tensor, hidden: Tensor) -> Tensor:
-        """x + contract(activation(hidden))."""
+        """x + contract(activation(hidden)), (rows, width)."""
         weight, bias = self.contract
-        active = F.silu(hidden) if self._s else F.gelu(hidden, approximate=self._approximate)
+        active = F.silu(hidden) if self._s else F.gelu(hidden, approximate=self._approximate)  # (rows, mlp_width)
         return (x + bias).addmm_(active, weight.t(), alpha=1 / (self._s or 1))
 
     def mlp_backward(self, grad: Tensor, hidden: Tensor) -> Tensor:
-        """The gradient at `y` from that at the sum; s cancels."""
-        through = grad @ self.contract[0]
+        """Gradient of `y` (rows, width) from the gradient of `add_mlp`; s cancels."""
+        grad_hidden = grad @ self.contract.weight  # (rows, mlp_width)
         if self._s:
-            aten.silu_backward.grad_input(through, hidden, grad_input=through)
+            aten.silu_backward.grad_input(grad_hidden, hidden, grad_input=grad_hidden)
         else:
-            aten.gelu_backward.grad_input(through, hidden, approximate=self._approximate, grad_input=through)
-        return through @ self.expand[0]
+            aten.gelu_backward.grad_input(grad_hidden, hidden, approximate=self._approximate, grad_input=grad_hidden)
+        return grad_hidden @ self.expand.weight
 
 
-def _scaled(linear: nn.Linear, scale: Any) -> tuple[Tensor, Tensor]:
-    """Weight and bias of a linear map, with the layer scale behind it."""
+class _Linear(NamedTuple):
+    weight: Tensor
+    bias: Tensor
+
+
+def _with_layer_scale(linear: nn.Linear, scale: Any) -> _Linear:
+    """Weight and bias of a linear layer followed by a layer scale (or by nothing)."""
     if isinstance(scale, LayerScale):
         gamma = scale.gamma.to(linear.weight.dtype)
-        return linear.weight * gamma[:, None], linear.bias * gamma
-    return linear.weight, linear.bias
+        return _Linear(linear.weight * gamma[:, None], linear.bias * gamma)
+    return _Linear(linear.weight, linear.bias)
 
 
 @dataclass
-class Layout:
-    """Which rows of a block's input ask, are looked at, and belong together.
+class BlockLayout:
+    """Query rows, key rows, and the sequence each row belongs to.
 
-    Rows are the prefix's, if it goes along, then the sequences'.
+    The rows of a block's input are the prefix (if `has_prefix`), then the sequences one after the other.
     """
 
-    groups: tuple[Group, ...]
-    """The sequences."""
-    prefix: Group | None
-    """The prefix's own attention, if its rows ask."""
-    queries: Rows | None
-    """The asking rows among those computed: the prefix's, then each group's."""
-    keys: Rows | None
-    """The rows looked at, likewise, keys and values."""
-    out: Rows
-    """All asking rows."""
+    groups: tuple[SequenceGroup, ...]
+    """The sequences, in groups padded to one length."""
+    prefix_group: SequenceGroup | None
+    """The prefix as a sequence of its own; None if its rows are not query rows."""
+    queries: RowGather | None
+    """Query rows among the computed rows: prefix, then groups; None if no row is computed."""
+    keys: RowGather | None
+    """Key rows among the computed rows, in the same order, for keys and values."""
+    outputs: RowGather
+    """All query rows."""
     has_prefix: bool
-    """Whether the prefix's rows are there; else its keys and values are given."""
-    asking: Tensor | None = None
-    """Numbers of the rows that go further than keys and values; None: all."""
-    computed: int | None = None
-    """How many rows, from the first, need their queries, keys and values computed; None: all."""
-    constants: tuple[Heads, ...] = ()
-    """Queries, keys and values of the groups, if they are not computed; of one problem."""
+    """Whether the input contains the rows of the prefix; if not, its keys and values are passed in."""
+    query_rows: Tensor | None = None
+    """Numbers of the query rows; None: all rows. The block returns only these rows."""
+    n_computed: int | None = None
+    """Number of leading rows whose queries, keys and values are computed; None: all rows."""
+    constants: tuple[QKV, ...] = ()
+    """Queries, keys and values of the groups for one prompt, if they are constants."""
 
     def __post_init__(self) -> None:
-        self.stacked_constants = lru_cache(maxsize=2)(
-            lambda stack: [Heads(*(part.repeat(stack, 1, 1) for part in heads)) for heads in self.constants]
+        self.repeated_constants = lru_cache(maxsize=2)(
+            lambda n_prompts: [QKV(*(part.repeat(n_prompts, 1, 1) for part in qkv)) for qkv in self.constants]
         )
 
 
 def run_block(
-    x: Tensor, shared: tuple[Tensor, Tensor] | None, block: FrozenBlock, layout: Layout
+    x: Tensor, prefix_kv: tuple[Tensor, Tensor] | None, block: FrozenBlock, layout: BlockLayout
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """x (stack, rows, width) → the rows that ask, after the block, and the prefix's keys and values (stack · heads, prefix, e).
+    """Apply a block to the rows of a batch of prompts.
 
-    shared: those keys and values, where the prefix's rows are not among `x`.
+    Parameters
+    ----------
+    x
+        Input rows, (n_prompts, n_rows, width).
+    prefix_kv
+        Keys and values of the prefix, (b, p, e) each, if its rows are not part of `x`.
+    block
+        Constants of the block.
+    layout
+        Query rows, key rows and sequences.
+
+    Returns
+    -------
+    x : Tensor
+        The query rows after the block, (n_prompts, n_query_rows, width).
+    prefix_kv : tuple of Tensor
+        Keys and values of the prefix, (b, p, e) each, if its rows are part of `x`; otherwise None twice.
     """
-    k, v = shared or (None, None)
-    x, k, v = _Block.apply(x, k, v, block, layout)
+    x, k, v = _Block.apply(x, *(prefix_kv or (None, None)), block, layout)
     return x, (k, v)
 
 
 class _Block(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, given_k: Tensor | None, given_v: Tensor | None, block: FrozenBlock, layout: Layout
+        ctx: Any, x: Tensor, given_k: Tensor | None, given_v: Tensor | None, block: FrozenBlock, layout: BlockLayout
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        stack, _, width = x.shape
-        rows = x[:, : layout.computed]
-        qs: list[Tensor] = []
-        kvs: list[Tensor] = []
+        n_prompts, _, width = x.shape
+        computed = x[:, : layout.n_computed]  # (n_prompts, n_computed, width)
+        qs: list[Tensor] = []  # (b, n · a, e) each
+        kvs: list[Tensor] = []  # k, v, k, v, …: (b, n · t, e) each
         mean = rstd = None
         if layout.queries is not None and layout.keys is not None:
-            y, mean, rstd = _norm(rows, block.norm_1)
-            asked = y if layout.asking is None else y.index_select(1, layout.asking)
-            qs = layout.queries.gather(_linear(asked, block.q), stack)
-            kvs = layout.keys.gather(_linear(y, block.kv), stack)
-        shared: Any = (kvs.pop(0), kvs.pop(0)) if layout.has_prefix else (given_k, given_v)
-        prefix = [Heads(qs.pop(0), *shared)] if layout.prefix else []
-        own = layout.stacked_constants(stack) or [Heads(*part) for part in zip(qs, kvs[::2], kvs[1::2], strict=True)]
+            y, mean, rstd = _norm(computed, block.norm_1)  # (n_prompts, n_computed, width)
+            query_y = y if layout.query_rows is None else y.index_select(1, layout.query_rows)
+            qs = layout.queries.gather(F.linear(query_y, *block.q), n_prompts)
+            kvs = layout.keys.gather(F.linear(y, *block.kv), n_prompts)
+        prefix_kv: Any = (kvs.pop(0), kvs.pop(0)) if layout.has_prefix else (given_k, given_v)  # (b, p, e) each
+        prefix_qkv = [QKV(qs.pop(0), *prefix_kv)] if layout.prefix_group else []
+        group_qkv = layout.repeated_constants(n_prompts) or [
+            QKV(*qkv) for qkv in zip(qs, kvs[::2], kvs[1::2], strict=True)
+        ]
 
-        parts = [attend(prefix[0], None, layout.prefix)] if layout.prefix else []
-        parts += [attend(heads, shared, group) for heads, group in zip(own, layout.groups, strict=True)]
-        attended = layout.out.scatter([out for out, _ in parts], stack)  # (stack · asking, width)
+        attended = [attend(prefix_qkv[0], None, layout.prefix_group)] if layout.prefix_group else []
+        attended += [attend(qkv, prefix_kv, group) for qkv, group in zip(group_qkv, layout.groups, strict=True)]
+        heads_out = layout.outputs.scatter([out for out, _ in attended], n_prompts)  # (rows, width)
 
-        residual = (x if layout.asking is None else x.index_select(1, layout.asking)).reshape(-1, width)
-        weight, bias = block.out
-        middle = (residual + bias).addmm_(attended, weight.t())
-        y, *stats = _norm(middle, block.norm_2)
-        hidden = block.hidden(y)
-        out = block.add_mlp(middle, hidden)
+        residual = x if layout.query_rows is None else x.index_select(1, layout.query_rows)
+        middle = (residual.reshape(-1, width) + block.out.bias).addmm_(heads_out, block.out.weight.t())  # (rows, width)
+        y, mean_2, rstd_2 = _norm(middle, block.norm_2)  # (rows, width)
+        hidden = block.hidden(y)  # (rows, mlp_width)
+        out = block.add_mlp(middle, hidden)  # (rows, width), rows = n_prompts · n_query_rows
 
-        ctx.block, ctx.layout, ctx.shape = block, layout, x.shape
-        ctx.n_parts = len(parts)
-        heads = [part for heads in (prefix + ([] if layout.constants else own)) for part in heads]
-        ctx.save_for_backward(rows, mean, rstd, middle, *stats, hidden, *shared, *(w for _, w in parts), *heads)
+        ctx.block, ctx.layout, ctx.shape, ctx.n_attended = block, layout, x.shape, len(attended)
+        computed_qkv = [part for qkv in (prefix_qkv + ([] if layout.constants else group_qkv)) for part in qkv]
+        weights = [weights for _, weights in attended]
+        ctx.save_for_backward(computed, mean, rstd, middle, mean_2, rstd_2, hidden, *prefix_kv, *weights, *computed_qkv)
         ctx.set_materialize_grads(False)
-        return out.view(stack, -1, width), *(shared if layout.has_prefix else (None, None))
+        return out.view(n_prompts, -1, width), *(prefix_kv if layout.has_prefix else (None, None))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, grad_k: Tensor | None, grad_v: Tensor | None) -> tuple[Tensor | None, ...]:
-        block, layout, (stack, n_rows, width) = ctx.block, ctx.layout, ctx.shape
-        rows, mean, rstd, middle, mean_2, rstd_2, hidden, shared_k, shared_v, *rest = ctx.saved_tensors
-        weights, flat = rest[: ctx.n_parts], rest[ctx.n_parts :]
-        saved = [Heads(*flat[at : at + 3]) for at in range(0, len(flat), 3)]
+        block, layout, (n_prompts, n_rows, width) = ctx.block, ctx.layout, ctx.shape
+        computed, mean, rstd, middle, mean_2, rstd_2, hidden, prefix_k, prefix_v, *rest = ctx.saved_tensors
+        weights, parts = rest[: ctx.n_attended], rest[ctx.n_attended :]
+        computed_qkv = [QKV(*parts[i : i + 3]) for i in range(0, len(parts), 3)]
 
-        grad = grad.reshape(-1, width)
-        to_middle = _norm_backward(block.mlp_backward(grad, hidden), middle, mean_2, rstd_2, block.norm_2).add_(grad)
-        to_outs = layout.out.gather_gradient(to_middle @ block.out[0], stack)
+        grad = grad.reshape(-1, width)  # (rows, width)
+        grad_y = block.mlp_backward(grad, hidden)  # (rows, width)
+        grad_middle = _norm_backward(grad_y, middle, mean_2, rstd_2, block.norm_2).add_(grad)  # (rows, width)
+        grad_outs = layout.outputs.gather_gradient(grad_middle @ block.out.weight, n_prompts)  # (b, n · a, e) each
 
-        shared, to_shared = (shared_k, shared_v), [grad_k, grad_v]
-        to_qs: list[Tensor] = []
-        to_kvs: list[Tensor | None] = []
-        if layout.prefix:
-            (to_q, *parts), _ = attend_backward(to_outs.pop(0), saved.pop(0), weights.pop(0), None, layout.prefix)
-            to_qs.append(to_q)
-            to_shared = _sums(to_shared, parts)
-        own = layout.stacked_constants(stack) or saved
-        for to_out, heads, weight, group in zip(to_outs, own, weights, layout.groups, strict=True):
-            to_own, parts = attend_backward(to_out, heads, weight, shared, group, own=not layout.constants)
-            to_shared = _sums(to_shared, parts)
-            to_qs += to_own[:1]
-            to_kvs += to_own[1:]
+        prefix_kv, grad_prefix_kv = (prefix_k, prefix_v), [grad_k, grad_v]
+        grad_qs: list[Tensor] = []
+        grad_kvs: list[Tensor | None] = []
+        if layout.prefix_group:
+            (grad_q, *grad_kv), _ = attend_backward(
+                grad_outs.pop(0), computed_qkv.pop(0), weights.pop(0), None, layout.prefix_group
+            )
+            grad_qs.append(grad_q)
+            grad_prefix_kv = _add(grad_prefix_kv, grad_kv)
+        group_qkv = layout.repeated_constants(n_prompts) or computed_qkv
+        for grad_out, qkv, weight, group in zip(grad_outs, group_qkv, weights, layout.groups, strict=True):
+            grad_qkv, grad_kv = attend_backward(
+                grad_out, qkv, weight, prefix_kv, group, qkv_needs_grad=not layout.constants
+            )
+            grad_prefix_kv = _add(grad_prefix_kv, grad_kv)
+            grad_qs += grad_qkv[:1]
+            grad_kvs += grad_qkv[1:]
         if layout.has_prefix:
-            to_kvs, to_shared = to_shared + to_kvs, [None, None]
+            grad_kvs, grad_prefix_kv = grad_prefix_kv + grad_kvs, [None, None]
         if not ctx.needs_input_grad[0]:
-            return None, *to_shared, None, None
+            return None, *grad_prefix_kv, None, None
 
-        to_y = layout.keys.scatter(to_kvs, stack) @ block.kv[0]
-        to_q = layout.queries.scatter(to_qs, stack)
-        if layout.asking is None:
-            to_y.addmm_(to_q, block.q[0])
-            to_rows = _norm_backward(to_y.view(rows.shape), rows, mean, rstd, block.norm_1)
-            to_x = to_middle.view(stack, n_rows, width)
-            to_x[:, : layout.computed] += to_rows
+        grad_y = layout.keys.scatter(grad_kvs, n_prompts) @ block.kv.weight  # (n_prompts · n_computed, width)
+        grad_q = layout.queries.scatter(grad_qs, n_prompts)  # (computed query rows, width)
+        if layout.query_rows is None:
+            grad_y.addmm_(grad_q, block.q.weight)
+            grad_computed = _norm_backward(grad_y.view(computed.shape), computed, mean, rstd, block.norm_1)
+            grad_x = grad_middle.view(n_prompts, n_rows, width)
+            grad_x[:, : layout.n_computed] += grad_computed
         else:
-            to_y = to_y.view(rows.shape).index_add_(1, layout.asking, (to_q @ block.q[0]).view(stack, -1, width))
-            to_x = _norm_backward(to_y, rows, mean, rstd, block.norm_1)
-            to_x.index_add_(1, layout.asking, to_middle.view(stack, -1, width))
-        return to_x, *to_shared, None, None
-
-
-def _linear(x: Tensor, weight_and_bias: tuple[Tensor, Tensor]) -> Tensor:
-    return F.linear(x, *weight_and_bias)
+            grad_query_y = (grad_q @ block.q.weight).view(n_prompts, -1, width)  # (n_prompts, n_query_rows, width)
+            grad_y = grad_y.view(computed.shape).index_add_(1, layout.query_rows, grad_query_y)
+            grad_x = _norm_backward(grad_y, computed, mean, rstd, block.norm_1)  # (n_prompts, n_rows, width)
+            grad_x.index_add_(1, layout.query_rows, grad_middle.view(n_prompts, -1, width))
+        return grad_x, *grad_prefix_kv, None, None
 
 
 def _norm(x: Tensor, norm: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Layer norm in the precision of its weights, as open_clip does it, with its statistics."""
+    """Layer norm in the precision of its weights, as in open_clip, with mean and reciprocal standard deviation."""
     y, mean, rstd = torch.native_layer_norm(
         x.to(norm.weight.dtype), norm.normalized_shape, norm.weight, norm.bias, norm.eps
     )
@@ -226,11 +241,12 @@ def _norm(x: Tensor, norm: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 def _norm_backward(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, norm: Any) -> Tensor:
     grad, x_like = grad.to(norm.weight.dtype), x.to(norm.weight.dtype)
-    to_x, _, _ = aten.native_layer_norm_backward(
+    grad_x, _, _ = aten.native_layer_norm_backward(
         grad, x_like, norm.normalized_shape, mean, rstd, norm.weight, norm.bias, [True, False, False]
     )
-    return to_x.to(x.dtype)
+    return grad_x.to(x.dtype)
 
 
-def _sums(totals: list[Tensor | None], parts: list[Tensor]) -> list[Tensor | None]:
-    return [part if total is None else total + part for total, part in zip(totals, parts, strict=True)]
+def _add(totals: list[Tensor | None], terms: list[Tensor]) -> list[Tensor | None]:
+    """Elementwise sums, where None is zero."""
+    return [term if total is None else total + term for total, term in zip(totals, terms, strict=True)]

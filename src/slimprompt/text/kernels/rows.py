@@ -1,0 +1,93 @@
+"""Gathering rows of a matrix into padded groups of sequences, and scattering them back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+PADDING = -1
+"""Marks padding in a row index."""
+
+
+class RowGather:
+    """Map between a matrix (n_prompts · n_rows, n_parts · n_heads · e) and groups of sequences, split into heads.
+
+    Both directions are a single `index_select`.
+
+    Parameters
+    ----------
+    row_index
+        Row numbers of each group, (n, t), with `PADDING` after the end of shorter sequences. All groups together contain
+        every row exactly once.
+    n_rows
+        Rows of one prompt.
+    n_heads
+        Number of attention heads.
+    n_parts
+        1 for queries or attention outputs, 2 for keys and values in one matrix.
+    device
+        Device of the matrices.
+    """
+
+    def __init__(
+        self, row_index: Sequence[Tensor], n_rows: int, n_heads: int, n_parts: int, device: torch.device
+    ) -> None:
+        self._row_index, self._n_rows, self._device = row_index, n_rows, device
+        self._n_heads, self._n_parts = n_heads, n_parts
+        self._index_maps = lru_cache(maxsize=8)(self._make_index_maps)
+
+    def gather(self, matrix: Tensor, n_prompts: int) -> list[Tensor]:
+        """One tensor (b, n · t, e) per group and part, parts of a group in succession; padding contains arbitrary rows."""
+        maps = self._index_maps(n_prompts)
+        return self._split(self._head_rows(matrix, n_prompts).index_select(0, maps.source), n_prompts)
+
+    def gather_gradient(self, matrix: Tensor, n_prompts: int) -> list[Tensor]:
+        """Like `gather`, with zeros for padding."""
+        maps = self._index_maps(n_prompts)
+        flat = self._head_rows(matrix, n_prompts).index_select(0, maps.source)  # (positions, e)
+        if len(maps.padding):
+            flat.index_fill_(0, maps.padding, 0)
+        return self._split(flat, n_prompts)
+
+    def scatter(self, groups: Sequence[Tensor], n_prompts: int) -> Tensor:
+        """Inverse of `gather`: the matrix (n_prompts · n_rows, n_parts · n_heads · e), without the padding."""
+        e = groups[0].shape[-1]
+        flat = torch.cat([group.view(-1, e) for group in groups]) if len(groups) > 1 else groups[0].view(-1, e)
+        return flat.index_select(0, self._index_maps(n_prompts).target).view(n_prompts * self._n_rows, -1)
+
+    def _head_rows(self, matrix: Tensor, n_prompts: int) -> Tensor:
+        """Matrix → (n_prompts · n_rows · n_parts · n_heads, e)."""
+        return matrix.view(n_prompts * self._n_rows * self._n_parts * self._n_heads, -1)
+
+    def _split(self, flat: Tensor, n_prompts: int) -> list[Tensor]:
+        """(positions, e) → one tensor (b, n · t, e) per group and part."""
+        b, e = n_prompts * self._n_heads, flat.shape[-1]
+        sizes = [b * index.numel() for index in self._row_index for _ in range(self._n_parts)]
+        return [part.view(b, -1, e) for part in flat.split(sizes)]
+
+    def _make_index_maps(self, n_prompts: int) -> _IndexMaps:
+        sources, paddings = [], []
+        for index in self._row_index:  # (n, t)
+            padding = (index == PADDING).flatten()  # (n · t,)
+            rows = torch.where(index == PADDING, index.amax(1, keepdim=True), index).flatten()  # any row would do
+            for part in range(self._n_parts):
+                prompt_rows = torch.arange(n_prompts)[:, None, None] * self._n_rows + rows  # (n_prompts, 1, n · t)
+                heads = torch.arange(self._n_heads)[:, None]  # (n_heads, 1)
+                sources.append(((prompt_rows * self._n_parts + part) * self._n_heads + heads).flatten())
+                paddings.append(padding.expand(n_prompts, self._n_heads, -1).flatten())
+        source, is_padding = torch.cat(sources), torch.cat(paddings)
+        target = torch.zeros(n_prompts * self._n_rows * self._n_parts * self._n_heads, dtype=torch.long)
+        target[source[~is_padding]] = torch.arange(len(source))[~is_padding]
+        return _IndexMaps(*(part.to(self._device) for part in (source, target, is_padding.nonzero()[:, 0])))
+
+
+class _IndexMaps(NamedTuple):
+    """Index maps between head rows (one row, part and head of the matrix) and positions in the concatenated groups."""
+
+    source: Tensor  # head row of each position
+    target: Tensor  # position of each head row
+    padding: Tensor  # positions that are padding
