@@ -15,7 +15,8 @@ import numpy as np
 from slimprompt.analysis.geometry import random_overlaps
 from slimprompt.analysis.observations import BEST_DENSE, KEY, Arm, dense, fixed_basis, joint, transfer
 from slimprompt.paper.claims import check_claims
-from slimprompt.paper.claims.evidence import ROUNDING, Claim, Evidence, Finding, Measured, Outcome, ParameterCount
+from slimprompt.paper.claims.claim import ROUNDING, Claim, Finding, Measured, Outcome
+from slimprompt.paper.claims.evidence import Evidence, ParameterCount
 from slimprompt.paper.published import (
     MEASURED,
     N_CTX,
