@@ -144,7 +144,7 @@ def dense_seen_edge_at_more_shots(e: Evidence) -> list[Outcome]:
 
 
 def harmonic_ahead_despite_dense_seen(e: Evidence) -> list[Outcome]:
-    """Of the cells above the smallest shot count in which dense is better on seen classes, those with low rank better on H."""
+    """Of the higher-shot cells in which dense is better on seen classes, the number with low rank better on H."""
 
     def measure(backbone: str) -> Measured | None:
         fewest = min(e.shots(backbone, "seen"))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import pandas as pd
 
 from slimprompt.analysis.observations import Arm, Estimate, Results, dense, joint
 
 
-class ParameterCount(NamedTuple):
+@dataclass(frozen=True)
+class ParameterCount:
     """Number of trained parameters of one kind of run."""
 
     variant: str

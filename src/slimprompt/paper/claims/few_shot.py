@@ -107,7 +107,7 @@ def matched_dense_indistinguishable(e: Evidence) -> list[Outcome]:
 
 
 def within_seed_variance(e: Evidence) -> list[Outcome]:
-    """Differences of averages above the smallest shot count against √(sd² + sd²), the standard deviations over seeds."""
+    """Differences of averages at higher shot counts, compared with √(sd² + sd²) over seeds."""
 
     def measure(backbone: str) -> Measured | None:
         low, full = e.low_rank(backbone), e.full_dense()
@@ -122,9 +122,8 @@ def within_seed_variance(e: Evidence) -> list[Outcome]:
         lines, outside, spreads = [], 0, []
         for arm, k, one, other in compared:
             spread = None if one.sd is None or other.sd is None else math.hypot(one.sd, other.sd)
-            lines.append(
-                f"{k}-shot, − {arm_label(arm)}: {one.mean - other.mean:+.2f}, √(sd² + sd²) {'—' if spread is None else f'{spread:.2f}'}"
-            )
+            shown = "—" if spread is None else f"{spread:.2f}"
+            lines.append(f"{k}-shot, − {arm_label(arm)}: {one.mean - other.mean:+.2f}, √(sd² + sd²) {shown}")
             spreads.append(spread)
             outside += spread is not None and abs(one.mean - other.mean) > spread
         widest = max(abs(one.mean - other.mean) for _, _, one, other in compared)

@@ -112,7 +112,7 @@ def fixed_basis_best_count(e: Evidence) -> list[Outcome]:
     best = [setting for setting in settings if set(setting.winners()) != {"trainable"}]
     expected = sum(len(setting.fixed) / (len(setting.fixed) + 1) for setting in settings)
     holds = len(best) == 18 if e.published else len(best) / len(settings) >= 18 / 24
-    note = f"{expected:.1f} of {len(settings)} are expected if all variants are equally good, since most of them have a fixed B"
+    note = f"{expected:.1f} of {len(settings)} are expected if all variants are equally good, since most have a fixed B"
     value = f"{len(best)} of {len(settings)}"
     return [Measured(value, holds, len(settings), _winner_lines(settings), note).outcome(paper)]
 

@@ -44,7 +44,7 @@ def _range(values: Sequence[float], digits: int) -> str:
 def _overlap_claim(
     e: Evidence, factors: Sequence[str], paper: str, bound: bool | None, note: str = ""
 ) -> list[Outcome]:
-    """Range of overlaps and angles of some factors on all axes but the seed; on the published table, compare the text."""
+    """Range of overlaps and angles of some factors on all axes but the seed."""
     overlaps, angles = _over_tasks(e, factors, "overlap"), _over_tasks(e, factors, "angle")
     if not overlaps:
         return missing(paper, _NEEDS)
@@ -116,7 +116,9 @@ def b_hardly_moves(e: Evidence) -> list[Outcome]:
         for factor, row in found.items()
     )
     b, count = found["B"], int((rows["factor"] == "B").sum())
-    value = f"overlap {b['overlap']:.2f} with its initial value (angle {b['angle']:.1f}°, norm change {b['relative_norm']:.2f})"
+    value = (
+        f"overlap {b['overlap']:.2f} with the initial B (angle {b['angle']:.1f}°, norm change {b['relative_norm']:.2f})"
+    )
     return [Measured(value, b["overlap"] >= 0.9, count, lines, "medians over joint runs").outcome(paper)]
 
 

@@ -28,7 +28,7 @@ _NEEDS = "transfer runs in all four modes"
 
 @dataclass(frozen=True)
 class _Transfer:
-    """Accuracies of the four modes for one target and source, and of the best dense and the joint prompt on the target."""
+    """Accuracies of the four modes for one target and source, and of dense and joint prompts on the target."""
 
     backbone: str
     target: str
