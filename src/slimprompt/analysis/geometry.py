@@ -342,17 +342,17 @@ def random_overlaps(
 def _chance_table(pairs: pd.DataFrame, draws: int, seed: int) -> pd.DataFrame:
     """Median and central 90 % of the chance level per axis and factor, weighted by the shapes of the pairs."""
     generator = np.random.default_rng(seed)
-    drawn: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
+    sampled: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
     rows = []
     for (axis, factor), group in pairs.groupby(["axis", "factor"], sort=True):
         shapes = zip(group["dimension"], group["rank"], group["other_rank"], strict=True)
         sizes = Counter((int(dimension), *sorted((int(rank), int(other)))) for dimension, rank, other in shapes)
         overlaps, angles, weights = [], [], []
         for shape, count in sorted(sizes.items()):
-            if shape not in drawn:
-                drawn[shape] = random_overlaps(*shape, draws=draws, generator=generator)
-            overlaps.append(drawn[shape][0])
-            angles.append(drawn[shape][1])
+            if shape not in sampled:
+                sampled[shape] = random_overlaps(*shape, draws=draws, generator=generator)
+            overlaps.append(sampled[shape][0])
+            angles.append(sampled[shape][1])
             weights.append(np.full(draws, count / draws))
         weight = np.concatenate(weights)
         low, middle, high = _weighted_quantiles(np.concatenate(overlaps), weight, (0.05, 0.5, 0.95))

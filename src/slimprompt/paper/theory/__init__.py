@@ -14,8 +14,8 @@ update_space
     Dimensions of the update spaces.
 objective, prompt_objective
     The interface of an objective F(P), and the loss of a text encoder.
-local_model
-    The local quadratic model of the loss.
+local_model, local_statements
+    The local quadratic model of the loss, and the statements on it.
 convergence, stochastic
     Full-gradient and stochastic descent on A with B fixed.
 check

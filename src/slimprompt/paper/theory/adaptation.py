@@ -185,7 +185,7 @@ def _concentration(adaptation: Adaptation, of: str, rank: int, seed: int) -> Sta
     return expected(
         ADAPTATION,
         f"Displacement without preferred directions ({adaptation.backbone})",
-        "The r largest directions of P* − P0 hold the same share as in a normal matrix: adaptation has no preferred ones.",
+        "The r largest directions of P* − P0 hold the same share as in a normal matrix: there are no preferred ones.",
         float(np.mean(reference)),
         _seed_means(by_seed),
         confidence=_CONFIDENCE,

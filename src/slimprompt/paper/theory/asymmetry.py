@@ -288,7 +288,7 @@ def _bonferroni_limit(trials: int, tests: int) -> float:
 
 
 def corollary_wording(token: ResidualCurve, embedding: ResidualCurve, rank: int) -> list[Statement]:
-    """Both readings of the corollary: it says that a random basis "removes" r/m (r/d); the theorem says it keeps them."""
+    """Both readings of the corollary, which says that a random basis "removes" the share that the theorem says it keeps."""
     rows = []
     for curve in (token, embedding):
         letter, size = SYMBOLS[curve.side]

@@ -29,7 +29,8 @@ from slimprompt.paper.theory.bases import (
     start_context,
 )
 from slimprompt.paper.theory.convergence import CONVERGENCE, Descent, check_descent, descent_statements
-from slimprompt.paper.theory.local_model import LOCAL_MODEL, LocalCheck, check_local_model, local_model_statements
+from slimprompt.paper.theory.local_model import LocalCheck, check_local_model
+from slimprompt.paper.theory.local_statements import LOCAL_MODEL, local_model_statements
 from slimprompt.paper.theory.objective import Objective
 from slimprompt.paper.theory.statement import Statement, not_testable
 from slimprompt.paper.theory.stochastic import Rate, check_rate, rate_statements

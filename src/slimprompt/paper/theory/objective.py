@@ -33,7 +33,7 @@ class Objective(Protocol):
     lower_bound: float
 
     def gradients(self, prompt: np.ndarray, groups: Sequence[np.ndarray | None]) -> tuple[float, list[np.ndarray]]:
-        """F(P) over all examples, and the gradient (m, d) of the mean over each group of example indices; None is all."""
+        """F(P) over all examples, and the gradient (m, d) of the mean over each group of examples; None is all."""
         ...
 
     def curvature(self, prompt: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
