@@ -44,14 +44,14 @@ def test_overlap_and_angle_agree_with_scipy(generator, dimension, rank, other):
     assert angle[0] == pytest.approx(np.degrees(angles).mean())
 
 
-def test_the_same_and_orthogonal_subspaces():
+def test_equal_and_orthogonal_subspaces():
     basis = np.eye(6)
     assert overlap_and_angle(basis[:, :2], basis[:, :2] @ np.array([[0, 1], [1, 0]])) == pytest.approx((1.0, 0.0))
     assert overlap_and_angle(basis[:, :2], basis[:, 2:4]) == pytest.approx((0.0, 90.0))
     assert overlap_and_angle(basis[:, :2], basis[:, 1:3]) == pytest.approx((0.5, 45.0))
 
 
-def test_overlap_does_not_depend_on_scale_or_mixing_of_the_columns(generator):
+def test_overlap_depends_on_the_span_only(generator):
     one, other = generator.standard_normal((2, 12, 3))
     mixed = other @ (generator.standard_normal((3, 3)) + 3 * np.eye(3)) * 1e-4
     spaces = subspaces([one, other, mixed], [3, 3, 3])
@@ -60,7 +60,7 @@ def test_overlap_does_not_depend_on_scale_or_mixing_of_the_columns(generator):
     assert overlap[2] == pytest.approx(1.0)
 
 
-def test_a_batch_gives_what_single_pairs_give(generator):
+def test_batch_agrees_with_single_pairs(generator):
     matrices = [generator.standard_normal((10, r)) for r in (1, 2, 3, 2, 1, 3)]
     spaces = subspaces(matrices, [1, 2, 3, 2, 1, 3])
     pairs = [(i, j) for i in range(6) for j in range(6)]
@@ -70,8 +70,8 @@ def test_a_batch_gives_what_single_pairs_give(generator):
         assert value == pytest.approx(compare_pairs(alone, alone, [(0, 1)])[0][0])
 
 
-def test_the_rank_is_given_and_not_read_off_a_rounded_product(generator):
-    """Stored in half precision a rank-4 product looks like rank 16, which is what went wrong in the paper's records."""
+def test_given_rank_ignores_rounding_noise(generator):
+    """A rank-4 product stored in half precision appears to have rank 16, as in the paper's records."""
     products = [generator.standard_normal((16, 4)) @ generator.standard_normal((4, 64)) for _ in range(2)]
     rounded = [product.astype(np.float16).astype(float) for product in products]
     assert np.linalg.matrix_rank(rounded[0]) == 16
@@ -94,14 +94,14 @@ def test_pairs_differ_in_exactly_one_axis(records):
     assert {axis for *_, axis in found} == set(AXES)
 
 
-def test_rows_of_the_product_span_the_rows_of_a_and_its_columns_those_of_b(geometry):
+def test_row_space_of_the_product_is_that_of_a_and_column_space_that_of_b(geometry):
     table = geometry.pairs.pivot(index=["run", "other_run"], columns="factor", values="overlap")
     np.testing.assert_allclose(table["BA"], table["A"], atol=1e-9)
     np.testing.assert_allclose(table["BA columns"], table["B"], atol=1e-9)
 
 
-def test_what_hardly_moved_and_starts_alike_stays_alike(geometry):
-    """The synthetic runs keep B near a start that depends on the seed alone, and move A far."""
+def test_factors_that_hardly_move_keep_their_overlap(geometry):
+    """In the synthetic runs B stays near an initial value that depends on the seed only, and A moves far."""
     table = geometry.medians().set_index(["axis", "factor"])
     for axis in ("dataset", "shots", "rank"):
         assert table.loc[(axis, "B"), "overlap"] > 0.95 > 0.6 > table.loc[(axis, "A"), "overlap"]
@@ -111,7 +111,7 @@ def test_what_hardly_moved_and_starts_alike_stays_alike(geometry):
     assert list(dict.fromkeys(geometry.medians()["axis"])) == list(AXES)
 
 
-def test_medians_count_their_pairs(geometry, records):
+def test_medians_count_pairs(geometry, records):
     table = geometry.medians().set_index(["axis", "factor"])
     n_joint = sum(record.spec.variant == "joint" for record in records)
     assert table.loc[("seed", "B"), "n"] == n_joint
@@ -120,7 +120,7 @@ def test_medians_count_their_pairs(geometry, records):
     assert split[split["axis"] == "seed"]["n"].sum() == table.loc["seed", "n"].sum()
 
 
-def test_displacement_of_each_factor_from_its_start(geometry, records):
+def test_displacement_from_the_initial_factors(geometry, records):
     table = geometry.displacement.set_index(["run", "factor"])
     for record in records:
         if record.spec.variant == "dense":
@@ -156,12 +156,12 @@ def test_chance_is_seeded_and_bounded(records):
     assert (one["overlap_low"] <= one["overlap"]).all() and (one["overlap"] <= one["overlap_high"]).all()
 
 
-def test_a_subspace_must_fit(generator):
+def test_rank_must_not_exceed_the_dimension(generator):
     with pytest.raises(InputError, match="rank 9 does not fit in 8"):
         random_overlaps(8, 9, 2, draws=10, generator=generator)
 
 
-def test_lost_rank_is_said(tmp_path):
+def test_lost_rank_is_reported(tmp_path):
     for seed in (1, 2):
         factors = {name: value.copy() for name, value in zip(("B0", "A0", "B", "A"), _full(seed), strict=True)}
         if seed == 1:
@@ -178,7 +178,7 @@ def _full(seed):
 
 
 @pytest.mark.parametrize("variants", [[], [{"variant": "dense"}], [{"variant": "joint", "rank": 2}]])
-def test_few_runs_give_empty_tables_and_no_error(tmp_path, variants):
+def test_too_few_runs_give_empty_tables(tmp_path, variants):
     for fields in variants:
         write_run(tmp_path, BASE | fields)
     found = measure(load_records(tmp_path), draws=10)

@@ -25,7 +25,7 @@ def test_summary_is_the_sample_standard_deviation():
     assert summary.n == 3
 
 
-def test_summary_of_one_value_has_no_spread_and_of_none_is_missing():
+def test_summary_of_one_value_and_of_none():
     one = summarise([5.0])
     assert one is not None and one.sd is None and one.n == 1
     assert summarise([]) is None
@@ -34,7 +34,7 @@ def test_summary_of_one_value_has_no_spread_and_of_none_is_missing():
 DATASETS = [{1: 10.0, 2: 20.0}, {1: 30.0, 2: 50.0}]
 
 
-def test_macro_averages_within_the_seed_first():
+def test_macro_average_averages_within_seeds_first():
     macro, pooled = macro_average(DATASETS), pooled_average(DATASETS)
     assert macro is not None and pooled is not None
     assert macro_by_seed(DATASETS) == {1: 20.0, 2: 35.0}
@@ -45,14 +45,14 @@ def test_macro_averages_within_the_seed_first():
     assert "within each seed" in macro.label and "pooled" in pooled.label
 
 
-def test_a_seed_without_all_datasets_does_not_enter_the_macro_average():
+def test_macro_average_omits_incomplete_seeds():
     macro = macro_average([{1: 10.0, 2: 20.0}, {1: 30.0}])
     assert macro is not None
     assert (macro.mean, macro.sd, macro.n) == (20.0, None, 1)
     assert macro_average([{1: 1.0}, {2: 1.0}]) is None
 
 
-def test_harmonic_mean_of_averages_is_not_below_the_average_of_harmonic_means():
+def test_harmonic_of_averages_is_not_below_the_average_of_h():
     seen, unseen = [{1: 80.0, 2: 40.0}], [{1: 40.0, 2: 80.0}]
     of_averages = harmonic_of_averages(seen, unseen)
     assert of_averages is not None
@@ -93,21 +93,21 @@ def test_comparison_agrees_with_scipy(pair):
     assert result.wins + result.ties + result.losses == 8
 
 
-def test_equivalence_is_shown_for_a_small_and_not_for_a_large_difference():
-    wobble = np.array([-0.1, 0.05, 0.1, -0.05, 0.02, -0.03])
-    assert compare(wobble, margin=0.5).p_equivalence < 0.001
-    assert compare(wobble + 2.0, margin=0.5).p_equivalence > 0.999
-    assert compare(wobble + 2.0, margin=0.5).p_t < 0.001
+def test_equivalence_of_small_and_large_differences():
+    noise = np.array([-0.1, 0.05, 0.1, -0.05, 0.02, -0.03])
+    assert compare(noise, margin=0.5).p_equivalence < 0.001
+    assert compare(noise + 2.0, margin=0.5).p_equivalence > 0.999
+    assert compare(noise + 2.0, margin=0.5).p_t < 0.001
 
 
-def test_too_few_pairs_are_not_tested_but_described():
+def test_too_few_pairs_are_not_tested():
     none, one = compare([]), compare([0.4])
     assert (none.n, none.mean, none.p_t, none.note) == (0, None, None, "no matched cells")
     assert (one.n, one.mean, one.p_t, one.p_equivalence) == (1, 0.4, None, None)
     assert "nothing can be tested" in one.note
 
 
-def test_no_variance_gives_the_limits():
+def test_no_variance():
     equal, shifted = compare([0.0, 0.0, 0.0]), compare([2.0, 2.0, 2.0])
     assert (equal.p_t, equal.p_wilcoxon, equal.p_equivalence, equal.ties) == (1.0, 1.0, 0.0, 3)
     assert (shifted.p_t, shifted.p_equivalence, shifted.low, shifted.high) == (0.0, 1.0, 2.0, 2.0)
@@ -116,13 +116,13 @@ def test_no_variance_gives_the_limits():
 
 
 @pytest.mark.parametrize("bad", [{"differences": [float("nan"), 1.0]}, {"differences": [1.0, 2.0], "margin": 0.0}])
-def test_nonsense_is_refused(bad):
+def test_invalid_arguments_are_refused(bad):
     with pytest.raises(ValueError):
         compare(**bad)
 
 
 @pytest.mark.parametrize("differences", [[1, 1, -1, 2, 3], [0, 0, 1.5, -1.5, 2, 2], [0.1 + 0.2, 0.3, -0.3, 0.6]])
-def test_signed_rank_with_ties_counts_every_sign_pattern(differences):
+def test_signed_rank_agrees_with_enumeration_of_sign_patterns(differences):
     d = np.round(np.array(differences, dtype=float), 9)
     d = d[d != 0]
     ranks = stats.rankdata(np.abs(d))

@@ -1,9 +1,11 @@
+"""`slimprompt tables`, `claims`, `compare` and `geometry` as a user types them."""
+
 import json
 
 import pytest
 from typer.testing import CliRunner
 
-from slimprompt.cli.analysis import app
+from slimprompt.cli import app
 from slimprompt.errors import InputError
 from tests.synthetic_runs import write_run, write_study
 
@@ -26,7 +28,7 @@ def invoke(*arguments):
 def test_geometry_prints_medians_chance_and_displacement(runs):
     output = invoke("geometry", runs, "--draws", 50).output
     assert "chance: 50 random pairs" in output
-    assert "Displacement from the start" in output
+    assert "Displacement from the initial factors" in output
     assert next(line.split()[:2] for line in output.splitlines() if line.startswith("seed")) == ["seed", "A"]
 
 
@@ -38,7 +40,7 @@ def test_geometry_as_json_and_as_files(runs, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"pairs.csv", "displacement.csv", "chance.csv"}
 
 
-def test_geometry_of_a_single_run_says_that_there_is_nothing_to_compare(tmp_path):
+def test_geometry_of_a_single_run_has_no_pairs(tmp_path):
     write_run(tmp_path, BASE | {"variant": "joint", "rank": 2})
     assert "no two joint runs" in invoke("geometry", tmp_path, "--draws", 10).output
 
@@ -51,7 +53,7 @@ def test_claims_on_runs(runs):
     assert "rank_saturation" not in verbose
 
 
-def test_claims_of_the_paper_against_its_own_tables():
+def test_claims_on_the_published_tables():
     content = json.loads(invoke("claims", "--published", "--json").stdout)
     found = {(one["name"], one["scope"]): one for one in content}
     assert found["harmonic_wins", "RN50"]["value"] == found["harmonic_wins", "RN50"]["paper"] == "17 of 21"
@@ -82,12 +84,12 @@ def test_published_tables_are_printed():
     assert "| ViT-B/16 | 1 | 68.22 | 68.14 | **70.07** | +1.93 |" in invoke("tables", "--published").output
 
 
-def test_where_keeps_some_runs(runs):
+def test_where_selects_runs(runs):
     output = invoke("tables", runs, "--only", "rank_sweep", "--where", "dataset=dtd", "--where", "shots=4").output
     assert "| DTD | 4 |" in output and "Food101" not in output
 
 
-def test_mixed_settings_are_said_on_standard_error(tmp_path):
+def test_mixed_settings_are_reported_on_standard_error(tmp_path):
     write_run(tmp_path, BASE | {"variant": "dense"})
     write_run(tmp_path, BASE | {"variant": "joint", "rank": 2, "recipe": {"epochs": 5}})
     result = invoke("tables", tmp_path, "--only", "headline")
@@ -107,7 +109,7 @@ def test_mixed_settings_are_said_on_standard_error(tmp_path):
         (["tables", "RUNS", "--only", "headlines"], "did you mean 'headline'"),
         (["tables", "RUNS", "--format", "latexx"], "did you mean 'latex'"),
         (["tables", "RUNS", "--format", "latex"], "needs --out"),
-        (["geometry", "RUNS", "--by", "seeds"], "way to split"),
+        (["geometry", "RUNS", "--by", "seeds"], "unknown column to group by"),
         (["geometry", "RUNS", "--variant", "dense"], "unknown variant"),
         (["compare", "RUNS", "joint r3", "dense m8"], "unknown arm of these runs 'joint r3'"),
         (["compare", "RUNS", "joint r4", "dense m8", "--metric", "acc"], "unknown metric"),
@@ -116,6 +118,6 @@ def test_mixed_settings_are_said_on_standard_error(tmp_path):
         (["compare", "RUNS", "dense m4", "dense m8", "--metric", "seen"], "no cell of these runs has both"),
     ],
 )
-def test_errors_teach(runs, arguments, message):
+def test_errors(runs, arguments, message):
     with pytest.raises(InputError, match=message):
         invoke(*[str(runs) if argument == "RUNS" else argument for argument in arguments])

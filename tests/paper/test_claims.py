@@ -1,4 +1,4 @@
-"""Each claim on a case that can be solved by hand, on synthetic runs, and with too few runs."""
+"""Each claim on a case that can be solved by hand, on synthetic runs, and on too few runs."""
 
 import pandas as pd
 import pytest
@@ -14,7 +14,7 @@ BASE = {"backbone": "pocket", "dataset": "dtd", "shots": 1, "seed": 1, "n_ctx": 
 
 
 def cells(entries):
-    """(dataset, arm, shots, metric, value[, source]) of one backbone → Results with three equal-ish seeds."""
+    """(dataset, arm, shots, metric, value[, source]) of one backbone → Results with three similar seeds."""
     found = {}
     for dataset, arm, shots, metric, value, *source in entries:
         by_seed = {1: value - 0.1, 2: value, 3: value + 0.1}
@@ -30,7 +30,7 @@ def outcome(name, evidence):
 
 
 def base_to_new(gains):
-    """{(dataset, shots): (seen gain, unseen gain, H gain)} over a dense prompt at 50, 40, 44."""
+    """{(dataset, shots): (seen gain, unseen gain, H gain)} relative to a dense prompt at 50, 40 and 44."""
     entries = []
     for (dataset, shots), gain in gains.items():
         for metric, level, more in zip(("seen", "unseen", "harmonic"), (50.0, 40.0, 44.0), gain, strict=True):
@@ -39,7 +39,7 @@ def base_to_new(gains):
 
 
 def few_shot(averages):
-    """{(arm, shots): accuracy} on two datasets, 2 points apart, so that the average is the given one."""
+    """{(arm, shots): accuracy} as the average over two datasets that are 2 points apart."""
     entries = [
         (dataset, arm, shots, "accuracy", value + offset)
         for (arm, shots), value in averages.items()
@@ -140,7 +140,7 @@ def test_indistinguishable_is_decided_by_a_paired_test():
 
 
 def bases(gaussian, orthogonal, svd, learned, *, trainable=(70.0, 70.0, 70.0)):
-    """Averages over two datasets in three settings, of the trainable and the fixed bases at rank 4."""
+    """Averages over two datasets in three settings with trainable and fixed bases of rank 4."""
     arms = {"trainable": trainable, "gaussian": gaussian, "orthogonal": orthogonal, "svd": svd, "learned": learned}
     return few_shot(
         {(fixed_basis(b, 4), k): v for b, values in arms.items() for k, v in zip((1, 4, 16), values, strict=True)}
@@ -163,7 +163,7 @@ def test_fixed_basis_by_hand():
     assert found["fixed_basis_equivalent"].verdict == "does not hold"
 
 
-def test_fixed_basis_the_other_way_round():
+def test_fixed_basis_with_opposite_verdicts():
     evidence = bases((69.0, 69.0, 69.0), (69.5, 69.4, 69.3), (70.1, 70.1, 69.9), (70.05, 70.05, 70.05))
     assert outcome("learned_weakest", evidence).verdict == "does not hold"
     assert outcome("gaussian_often_best", evidence).verdict == "does not hold"
@@ -171,7 +171,7 @@ def test_fixed_basis_the_other_way_round():
     assert outcome("fixed_basis_worst_gap", evidence).verdict == "holds"
 
 
-def test_equivalence_of_fixed_bases_is_shown_where_all_gaps_are_tiny():
+def test_small_gaps_of_fixed_bases_are_equivalent():
     evidence = bases((70.01, 70.0, 70.02), (70.0, 70.01, 69.99), (70.02, 70.0, 70.0), (69.99, 70.0, 70.01))
     found = outcome("fixed_basis_equivalent", evidence)
     assert (found.value, found.verdict) == ("equivalent within ±0.5 in 4 of 4 tests (5 %, Holm)", "holds")
@@ -238,13 +238,13 @@ def test_transfer_can_fail():
     } <= set(failing)
 
 
-def test_pairs_left_out_of_the_main_table_are_a_scope_of_their_own():
+def test_pairs_of_the_main_table_are_a_separate_scope():
     found = check_claims(transfers(GOOD, main_pairs=(("x", "y"), ("x", "z"))), ["source_b_like_random_b"])
     assert [one.scope for one in found] == ["the 2 pairs of the main table", "all 3 pairs"]
 
 
 def medians(overlaps):
-    """{(axis, factor): overlap} with the angle of that cosine."""
+    """Table of medians from {(axis, factor): overlap}."""
     rows = [(axis, factor, value, 90 - 90 * value) for (axis, factor), value in overlaps.items()]
     return pd.DataFrame(rows, columns=["axis", "factor", "overlap", "angle"])
 
@@ -299,12 +299,12 @@ def test_parameter_claims_by_hand():
     assert outcome("dimension_gap", wrong).verdict == "does not hold"
 
 
-def test_a_small_study_decides_every_claim_that_it_can(tmp_path):
+def test_small_study_decides_all_claims_it_has_runs_for(tmp_path):
     findings = check_claims(gather(load_records(write_study(tmp_path, backbones=("pocket",)))))
     assert {finding.name for finding in findings} == set(NAMES)
     verdicts = {finding.name: finding.verdict for finding in findings}
     undecided = {name for name, verdict in verdicts.items() if verdict == "not enough runs"}
-    # Dense is never ahead on seen classes in these runs, and there is one backbone with everything else.
+    # Dense is never better on seen classes in these runs.
     assert undecided == {"dense_seen_edge_at_more_shots", "harmonic_ahead_despite_dense_seen"}
     assert verdicts["harmonic_wins"] == verdicts["b_hardly_moves"] == verdicts["train_a_beats_train_b"] == "holds"
     assert verdicts["gaussian_often_best"] == verdicts["learned_weakest"] == "holds"
@@ -324,7 +324,7 @@ def test_a_small_study_decides_every_claim_that_it_can(tmp_path):
         [{"variant": "dense", "split": "base"}, {"variant": "joint", "rank": 4, "split": "base"}],
     ],
 )
-def test_too_few_runs_are_said_and_never_an_error(tmp_path, fields):
+def test_too_few_runs_are_reported_without_an_error(tmp_path, fields):
     for one in fields:
         write_run(tmp_path, BASE | one)
     findings = check_claims(gather(load_records(tmp_path)))
@@ -333,6 +333,6 @@ def test_too_few_runs_are_said_and_never_an_error(tmp_path, fields):
     assert decided <= {"parameter_counts", "parameter_share", "b_hardly_moves"}
 
 
-def test_an_unknown_claim_is_an_error():
+def test_unknown_claim_is_an_error():
     with pytest.raises(InputError, match="did you mean 'harmonic_wins'"):
         check_claims(Evidence(Results({})), ["harmonic_win"])

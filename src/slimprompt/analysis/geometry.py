@@ -1,12 +1,12 @@
-"""How the factors of trained prompts lie to each other: principal angles between runs, from the start, and by chance.
+"""Geometry of the factors of trained prompts: overlap and principal angles between subspaces.
 
 With orthonormal bases Q₁, Q₂ of two subspaces and σᵢ the singular values of Q₁ᵀQ₂, clipped to [0, 1]:
-overlap = Σσᵢ/k and angle = Σ arccos(σᵢ)/k in degrees, k the smaller dimension.
+overlap = Σσᵢ/k and angle = Σ arccos(σᵢ)/k in degrees, where k is the smaller dimension.
 
-B is compared by its columns (in token space), A by its rows (in embedding space), P = BA by its rows and its columns.
-P is rebuilt from the factors in float64 and has the rank of the factors, by construction: a product that was stored
-in low precision carries rounding noise in every direction and looks like full rank. In exact arithmetic the rows of
-BA span what the rows of A span, and its columns what the columns of B span.
+B is compared by its column space (tokens), A by its row space (embeddings), and P = BA by both. P is rebuilt from the
+factors in float64 and gets the rank of the factors: a product stored in low precision has rounding noise in every
+direction and appears to have full rank. In exact arithmetic, the row space of BA is that of A, and its column space
+is that of B.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,30 +26,46 @@ from slimprompt.errors import InputError
 from slimprompt.lab.records import Record
 from slimprompt.lab.spec import RunSpec
 
-#: What two compared runs may differ in, one at a time.
+#: Spec fields in which two compared runs may differ, one at a time.
 AXES = ("seed", "dataset", "shots", "rank")
-#: What is compared; "BA" is the row space, as in the paper.
+#: Compared factors; "BA" is the row space of the product, as in the paper.
 FACTORS = ("A", "B", "BA", "BA columns")
-#: Pairs in one batch of small singular value decompositions.
+#: Pairs per batch of small singular value decompositions.
 _BATCH = 2048
 
 
 @dataclass(frozen=True)
 class Subspaces:
-    """Orthonormal bases of one factor of many runs, grouped by shape so that they can be decomposed in batches."""
+    """Orthonormal bases of one factor of many runs, grouped by shape for batched decompositions.
+
+    Attributes
+    ----------
+    bases
+        (dimension, rank) → bases (runs, dimension, rank).
+    place
+        Group of each run, and its position in the group.
+    deficient
+        Runs whose factor has a numerical rank below the given rank, so that some directions are arbitrary.
+    """
 
     bases: dict[tuple[int, int], np.ndarray]
-    """(dimension, rank) → (runs, dimension, rank)"""
     place: list[tuple[tuple[int, int], int]]
-    """For each run: its group and its position there."""
     deficient: list[int]
-    """Runs whose factor has a numerical rank below its number of columns: some of its directions are arbitrary."""
 
 
 def subspaces(matrices: Sequence[np.ndarray], ranks: Sequence[int]) -> Subspaces:
-    """Orthonormal bases of the column spaces of `matrices` (dimension, any), with the given ranks.
+    """Orthonormal bases of the column spaces of matrices (dimension, columns): the leading left singular vectors.
 
-    The basis spans the leading left singular vectors; the rank is given, never read off a threshold.
+    Parameters
+    ----------
+    matrices
+        One matrix per run.
+    ranks
+        Rank of each matrix; it is not estimated from the singular values.
+
+    Returns
+    -------
+    Subspaces
     """
     groups: dict[tuple[tuple[int, ...], int], list[int]] = defaultdict(list)
     for run, (matrix, rank) in enumerate(zip(matrices, ranks, strict=True)):
@@ -57,11 +74,11 @@ def subspaces(matrices: Sequence[np.ndarray], ranks: Sequence[int]) -> Subspaces
     place: list[tuple[tuple[int, int], int]] = [((0, 0), 0)] * len(matrices)
     deficient: list[int] = []
     for (shape, rank), runs in groups.items():
-        stack = np.stack([matrices[run] for run in runs]).astype(float)  # (runs, dimension, any)
-        if shape[1] > shape[0]:  # X = RᵀQᵀ has the column space of the small Rᵀ
+        stack = np.stack([matrices[run] for run in runs]).astype(float)  # (runs, dimension, columns)
+        if shape[1] > shape[0]:  # X = RᵀQᵀ has the column space of the smaller Rᵀ
             stack = np.swapaxes(np.linalg.qr(np.swapaxes(stack, 1, 2), mode="r"), 1, 2)
         orthonormal, triangle = np.linalg.qr(stack)
-        left, sizes, _ = np.linalg.svd(triangle)  # of a small square, with the singular values of X
+        left, sizes, _ = np.linalg.svd(triangle)  # small and square, with the singular values of X
         leading = orthonormal @ left[:, :, :rank]  # (runs, dimension, rank)
         group = (shape[0], rank)
         for position, run in enumerate(runs, start=len(pieces[group])):
@@ -73,15 +90,21 @@ def subspaces(matrices: Sequence[np.ndarray], ranks: Sequence[int]) -> Subspaces
 
 
 def overlap_and_angle(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Overlap and mean principal angle (degrees) of orthonormal bases (…, dimension, rank), for a whole batch."""
-    cosines = np.linalg.svd(np.swapaxes(first, -1, -2) @ second, compute_uv=False).clip(0.0, 1.0)  # (…, k)
+    """Overlap and mean principal angle in degrees of a batch of orthonormal bases (…, dimension, rank)."""
+    # scipy.linalg.subspace_angles takes one pair at a time; a study has thousands.
+    return _from_singular_values(np.swapaxes(first, -1, -2) @ second)
+
+
+def _from_singular_values(products: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean cosine and mean angle from the singular values of Q₁ᵀQ₂ (…, rank, rank)."""
+    cosines = np.linalg.svd(products, compute_uv=False).clip(0.0, 1.0)  # (…, k)
     return cosines.mean(axis=-1), np.degrees(np.arccos(cosines)).mean(axis=-1)
 
 
 def compare_pairs(
     first: Subspaces, second: Subspaces, pairs: Sequence[tuple[int, int]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Overlap and angle of (a run of `first`, a run of `second`) for every pair, in the order of `pairs`."""
+    """Overlap and angle of each pair (run of `first`, run of `second`), in the order of `pairs`."""
     overlap, angle = np.full(len(pairs), np.nan), np.full(len(pairs), np.nan)
     groups: dict[tuple[tuple[int, int], tuple[int, int]], list[int]] = defaultdict(list)
     for index, (one, other) in enumerate(pairs):
@@ -98,7 +121,7 @@ def compare_pairs(
 
 
 def one_axis_pairs(specs: Sequence[RunSpec]) -> list[tuple[int, int, str]]:
-    """(run, other run, axis) for all pairs of runs that differ in exactly one of `AXES` and in nothing else."""
+    """All pairs of runs whose specs differ in exactly one field, one of `AXES`, as (run, other run, axis)."""
     fields = [spec.model_dump(mode="json") for spec in specs]
     pairs: list[tuple[int, int, str]] = []
     for axis in AXES:
@@ -113,27 +136,66 @@ def one_axis_pairs(specs: Sequence[RunSpec]) -> list[tuple[int, int, str]]:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Everything measured on the factors of a set of runs, as plain tables."""
+    """Geometry of the factors of a set of runs.
+
+    Attributes
+    ----------
+    pairs
+        One row per pair of runs and factor: axis, factor, overlap and angle of the final and of the initial factors,
+        and the specs of both runs.
+    displacement
+        One row per run and factor: overlap and angle between initial and final factor, and ‖X−X₀‖/‖X₀‖.
+    chance
+        Overlap and angle of independent, uniformly random subspaces of the same dimensions, per axis and factor.
+    draws
+        Number of random pairs of subspaces behind each chance level.
+    notes
+        Warnings about single runs.
+    """
 
     pairs: pd.DataFrame
-    """One row per pair of runs and factor: axis, factor, overlap, angle, the same of the starts, and who they are."""
     displacement: pd.DataFrame
-    """One row per run and factor: overlap and angle between start and end, and ‖X−X₀‖/‖X₀‖."""
     chance: pd.DataFrame
-    """What independent, uniformly random subspaces of the same dimensions give, per axis and factor."""
     draws: int
-    """Random pairs of subspaces behind each line of `chance`."""
     notes: tuple[str, ...] = ()
 
     def medians(self, by: Sequence[str] = ("axis",)) -> pd.DataFrame:
-        """Median overlap and angle per factor, with n pairs, the starts' overlap and the chance level."""
+        """Median overlap and angle per factor, with the number of pairs, the initial values and the chance level."""
         return medians(self.pairs, self.chance, by)
+
+    def displacement_medians(self) -> pd.DataFrame:
+        """Median displacement per variant, basis and factor, with the number of runs n."""
+        grouped = self.displacement.groupby(["variant", "basis", "factor"])
+        table = grouped[["overlap", "angle", "relative_norm"]].median()
+        table["n"] = grouped.size()
+        return table.reset_index()
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write pairs.csv, displacement.csv and chance.csv; returns the files."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tables = {"pairs": self.pairs, "displacement": self.displacement, "chance": self.chance}
+        for name, table in tables.items():
+            table.to_csv(folder / f"{name}.csv", index=False)
+        return [folder / f"{name}.csv" for name in tables]
 
 
 def measure(records: Iterable[Record], *, variant: str = "joint", draws: int = 2000, seed: int = 0) -> Geometry:
-    """Pair geometry of the runs of one variant, displacement of all low-rank runs, and the chance reference.
+    """Measure the factors of a set of runs.
 
-    The paper compares runs that train both factors; a frozen factor tells nothing about training.
+    Parameters
+    ----------
+    records
+        Run records; incomplete and dense runs are ignored.
+    variant
+        Variant of the runs compared in pairs. Displacement is measured for all variants.
+    draws
+        Number of random pairs of subspaces behind each chance level.
+    seed
+        Seed of the random subspaces.
+
+    Returns
+    -------
+    Geometry
     """
     records = [record for record in records if record.complete and record.spec.variant != "dense"]
     factors = [record.factors() for record in records]
@@ -146,7 +208,7 @@ def measure(records: Iterable[Record], *, variant: str = "joint", draws: int = 2
 
 
 def _matrices(factors: Sequence[dict[str, np.ndarray]], factor: str, *, start: bool = False) -> list[np.ndarray]:
-    """For each run the matrix whose columns span the factor's subspace."""
+    """For each run, the matrix whose columns span the subspace of the factor."""
     b, a = ("B0", "A0") if start else ("B", "A")
     if factor == "B":
         return [one[b] for one in factors]
@@ -157,6 +219,7 @@ def _matrices(factors: Sequence[dict[str, np.ndarray]], factor: str, *, start: b
 
 
 def _pair_table(records: Sequence[Record], factors: Sequence[dict[str, np.ndarray]], notes: list[str]) -> pd.DataFrame:
+    """One row per pair of runs and factor."""
     specs = [record.spec for record in records]
     found = one_axis_pairs(specs)
     index_pairs = [(one, other) for one, other, _ in found]
@@ -167,7 +230,7 @@ def _pair_table(records: Sequence[Record], factors: Sequence[dict[str, np.ndarra
         starts = subspaces(_matrices(factors, factor, start=True), ranks)
         for run in ends.deficient:
             notes.append(
-                f"{records[run].folder.name}: {factor} has lost rank in training; some of its directions are arbitrary"
+                f"{records[run].folder.name}: {factor} has lost rank in training, so some of its directions are arbitrary"
             )
         overlap, angle = compare_pairs(ends, ends, index_pairs)
         start_overlap, start_angle = compare_pairs(starts, starts, index_pairs)
@@ -188,13 +251,14 @@ _DESCRIPTION = [
 
 
 def _describe(one: Record, other: Record, axis: str) -> tuple[Any, ...]:
+    """The columns `_DESCRIPTION` of a pair of runs."""
     a, b = one.spec, other.spec
     mine = (backbone_title(a), dataset_title(a.dataset), a.split, a.shots, a.rank, a.seed)
     return (axis, *mine, dataset_title(b.dataset), b.shots, b.rank, b.seed, str(one.folder), str(other.folder))
 
 
 def _cosines(factors: Sequence[dict[str, np.ndarray]], pairs: Sequence[tuple[int, int]]) -> np.ndarray:
-    """⟨P₁, P₂⟩ / (‖P₁‖ ‖P₂‖): how alike the prompts themselves are, whatever their subspaces."""
+    """⟨P₁, P₂⟩ / (‖P₁‖ ‖P₂‖) of the prompts P = BA of each pair; NaN if their shapes differ."""
     cosines = np.full(len(pairs), np.nan)
     unit: dict[int, np.ndarray] = {}
     for index, (one, other) in enumerate(pairs):
@@ -208,6 +272,7 @@ def _cosines(factors: Sequence[dict[str, np.ndarray]], pairs: Sequence[tuple[int
 
 
 def _displacement_table(records: Sequence[Record], factors: Sequence[dict[str, np.ndarray]]) -> pd.DataFrame:
+    """One row per run and factor."""
     ranks = [int(record.spec.rank or 0) for record in records]
     rows: list[dict[str, Any]] = []
     for factor in ("A", "B", "BA"):
@@ -241,35 +306,53 @@ def _displacement_table(records: Sequence[Record], factors: Sequence[dict[str, n
 def random_overlaps(
     dimension: int, rank: int, other_rank: int, *, draws: int, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Overlap and angle of `draws` pairs of independent uniformly random subspaces of R^dimension.
+    """Overlap and angle of pairs of independent, uniformly random subspaces of R^dimension.
 
-    Only the position of one relative to the other matters, so the first is the span of the first `rank` axes.
+    Parameters
+    ----------
+    dimension
+        Dimension of the space.
+    rank, other_rank
+        Dimensions of the two subspaces.
+    draws
+        Number of pairs.
+    generator
+        Random generator.
+
+    Returns
+    -------
+    overlap, angle : ndarray of shape (draws,)
+
+    Raises
+    ------
+    InputError
+        If a rank exceeds the dimension.
     """
+    # By rotational invariance the first subspace can be the span of the first `rank` coordinate axes.
     if max(rank, other_rank) > dimension:
         raise InputError(f"a subspace of rank {max(rank, other_rank)} does not fit in {dimension} dimensions")
     overlap, angle = np.empty(draws), np.empty(draws)
     for start in range(0, draws, 256):
         stop = min(start + 256, draws)
         basis, _ = np.linalg.qr(generator.standard_normal((stop - start, dimension, other_rank)))
-        cosines = np.linalg.svd(basis[:, :rank], compute_uv=False).clip(0.0, 1.0)
-        overlap[start:stop], angle[start:stop] = cosines.mean(axis=-1), np.degrees(np.arccos(cosines)).mean(axis=-1)
+        overlap[start:stop], angle[start:stop] = _from_singular_values(basis[:, :rank])
     return overlap, angle
 
 
 def _chance_table(pairs: pd.DataFrame, draws: int, seed: int) -> pd.DataFrame:
-    """Per axis and factor: median and central 90 % of chance, over the mixture of dimensions that the pairs have."""
+    """Median and central 90 % of the chance level per axis and factor, weighted by the shapes of the pairs."""
     generator = np.random.default_rng(seed)
-    drawn: dict[tuple[int, int, int], tuple[np.ndarray, np.ndarray]] = {}
+    sampled: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
     rows = []
     for (axis, factor), group in pairs.groupby(["axis", "factor"], sort=True):
         shapes = zip(group["dimension"], group["rank"], group["other_rank"], strict=True)
-        sizes = Counter((int(dimension), *_ordered(int(rank), int(other))) for dimension, rank, other in shapes)
+        sizes = Counter((int(dimension), *sorted((int(rank), int(other)))) for dimension, rank, other in shapes)
         overlaps, angles, weights = [], [], []
         for shape, count in sorted(sizes.items()):
-            if shape not in drawn:
-                drawn[shape] = random_overlaps(*shape, draws=draws, generator=generator)
-            overlaps.append(drawn[shape][0])
-            angles.append(drawn[shape][1])
+            if shape not in sampled:
+                sampled[shape] = random_overlaps(*shape, draws=draws, generator=generator)
+            overlaps.append(sampled[shape][0])
+            angles.append(sampled[shape][1])
             weights.append(np.full(draws, count / draws))
         weight = np.concatenate(weights)
         low, middle, high = _weighted_quantiles(np.concatenate(overlaps), weight, (0.05, 0.5, 0.95))
@@ -278,11 +361,8 @@ def _chance_table(pairs: pd.DataFrame, draws: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["axis", "factor", "overlap", "overlap_low", "overlap_high", "angle"])
 
 
-def _ordered(one: int, other: int) -> tuple[int, int]:
-    return (one, other) if one <= other else (other, one)
-
-
 def _weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: Sequence[float]) -> list[float]:
+    """Quantiles of weighted values."""
     order = np.argsort(values)
     reached = np.cumsum(weights[order]) / weights.sum()
     places = [min(int(np.searchsorted(reached, level)), values.size - 1) for level in levels]
@@ -290,7 +370,22 @@ def _weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: Sequenc
 
 
 def medians(pairs: pd.DataFrame, chance: pd.DataFrame | None = None, by: Sequence[str] = ("axis",)) -> pd.DataFrame:
-    """Median overlap and angle per `by` and factor, with the number of pairs; rows in the order of `AXES`."""
+    """Median overlap and angle of pairs per factor.
+
+    Parameters
+    ----------
+    pairs
+        `Geometry.pairs`.
+    chance
+        `Geometry.chance`, to add the chance levels.
+    by
+        Columns of `pairs` to group by, besides the factor.
+
+    Returns
+    -------
+    DataFrame
+        Sorted by `by`, axes in the order of `AXES`; n is the number of pairs.
+    """
     columns = [*by, "factor", "overlap", "angle", "start_overlap", "start_angle", "n"]
     if pairs.empty:
         return pd.DataFrame(columns=columns)
@@ -300,13 +395,9 @@ def medians(pairs: pd.DataFrame, chance: pd.DataFrame | None = None, by: Sequenc
     table = table.reset_index()
     if "axis" in by:
         table = table.sort_values(
-            by=[*by, "factor"], key=lambda column: column.map(_order) if column.name == "axis" else column
+            by=[*by, "factor"], key=lambda column: column.map(AXES.index) if column.name == "axis" else column
         )
         if chance is not None:
             levels = chance.set_index(["axis", "factor"])[["overlap", "angle"]].add_prefix("chance_")
             table = table.join(levels, on=["axis", "factor"])
     return table.reset_index(drop=True)
-
-
-def _order(axis: str) -> int:
-    return AXES.index(axis)

@@ -1,42 +1,38 @@
-"""`slimprompt geometry`, `claims`, `compare`, `tables`: what a folder of runs says. They read run records only."""
+"""`slimprompt tables`, `claims`, `compare` and `geometry`: analyses of a folder of runs, from run records only."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.errors import InputError
+from slimprompt.cli.printing import print_table
+from slimprompt.errors import InputError, choose
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console
-    from rich.table import Table
 
+    from slimprompt.analysis.comparisons import ArmComparison
     from slimprompt.lab.records import Record
     from slimprompt.paper.claims import Finding
+    from slimprompt.report.table import Table
 
-app = typer.Typer(help="What a folder of runs says.", no_args_is_help=True)
-
-Runs = Annotated[Path, typer.Argument(metavar="RUNS", help="Folder of run folders, as `slimprompt study` writes it.")]
-MaybeRuns = Annotated[
-    Path | None, typer.Argument(metavar="[RUNS]", help="Folder of run folders; none with --published.")
-]
+Runs = Annotated[Path, typer.Argument(metavar="RUNS", help="Folder of runs, as `slimprompt study` writes it.")]
+MaybeRuns = Annotated[Path | None, typer.Argument(metavar="[RUNS]", help="Folder of runs; omit it with --published.")]
 Where = Annotated[
     list[str] | None,
-    typer.Option(
-        "--where", "-w", help="Keep only runs with field=value[,value…], such as shots=16 or recipe.epochs=50."
-    ),
+    typer.Option("--where", "-w", help="Use only runs with field=value[,value…], as shots=16 or recipe.epochs=50."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print plain JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Published = Annotated[bool, typer.Option("--published", help="Use the paper's published tables instead of runs.")]
 
 
 def _records(runs: Path, where: Sequence[str] | None) -> list[Record]:
-    """The complete runs that meet the conditions; what they mix is said on standard error."""
+    """The complete runs that meet the conditions; settings that differ between runs are reported on standard error."""
     from slimprompt.analysis.observations import mixed_settings
     from slimprompt.lab.records import load_records, select_records
 
@@ -45,191 +41,173 @@ def _records(runs: Path, where: Sequence[str] | None) -> list[Record]:
     if not records:
         conditions = f" that meet {' and '.join(where)}" if where else ""
         raise InputError(
-            f"no complete runs{conditions} in {runs} ({len(found)} complete runs there); "
-            "make some with `slimprompt study`, or look with `slimprompt runs list`"
+            f"no complete runs{conditions} in {runs} ({len(found)} complete runs in total); "
+            "make some with `slimprompt study`, or list them with `slimprompt runs list`"
         )
     for line in mixed_settings(records):
         typer.echo(f"note: {line}", err=True)
     return records
 
 
-def _given(runs: Path | None, published: bool) -> Path | None:
-    """The runs folder, or None for the published tables; exactly one of the two."""
+def _check_source(runs: Path | None, published: bool) -> None:
     if (runs is None) != published:
-        raise InputError("give either a folder of runs or --published, for the paper's own tables")
-    return runs
+        raise InputError("give either a folder of runs or --published for the paper's own tables")
 
 
-@app.command()
+# -- geometry -----------------------------------------------------------------------------------------------------------
+
+_GROUPS = ("backbone", "split", "rank", "shots", "dataset")
+
+
 def geometry(
     runs: Runs,
-    variant: Annotated[str, typer.Option(help="Which runs are compared: joint, fixed-B or fixed-A.")] = "joint",
+    variant: Annotated[str, typer.Option(help="Variant of the compared runs: joint, fixed-B or fixed-A.")] = "joint",
     by: Annotated[
-        list[str] | None, typer.Option("--by", help="Split the medians further: backbone, rank, split.")
+        list[str] | None, typer.Option("--by", help=f"Group the medians also by {', '.join(_GROUPS)}. Repeatable.")
     ] = None,
-    draws: Annotated[int, typer.Option(min=10, help="Random pairs of subspaces behind each chance level.")] = 2000,
+    draws: Annotated[int, typer.Option(min=10, help="Random pairs of subspaces per chance level.")] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of the random subspaces.")] = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write pairs.csv, displacement.csv, chance.csv here.")
+        Path | None, typer.Option("--out", help="Folder for pairs.csv, displacement.csv and chance.csv.")
     ] = None,
     where: Where = None,
     as_json: Json = False,
 ) -> None:
-    """How alike the trained factors are: between runs, to their own start, and against chance."""
+    """Compare the subspaces of trained factors between runs, with their initial values and with chance."""
     from slimprompt.analysis.geometry import measure
-    from slimprompt.errors import unknown
+    from slimprompt.prompts.variants import VARIANTS
 
     for name in by or ():
-        if name not in _SPLITS:
-            raise unknown("way to split the medians", name, _SPLITS)
-    if variant not in ("joint", "fixed-B", "fixed-A"):
-        raise unknown("variant", variant, ("joint", "fixed-B", "fixed-A"))
+        choose("column to group by", name, dict.fromkeys(_GROUPS))
+    choose("variant", variant, {name: row for name, row in VARIANTS.items() if name != "dense"})
     found = measure(_records(runs, where), variant=variant, draws=draws, seed=seed)
-    medians = found.medians(("axis", *(by or ())))
-    columns = ["overlap", "angle", "relative_norm"]
-    groups = ["variant", "basis", "factor"]
-    moved = found.displacement.groupby(groups)[columns].median().reset_index()
-    moved["n"] = list(found.displacement.groupby(groups).size())
-    if out:
-        out.mkdir(parents=True, exist_ok=True)
-        for name in ("pairs", "displacement", "chance"):
-            getattr(found, name).to_csv(out / f"{name}.csv", index=False)
+    medians, displacement = found.medians(("axis", *(by or ()))), found.displacement_medians()
+    written = found.write(out) if out else []
     if as_json:
-        content = {
-            "medians": _plain(medians),
-            "displacement": _plain(moved),
-            "draws": draws,
-            "notes": list(found.notes),
-        }
-        typer.echo(json.dumps(content, indent=1))
+        content = {"medians": _plain(medians), "displacement": _plain(displacement)}
+        typer.echo(json.dumps(content | {"draws": draws, "notes": list(found.notes)}, indent=1))
         return
     for note in found.notes:
         typer.echo(f"note: {note}", err=True)
     if medians.empty:
-        typer.echo(f"no two {variant} runs here differ in exactly one of seed, dataset, shots, rank")
+        typer.echo(f"no two {variant} runs differ in exactly one of seed, dataset, shots and rank")
     else:
-        typer.echo(
-            f"Median subspace overlap and mean principal angle of pairs of {variant} runs that differ in one thing"
-        )
-        _print(_frame_table(medians))
+        typer.echo(f"Median overlap and mean principal angle of pairs of {variant} runs that differ in one field")
+        _print_frame(medians)
         typer.echo(f"start: the same pairs before training. chance: {draws} random pairs of subspaces per shape.")
-        typer.echo(
-            "B by columns, A by rows. Rows of BA span what the rows of A span, its columns what those of B span.\n"
-        )
-    typer.echo("Displacement from the start, medians over runs (relative_norm: ‖X−X₀‖/‖X₀‖)")
-    _print(_frame_table(moved))
-    if out:
-        typer.echo(f"written: {', '.join(str(out / f'{name}.csv') for name in ('pairs', 'displacement', 'chance'))}")
+        typer.echo("B: column space, A and BA: row space. In exact arithmetic, BA equals A and BA columns equals B.\n")
+    typer.echo("Displacement from the initial factors, medians over runs (relative norm: ‖X−X₀‖/‖X₀‖)")
+    _print_frame(displacement)
+    if written:
+        typer.echo(f"wrote {', '.join(map(str, written))}")
 
 
-_SPLITS = ("backbone", "split", "rank", "shots", "dataset")
+def _print_frame(frame: pd.DataFrame) -> None:
+    """Print a table of medians."""
+    numbers = frame.select_dtypes("number").columns
+    rows = [[_cell(str(name), row[name]) for name in frame.columns] for row in _plain(frame)]
+    print_table(_headings(frame.columns), rows, right=_headings(numbers))
 
 
-@app.command()
+def _headings(columns: Iterable[object]) -> list[str]:
+    return [str(name).replace("_", " ") for name in columns]
+
+
+def _cell(name: str, value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.1f}" if "angle" in name else f"{value:.3f}"
+    return "—" if value is None else str(value)
+
+
+def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as plain Python values, with None for NaN."""
+    return json.loads(frame.to_json(orient="records", force_ascii=False))
+
+
+# -- claims -------------------------------------------------------------------------------------------------------------
+
+
 def claims(
     runs: MaybeRuns = None,
     published: Published = False,
-    name: Annotated[
-        list[str] | None, typer.Option("--name", help="Only this claim; may be given several times.")
-    ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the bound and every cell counted.")] = False,
+    name: Annotated[list[str] | None, typer.Option("--name", help="Check only this claim. Repeatable.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the bound and every counted cell.")] = False,
     where: Where = None,
     as_json: Json = False,
 ) -> None:
-    """Does each empirical sentence of the paper hold on these runs? With --published: text against tables."""
+    """Check each empirical claim of the paper on runs, or with --published on the paper's own tables."""
     from slimprompt.paper.audit import AUDIT, audit, published_evidence
     from slimprompt.paper.claims import check_claims, gather
     from slimprompt.paper.published import published_pairs
 
-    folder = _given(runs, published)
+    _check_source(runs, published)
     audited: list[Finding] = []
-    if folder is None:
+    if runs is None:
         checks = {check.name for check in AUDIT}
         of_text, of_tables = ([one for one in name or () if (one in checks) == listed] for listed in (False, True))
         found = check_claims(published_evidence(), of_text) if of_text or not name else []
         audited = audit(of_tables) if of_tables or not name else []
     else:
-        found = check_claims(gather(_records(folder, where), main_pairs=published_pairs()), name or ())
+        found = check_claims(gather(_records(runs, where), main_pairs=published_pairs()), name or ())
     if as_json:
         typer.echo(json.dumps([finding.as_dict() for finding in (*found, *audited)], indent=1, ensure_ascii=False))
         return
     if found:
-        typer.echo(
-            "The paper's claims" + (" against its own tables" if folder is None else f" on the runs in {folder}")
-        )
+        typer.echo("The paper's claims " + ("on its own tables" if runs is None else f"on the runs in {runs}"))
         _print_findings(found, verbose)
     if audited:
         typer.echo("\nThe paper's tables against each other")
         _print_findings(audited, verbose)
 
 
-_STYLES = {"holds": "green", "does not hold": "bold red", "not enough runs": "dim"}
-
-
 def _print_findings(findings: Sequence[Finding], verbose: bool) -> None:
-    """Each claim's sentence, and below it a row per scope: verdict, number here, number in the paper, n."""
-    from collections import Counter
-    from itertools import groupby
+    """Print each claim, followed by verdict, value, paper's value and note of each scope."""
+    from slimprompt.paper.verdict import CLAIM_VERDICTS, VERDICTS, count_verdicts
 
-    from rich.markup import escape
-    from rich.table import Table
-
-    console = _console()
-    for _, outcomes in groupby(findings, key=lambda one: one.name):
-        group = list(outcomes)
-        claim = group[0]
-        console.print(f"\n[bold]{escape(claim.sentence)}[/] [dim]{escape(claim.where)} · {escape(claim.name)}[/]")
+    width = max(map(len, CLAIM_VERDICTS)) + 2
+    for name, group in groupby(findings, key=lambda one: one.name):
+        outcomes = list(group)
+        claim = outcomes[0]
+        typer.echo(f"\n{typer.style(claim.sentence, bold=True)} [{claim.where} · {name}]")
         if verbose:
-            console.print(f"[dim]holds if: {escape(claim.bound)}[/]")
-        table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-        for width, ratio in ((15, None), (None, 5), (None, 4), (8, None)):
-            table.add_column(width=width, ratio=ratio, overflow="fold")
-        for one in group:
-            value = escape(f"{one.scope}: {one.value}" if one.scope else one.value)
-            value += f"\n[dim]{escape(one.note)}[/]" if one.note else ""
-            style = _STYLES[one.verdict]
-            paper = f"paper: {escape(one.paper)}" if one.paper else ""
-            table.add_row(f"[{style}]{one.verdict}[/]", value, paper, f"n = {one.n}" if one.n else "")
-        console.print(table)
-        for one in group if verbose else ():
-            for cell in one.cells:
-                console.print(f"    [dim]{escape(cell)}[/]")
-    counts = Counter(str(one.verdict) for one in findings)
-    words = {"holds": "hold", "does not hold": "do not hold", "not enough runs": "not enough runs"}
-    console.print("\n" + ", ".join(f"{counts[verdict]} {word}" for verdict, word in words.items() if counts[verdict]))
+            typer.echo(f"holds if: {claim.bound}")
+        for one in outcomes:
+            verdict = typer.style(one.verdict.ljust(width), fg=VERDICTS[one.verdict].color)
+            value = f"{one.scope}: {one.value}" if one.scope else one.value
+            typer.echo(f"{verdict}{value}" + (f" (n = {one.n})" if one.n else ""))
+            remarks = [f"paper: {one.paper}"] if one.paper else []
+            remarks += [one.note] if one.note else []
+            for line in (*remarks, *(one.cells if verbose else ())):
+                typer.echo(" " * width + line)
+    typer.echo("\n" + count_verdicts((one.verdict for one in findings), CLAIM_VERDICTS))
 
 
-@app.command()
+# -- compare ------------------------------------------------------------------------------------------------------------
+
+
 def compare(
     runs: Runs,
-    first: Annotated[str, typer.Argument(help="One arm, as `dense m16`, `joint r4`, `fixed-B orthogonal r4`.")],
-    second: Annotated[str, typer.Argument(help="The arm it is compared with.")],
+    first: Annotated[str, typer.Argument(help="One arm, as `dense m16`, `joint r4` or `fixed-B orthogonal r4`.")],
+    second: Annotated[str, typer.Argument(help="The arm to compare it with.")],
     metric: Annotated[str, typer.Option(help="accuracy, seen, unseen or harmonic.")] = "accuracy",
-    unit: Annotated[str, typer.Option(help="What counts as one observation: dataset, run or seed.")] = "dataset",
+    unit: Annotated[str, typer.Option(help="One observation per dataset, run or seed.")] = "dataset",
     margin: Annotated[float, typer.Option(help="Equivalence margin in points.")] = 0.5,
     where: Where = None,
     as_json: Json = False,
 ) -> None:
-    """Paired comparison of two arms over matched cells: difference, interval, tests, equivalence."""
+    """Compare two arms over matched cells: difference, interval, tests of difference and of equivalence."""
     from dataclasses import asdict
 
     from slimprompt.analysis.comparisons import compare_arms
     from slimprompt.analysis.observations import UNITS, Results, arm_label, observe
-    from slimprompt.errors import unknown
 
     if margin <= 0:
         raise InputError(f"the equivalence margin must be above 0 points (given: {margin})")
-    if unit not in UNITS:
-        raise unknown("unit of comparison", unit, UNITS)
+    choose("unit of comparison", unit, UNITS)
     results = Results.of(observe(_records(runs, where)))
+    choose("metric of these runs", metric, {key.metric: key for key in results.cells})
     arms = {arm_label(key.arm): key.arm for key in results.cells}
-    metrics = {key.metric for key in results.cells}
-    if metric not in metrics:
-        raise unknown("metric of these runs", metric, metrics)
-    for name in (first, second):
-        if name not in arms:
-            raise unknown("arm of these runs", name, arms)
-    pair = (arms[first], arms[second])
+    pair = (choose("arm of these runs", first, arms), choose("arm of these runs", second, arms))
     found = compare_arms(results, [pair], metric=metric, unit=unit, margin=margin)  # type: ignore[arg-type]
     if not found:
         raise InputError(f"no cell of these runs has both {first!r} and {second!r} with metric {metric!r}")
@@ -237,71 +215,58 @@ def compare(
         typer.echo(json.dumps([asdict(one) for one in found], indent=1))
         return
     typer.echo(f"{first} − {second}, {metric} in points; {UNITS[unit]}")
-    rows = []
-    for one in found:
-        test = one.result
-        interval = "—" if test.low is None or test.high is None else f"[{_points(test.low)}, {_points(test.high)}]"
-        tests = (_p(one.holm_t), _p(one.holm_wilcoxon), _p(one.holm_equivalence))
-        counts = f"{test.wins}/{test.ties}/{test.losses}"
-        mean = "—" if test.mean is None else _points(test.mean)
-        rows.append((one.backbone, str(one.shots), str(test.n), mean, interval, counts, *tests, test.note))
     headings = ("backbone", "shots", "n", "difference", "95 % interval", "+/=/−", "t", "Wilcoxon", "equivalence", "")
-    _print(_text_table(headings, rows))
-    family = f"corrected by Holm over the {len(found)} rows" if len(found) > 1 else "one test, nothing to correct"
-    typer.echo(f"p values two-sided, {family}; equivalence: two one-sided tests within ±{margin} points.")
+    print_table(headings, [_comparison_row(one) for one in found], right=headings[1:-1])
+    family = f"Holm-corrected over the {len(found)} rows" if len(found) > 1 else "a single test, not corrected"
+    typer.echo(f"two-sided p-values, {family}; equivalence: two one-sided tests within ±{margin} points.")
 
 
-def _points(value: float) -> str:
-    return f"{round(value, 2) + 0.0:+.2f}"  # + 0.0 makes a negative zero positive
+def _comparison_row(one: ArmComparison) -> list[str]:
+    """One line of the printed table."""
+    test = one.result
+    interval = "—" if test.low is None or test.high is None else f"[{_points(test.low)}, {_points(test.high)}]"
+    counts = f"{test.wins}/{test.ties}/{test.losses}"
+    p_values = [_p(p) for p in (one.holm_t, one.holm_wilcoxon, one.holm_equivalence)]
+    return [one.backbone, str(one.shots), str(test.n), _points(test.mean), interval, counts, *p_values, test.note]
+
+
+def _points(value: float | None) -> str:
+    return "—" if value is None else f"{round(value, 2) + 0.0:+.2f}"  # + 0.0 makes a negative zero positive
 
 
 def _p(value: float | None) -> str:
     return "—" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
-@app.command()
+# -- tables -------------------------------------------------------------------------------------------------------------
+
+
 def tables(
     runs: MaybeRuns = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the files; without it they are printed.")
+        Path | None, typer.Option("--out", help="Folder for the files; without it the tables are printed.")
     ] = None,
     formats: Annotated[
-        list[str] | None, typer.Option("--format", help="markdown, latex, csv, xlsx; several times or comma-separated.")
+        list[str] | None, typer.Option("--format", help="markdown, latex, csv, xlsx; comma-separated or repeated.")
     ] = None,
     published: Published = False,
     compare_published: Annotated[
-        bool, typer.Option("--compare-published", help="The published number and the difference beside each number.")
+        bool, typer.Option("--compare-published", help="Add the published number and the difference to each number.")
     ] = False,
-    only: Annotated[list[str] | None, typer.Option("--only", help="Only this table, such as headline.")] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Only this table, as headline. Repeatable.")] = None,
     where: Where = None,
 ) -> None:
-    """The paper's tables from these runs, in its own layout; and paired tests and averages beyond the paper."""
-    from slimprompt.analysis.geometry import measure
-    from slimprompt.analysis.observations import Results, observe
-    from slimprompt.errors import unknown
-    from slimprompt.paper.published import published_results
-    from slimprompt.paper.tables import comparisons, paper_tables, published_tables, summaries
+    """Make the paper's tables from these runs in the paper's layout, and tables of paired tests and averages."""
     from slimprompt.report.table_formats import FORMATS, to_markdown, write_tables
 
-    folder = _given(runs, published)
+    _check_source(runs, published)
     chosen = [name for text in formats or () for name in text.split(",")] or list(FORMATS)
     for one in chosen:
-        if one not in FORMATS:
-            raise unknown("table format", one, FORMATS)
-    if folder is None:
-        built = [*published_tables(), comparisons(published_results())]
-    else:
-        records = _records(folder, where)
-        results = Results.of(observe(records))
-        medians = measure(records, draws=10).medians()  # the paper's table has no chance level
-        built = paper_tables(results, medians, compare_published=compare_published)
-        built += [comparisons(results), summaries(results)]
+        choose("table format", one, dict.fromkeys(FORMATS))
+    built = _build_tables(runs, where, compare_published)
     if only:
         known = {table.name: table for table in built}
-        for name in only:
-            if name not in known:
-                raise unknown("table", name, known)
-        built = [known[name] for name in only]
+        built = [choose("table", name, known) for name in only]
     if out is None:
         if formats and chosen != ["markdown"]:
             raise InputError(
@@ -316,45 +281,17 @@ def tables(
         typer.echo(f"no runs yet for: {', '.join(empty)}")
 
 
-# ---------------------------------------------------------------- printing
+def _build_tables(runs: Path | None, where: Sequence[str] | None, compare_published: bool) -> list[Table]:
+    """The tables of a folder of runs, or the published ones."""
+    from slimprompt.analysis.geometry import measure
+    from slimprompt.analysis.observations import Results, observe
+    from slimprompt.paper.published import published_results
+    from slimprompt.paper.tables import comparisons, paper_tables, published_tables, summaries
 
-
-def _console() -> Console:
-    """As wide as the terminal; into a file or pipe 140 columns, so that little is folded."""
-    import sys
-
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else 140, highlight=False)
-
-
-def _print(table: Table) -> None:
-    _console().print(table)
-
-
-def _text_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    from rich.table import Table as RichTable
-
-    table = RichTable(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _frame_table(frame: pd.DataFrame) -> Table:
-    columns = [str(name) for name in frame.columns]
-    rows = [[_shown(name, row[name]) for name in columns] for row in _plain(frame)]
-    return _text_table([name.replace("_", " ") for name in columns], rows)
-
-
-def _shown(name: str, value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.1f}" if "angle" in name else f"{value:.3f}"
-    return "—" if value is None else str(value)
-
-
-def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows with Python's own numbers, None for NaN."""
-    return json.loads(frame.to_json(orient="records", force_ascii=False))
+    if runs is None:
+        return [*published_tables(), comparisons(published_results())]
+    records = _records(runs, where)
+    results = Results.of(observe(records))
+    medians = measure(records, draws=10).medians()  # the paper's table shows no chance level
+    built = paper_tables(results, medians, compare_published=compare_published)
+    return [*built, comparisons(results), summaries(results)]

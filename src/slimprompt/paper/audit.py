@@ -24,7 +24,8 @@ from slimprompt.analysis.observations import (
     transfer,
 )
 from slimprompt.paper.claims import check_claims
-from slimprompt.paper.claims.evidence import ROUNDING, Claim, Evidence, Finding, Measured, Outcome, ParameterCount
+from slimprompt.paper.claims.claim import ROUNDING, Claim, Finding, Measured, Outcome
+from slimprompt.paper.claims.evidence import Evidence, ParameterCount
 from slimprompt.paper.published import (
     MEASURED,
     N_CTX,

@@ -14,18 +14,18 @@ from slimprompt.paper.theory.asymmetry import top_share
 from tests.synthetic_runs import write_run
 
 M, D, R = 6, 24, 2
-CELL = {"backbone": "pocket", "dataset": "dtd", "shots": 4, "n_ctx": M}
+SETTINGS = {"backbone": "pocket", "dataset": "dtd", "shots": 4, "n_ctx": M}
 
 
 def dense(root, seed, displacement, p0, **fields):
     factors = {"B0": np.eye(M), "A0": p0, "B": np.eye(M), "A": p0 + displacement}
-    write_run(root, {**CELL, "seed": seed, "variant": "dense", **fields}, factors=factors)
+    write_run(root, {**SETTINGS, "seed": seed, "variant": "dense", **fields}, factors=factors)
 
 
 def joint(root, seed, b, a, **fields):
     write_run(
         root,
-        {**CELL, "seed": seed, "variant": "joint", "rank": R, **fields},
+        {**SETTINGS, "seed": seed, "variant": "joint", "rank": R, **fields},
         factors={"B0": b, "A0": a, "B": b, "A": a},
     )
 
@@ -41,7 +41,7 @@ def measured(root, rank=R, m=M):
     return adaptation, {(one.basis, one.side, one.target): one for one in kept}, statements
 
 
-def test_displacement_without_direction_is_as_the_surrogate_assumes(tmp_path):
+def test_random_displacement_agrees_with_the_surrogate(tmp_path):
     for seed in range(8):
         dense(tmp_path, seed, np.random.default_rng(100 + seed).standard_normal((M, D)), start(seed))
     _, kept, statements = measured(tmp_path)
@@ -52,8 +52,8 @@ def test_displacement_without_direction_is_as_the_surrogate_assumes(tmp_path):
     assert statements["Displacement without preferred directions (pocket)"].verdict == "holds"
 
 
-def test_displacement_within_the_svd_basis_is_not(tmp_path):
-    """Adaptation that happens only in the two largest token directions of P0: its svd basis keeps all of it."""
+def test_displacement_within_the_svd_basis_does_not(tmp_path):
+    """If only the two largest token directions of P0 change, its svd basis keeps the whole displacement."""
     for seed in range(4):
         left = np.linalg.svd(start(seed))[0][:, :R]
         displacement = left @ np.random.default_rng(50 + seed).standard_normal((R, D))
@@ -65,8 +65,8 @@ def test_displacement_within_the_svd_basis_is_not(tmp_path):
     assert concentrated.verdict == "violated" and concentrated.measured == pytest.approx(1)
 
 
-def test_an_untouched_part_shows_in_the_prompt_itself(tmp_path):
-    """A tiny displacement leaves P* near P0, of which the svd basis keeps more than r/m."""
+def test_small_displacement_leaves_the_share_of_p0(tmp_path):
+    """With a small displacement P* is close to P0, of which the svd basis keeps more than r/m."""
     for seed in range(4):
         dense(tmp_path, seed, 1e-4 * np.random.default_rng(seed).standard_normal((M, D)), start(seed))
     _, kept, _ = measured(tmp_path)
@@ -79,15 +79,15 @@ def test_learned_factors_come_from_the_matching_joint_run(tmp_path):
     for seed in (1, 2):
         a = generator.standard_normal((R, D))
         b = np.eye(M)[:, :R]
-        dense(tmp_path, seed, b @ a, start(seed))  # the displacement is exactly the span of the learned factors
+        dense(tmp_path, seed, b @ a, start(seed))  # displacement in the span of the learned factors
         joint(tmp_path, seed, b, a)
-        joint(tmp_path, seed, np.eye(M)[:, -R:], generator.standard_normal((R, D)), dataset="food101")  # another cell
+        joint(tmp_path, seed, np.eye(M)[:, -R:], generator.standard_normal((R, D)), dataset="food101")  # other settings
     _, kept, _ = measured(tmp_path)
     np.testing.assert_allclose(kept["learned", "token", DISPLACEMENT].values, 1, rtol=1e-5)
     np.testing.assert_allclose(kept["learned", "embedding", DISPLACEMENT].values, 1, rtol=1e-5)
 
 
-def test_runs_of_a_seed_are_one_value(tmp_path):
+def test_runs_of_a_seed_are_averaged(tmp_path):
     for seed in (1, 2):
         for shots in (1, 4, 16):
             displacement = np.random.default_rng(shots).standard_normal((M, D))
@@ -104,13 +104,13 @@ def test_one_seed_is_not_testable(tmp_path):
     assert {one.verdict for one in statements.values()} == {"not testable"}
 
 
-def test_backbones_are_kept_apart(tmp_path):
+def test_backbones_are_separate(tmp_path):
     dense(tmp_path, 1, np.ones((M, D)), start(1))
     dense(tmp_path, 1, np.ones((M, D)), start(1), backbone="RN50", pretrained="openai")
     assert [one.backbone for one in trained_prompts(load_records(tmp_path), M, R)] == ["RN50 openai", "pocket"]
 
 
-def test_no_dense_runs_is_an_error_that_says_what_is_there(tmp_path):
+def test_missing_dense_runs_are_an_error(tmp_path):
     joint(tmp_path, 1, np.ones((M, R)), np.ones((R, D)))
     with pytest.raises(InputError, match="none of the runs is dense"):
         trained_prompts(load_records(tmp_path), M, R)
@@ -119,7 +119,7 @@ def test_no_dense_runs_is_an_error_that_says_what_is_there(tmp_path):
         trained_prompts(load_records(tmp_path), 16, R)
 
 
-def test_an_untrained_run_is_an_error(tmp_path):
+def test_untrained_run_is_an_error(tmp_path):
     dense(tmp_path, 1, np.zeros((M, D)), start(1))
     with pytest.raises(InputError, match="not trained"):
         measured(tmp_path)

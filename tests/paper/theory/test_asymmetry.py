@@ -50,7 +50,7 @@ def test_frames_are_orthonormal(generator):
 
 
 def test_entries_have_the_haar_distribution(generator):
-    """A coordinate x of a uniform unit vector of R^m has x² ~ Beta(½, (m − 1)/2) and a random sign, in every column."""
+    """In every column, a coordinate x of a uniform unit vector has x² ~ Beta(½, (m − 1)/2) and a random sign."""
     frames = haar_frames(M, 3, 4000, generator)
     for column in range(3):
         x = frames[:, 0, column]
@@ -58,27 +58,27 @@ def test_entries_have_the_haar_distribution(generator):
         assert stats.binomtest(int((x > 0).sum()), x.size).pvalue > 1e-3
 
 
-def test_the_sign_rule_is_needed(generator):
-    """Without it LAPACK's QR of a normal matrix gives the first entry always the same sign."""
+def test_sign_correction_is_needed(generator):
+    """Without it the first entry of LAPACK's QR of a normal matrix always has the same sign."""
     raw, _ = np.linalg.qr(generator.standard_normal((500, M, 3)))
     assert stats.binomtest(int((raw[:, 0, 0] > 0).sum()), 500).pvalue < 1e-6
 
 
-def test_frames_are_invariant_under_rotation_from_either_side(generator):
+def test_frames_are_invariant_under_rotations(generator):
     frames = haar_frames(M, 3, 4000, generator)
     left, right = haar_frames(M, M, 1, generator)[0], haar_frames(3, 3, 1, generator)[0]
-    turned = left @ haar_frames(M, 3, 4000, generator) @ right
+    rotated = left @ haar_frames(M, 3, 4000, generator) @ right
     for i, j in ((0, 0), (2, 1), (5, 2)):
-        assert stats.ks_2samp(frames[:, i, j], turned[:, i, j]).pvalue > 1e-3
-    # and jointly: off-diagonal products of two columns
-    assert stats.ks_2samp(frames[:, 0, 0] * frames[:, 1, 1], turned[:, 0, 0] * turned[:, 1, 1]).pvalue > 1e-3
+        assert stats.ks_2samp(frames[:, i, j], rotated[:, i, j]).pvalue > 1e-3
+    # joint distribution of two columns
+    assert stats.ks_2samp(frames[:, 0, 0] * frames[:, 1, 1], rotated[:, 0, 0] * rotated[:, 1, 1]).pvalue > 1e-3
 
 
-def test_mean_projector_holds_for_haar_and_fails_for_a_tilted_sampler(generator):
+def test_mean_projector_holds_for_haar_and_fails_for_a_biased_sampler(generator):
     frames = haar_frames(M, R, TRIALS, generator)
     assert rotational_invariance(frames).verdict == "holds"
-    tilted = generator.standard_normal((TRIALS, M, R)) * np.array([1.5, 1, 1, 1, 1, 1])[:, None]
-    assert rotational_invariance(np.linalg.qr(tilted)[0]).verdict == "violated"
+    biased = generator.standard_normal((TRIALS, M, R)) * np.array([1.5, 1, 1, 1, 1, 1])[:, None]
+    assert rotational_invariance(np.linalg.qr(biased)[0]).verdict == "violated"
 
 
 # -- lemmas, by hand ----------------------------------------------------------------------------------------------------
@@ -94,20 +94,20 @@ def test_diagonal_ideal_by_hand():
     assert top_share(ideal, 2) == pytest.approx(13 / 14)
 
 
-def test_a_deficient_basis_counts_only_what_it_spans():
+def test_rank_deficient_basis_counts_its_span_only():
     ideal = np.eye(3)
     assert kept_share(np.array([[1.0, 2.0], [0, 0], [0, 0]]), ideal) == pytest.approx(1 / 3)
     assert kept_share(np.zeros((3, 2)), ideal) == 0.0
 
 
-def test_lemmas_hold_against_the_solver(generator):
+def test_lemmas_agree_with_the_solver(generator):
     statements = projection_lemmas(generator.standard_normal((M, D)), R, generator)
     assert len(statements) == 4
     assert {statement.verdict for statement in statements} == {"holds"}
 
 
 def test_lemmas_fail_for_a_basis_that_is_not_orthonormal(generator, monkeypatch):
-    """The lemma is on orthonormal U: with skewed columns UᵀP* is not the minimiser, and the check sees it."""
+    """The lemmas assume orthonormal U: otherwise UᵀP* is not the minimiser."""
     from slimprompt.paper.theory import asymmetry
 
     monkeypatch.setattr(asymmetry, "haar_frames", lambda n, r, trials, g: g.standard_normal((trials, n, r)))
@@ -121,14 +121,14 @@ def test_lemmas_fail_for_a_basis_that_is_not_orthonormal(generator, monkeypatch)
 @pytest.mark.parametrize("ideal", ["spread", "one token"])
 def test_theorem_and_corollary_hold(generator, ideal):
     token, embedding = curves(generator, ideal)
-    np.testing.assert_allclose(token.samples[:, -1], 0, atol=1e-12)  # r = m: B is complete
+    np.testing.assert_allclose(token.samples[:, -1], 0, atol=1e-12)  # r = m: B is a complete basis
     statements = asymmetry_statements(token, embedding, R)
     assert [statement.predicted for statement in statements[:2]] == [1 - R / M, 1 - R / D]
     assert set(verdicts(statements).values()) == {"holds"}
 
 
 def test_one_token_ideal_has_the_beta_distribution(generator):
-    """P* in one token: the kept share is the squared length of a projected unit vector, Beta(r/2, (m − r)/2)."""
+    """With P* in one token, the share kept is the squared norm of a projected unit vector, Beta(r/2, (m − r)/2)."""
     token, _ = curves(generator, "one token")
     kept = 1 - token.samples[:, R - 1]
     assert stats.kstest(kept, stats.beta(R / 2, (M - R) / 2).cdf).pvalue > 1e-3
@@ -143,21 +143,21 @@ def test_theorem_fails_with_a_wrong_constant(generator):
     assert verdicts(wrong)["Residual, random A fixed"] == "holds"
 
 
-def test_order_fails_when_the_sides_are_exchanged(generator):
+def test_order_fails_when_the_sides_are_swapped(generator):
     token, embedding = curves(generator)
     assert verdicts(asymmetry_statements(embedding, token, R))["Fixing B loses less"] == "violated"
 
 
 def test_theorem_fails_for_bases_that_are_not_uniform(generator):
-    """Coordinate axes instead of random directions, and P* in the first token: everything or nothing is kept."""
+    """With coordinate axes instead of random directions and P* in one token, everything or nothing is kept."""
     token, embedding = curves(generator, "one token")
     favoured = np.zeros((TRIALS, M))
-    favoured[::3] = 1.0  # the first axis is chosen in two of three draws, not in r of m
+    favoured[::3] = 1.0  # the first axis is chosen with probability 2/3 instead of r/m
     biased = replace(token, samples=favoured)
     assert verdicts(asymmetry_statements(biased, embedding, R))["Residual, random B fixed"] == "violated"
 
 
-def test_the_corollarys_word(generator):
+def test_corollary_wording(generator):
     token, embedding = curves(generator)
     found = verdicts(corollary_wording(token, embedding, R))
     assert found["Share kept, random B fixed"] == found["Share kept, random A fixed"] == "holds"
@@ -166,7 +166,7 @@ def test_the_corollarys_word(generator):
 
 
 def test_kept_and_removed_agree_at_half_the_tokens(generator):
-    """r = m/2 is the one case in which "removes r/m" is right for B."""
+    """r = m/2 is the only case in which "removes r/m" is correct for B."""
     token, embedding = curves(generator)
     assert verdicts(corollary_wording(token, embedding, M // 2))["Corollary to the letter, random B fixed"] == "holds"
 
@@ -174,7 +174,7 @@ def test_kept_and_removed_agree_at_half_the_tokens(generator):
 # -- bases in use -------------------------------------------------------------------------------------------------------
 
 
-def test_start_bases_are_those_of_a_run():
+def test_start_bases_match_those_of_a_run():
     p0 = initial_context(M, D, 3).double().numpy()
     bases = start_bases(p0, R, 3)
     for name, basis in bases.items():
@@ -190,7 +190,7 @@ def test_gaussian_and_orthogonal_of_a_seed_span_the_same_space():
     assert kept_share(bases["gaussian"], bases["orthogonal"]) == pytest.approx(1.0)
 
 
-def test_bases_in_use_keep_what_a_random_one_keeps():
+def test_bases_in_use_keep_the_share_of_a_random_basis():
     shares = kept_by_start_bases(M, D, R, range(150))
     statements = start_basis_statements(shares)
     assert {statement.verdict for statement in statements} == {"holds"}

@@ -41,7 +41,7 @@ def verdicts(statements):
 # -- smoothness ---------------------------------------------------------------------------------------------------------
 
 
-def test_smoothness_of_a_quadratic_is_known(quadratic, basis, generator):
+def test_smoothness_of_a_quadratic(quadratic, basis, generator):
     point = generator.standard_normal((R, D))
     assert smoothness(quadratic, basis @ point) == pytest.approx(8, rel=1e-3)
     # φ(A) has the curvature Bᵀ diag(h of column k) B in column k of A
@@ -50,18 +50,18 @@ def test_smoothness_of_a_quadratic_is_known(quadratic, basis, generator):
     assert exact <= 8 * np.linalg.norm(basis, 2) ** 2
 
 
-def test_bound_by_the_norm_of_b_is_an_equality_for_even_curvature(basis, generator):
-    even = Quadratic(np.full((M, D), 3.0), np.zeros((M, D)))
-    found = directional_smoothness(even, basis, generator.standard_normal((R, D)))
+def test_bound_by_the_norm_of_b_is_tight_for_isotropic_curvature(basis, generator):
+    isotropic = Quadratic(np.full((M, D), 3.0), np.zeros((M, D)))
+    found = directional_smoothness(isotropic, basis, generator.standard_normal((R, D)))
     assert found == pytest.approx(3 * np.linalg.norm(basis, 2) ** 2, rel=1e-3)
 
 
 def test_bound_by_the_norm_of_b_fails_with_a_wrong_norm(basis, generator):
-    even = Quadratic(np.full((M, D), 3.0), np.ones((M, D)))
-    descent = check_descent(even, basis, generator.standard_normal((R, D)), steps=5)
-    assert verdicts(descent_statements(descent, even))["L_A by the norm of B"].verdict == "holds"
+    isotropic = Quadratic(np.full((M, D), 3.0), np.ones((M, D)))
+    descent = check_descent(isotropic, basis, generator.standard_normal((R, D)), steps=5)
+    assert verdicts(descent_statements(descent, isotropic))["L_A by the norm of B"].verdict == "holds"
     wrong = replace(descent, basis_norm=0.9 * descent.basis_norm)
-    assert verdicts(descent_statements(wrong, even))["L_A by the norm of B"].verdict == "violated"
+    assert verdicts(descent_statements(wrong, isotropic))["L_A by the norm of B"].verdict == "violated"
 
 
 # -- full gradients -----------------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def test_descent_holds_on_a_quadratic(quadratic, basis, generator):
     assert descent.confirmed and descent.path.steps == 30
     found = verdicts(descent_statements(descent, quadratic))
     assert {statement.verdict for statement in found.values()} == {"holds"}
-    assert "Descent inequality, L_A taken at the start" not in found  # nothing grows on a quadratic
+    assert "Descent inequality, L_A taken at the start" not in found  # the curvature of a quadratic is constant
 
 
 def test_descent_inequality_fails_with_a_step_above_1_over_l(quadratic, basis, generator):
@@ -95,14 +95,14 @@ def test_descent_inequality_fails_with_a_step_above_1_over_l(quadratic, basis, g
 
 
 def test_descent_inequality_is_tight_at_1_over_l():
-    """One dimension, η = 1/L: φ(A_1) = 0 = φ(A_0) − (η/2)‖∇φ‖² exactly; any larger step fails."""
+    """With η = 1/L, φ(A_1) = 0 = φ(A_0) − (η/2)‖∇φ‖² exactly; any larger step fails."""
     objective = Quadratic(np.array([[4.0, 4.0]]), np.zeros((1, 2)))
     start, one = np.array([[1.0, 1.0]]), np.array([[1.0]])
     assert descent_inequality(descend(objective, one, start, 0.25, 1)).verdict == "holds"
     assert descent_inequality(descend(objective, one, start, 0.2501, 1)).verdict == "violated"
 
 
-def test_an_overflowing_path_is_violated_not_lost(quadratic, basis, generator):
+def test_overflowing_path_is_violated(quadratic, basis, generator):
     with np.errstate(over="ignore", invalid="ignore"):
         path = descend(quadratic, basis, generator.standard_normal((R, D)), 1e6, 400)
     assert not np.isfinite(path.values[-1])
@@ -113,13 +113,13 @@ def test_gradient_bound_fails_with_a_wrong_constant(quadratic, basis, generator)
     constant = directional_smoothness(quadratic, basis, np.zeros((R, D)))
     path = descend(quadratic, basis, generator.standard_normal((R, D)), 1 / constant, 20)
     assert gradient_bound(path, quadratic.lower_bound).verdict == "holds"
-    too_high = path.values[0] - 0.1 * (path.values[0] - path.values[1])  # claims there is almost nothing to gain
+    too_high = path.values[0] - 0.1 * (path.values[0] - path.values[1])  # claims almost no possible decrease
     failed = gradient_bound(path, too_high)
     assert failed.verdict == "violated" and "first at T = 1" in failed.detail
 
 
-def test_growing_curvature_is_found_and_the_step_shortened():
-    """From the ridge of a double well: |curvature| 1 at the start, 2 in the valley."""
+def test_growing_curvature_shortens_the_step():
+    """In a double well, |curvature| is 1 at the start and 2 at the minimum."""
     objective = DoubleWell((1, 2))
     descent = check_descent(objective, np.array([[1.0]]), np.array([[0.05, -0.04]]), steps=40)
     assert descent.confirmed
@@ -137,7 +137,7 @@ def test_unconfirmed_smoothness_is_violated():
     assert verdicts(descent_statements(descent, objective))["L_A on the path"].verdict == "violated"
 
 
-def test_protocols_step_size(quadratic, basis, generator):
+def test_step_size_of_the_training_protocol(quadratic, basis, generator):
     descent = check_descent(quadratic, basis, generator.standard_normal((R, D)), steps=5)
     name = "The training protocol's step size"
     assert verdicts(descent_statements(descent, quadratic))[name].measured == 0.002
@@ -153,16 +153,16 @@ def centres(generator):
     return Centres(generator.standard_normal((20, M, D)))
 
 
-def test_measured_variance_is_the_known_one(centres, generator):
-    """With B = I: σ² = mean‖C_i − C̄‖²/b, at every point."""
+def test_measured_variance_matches_the_formula(centres, generator):
+    """With B = I, σ² = mean‖C_i − C̄‖²/b at every point."""
     run = stochastic_descent(
         centres, np.eye(M), np.zeros((M, D)), 0.1, 50, batch_size=5, replicates=20, generator=generator
     )
     assert run.variance == pytest.approx(centres.variance / 5, rel=0.05)
 
 
-def test_full_batches_leave_no_variance_but_replacement_does(centres, generator):
-    everything = Quadratic(np.ones((M, D)), np.ones((M, D)))  # one example: every batch is the whole set
+def test_single_example_has_no_variance(centres, generator):
+    everything = Quadratic(np.ones((M, D)), np.ones((M, D)))  # one example, so that every batch is the full set
     run = stochastic_descent(
         everything, np.eye(M), np.zeros((M, D)), 0.5, 3, batch_size=4, replicates=1, generator=generator
     )
@@ -196,20 +196,20 @@ def test_stochastic_bound_and_rate_hold(centres, generator):
 
 def test_stochastic_bound_fails_with_a_wrong_constant(centres, generator):
     rate = rate_of(centres, generator)
-    wrong = replace(rate, gap=0.001 * rate.gap, constant=0.01)  # too small a gap and too smooth
+    wrong = replace(rate, gap=0.001 * rate.gap, constant=0.01)  # gap and L_A are too small
     assert {statement.verdict for statement in rate_statements(wrong)} == {"violated"}
 
 
 def test_variance_term_is_needed(centres, generator):
-    """From the minimum nothing can be gained, so without L_A η σ² the bound is 0; but the noise drives the path away."""
+    """At the minimum the bound without L_A η σ² is 0, but the noise moves the path away."""
     start = centres.centres.mean(0)
     run = stochastic_descent(centres, np.eye(M), start, 0.5, 30, batch_size=1, replicates=10, generator=generator)
     average = run.squared_gradients.mean()
     assert 0.1 * run.variance < average <= run.bound(0.0, 1.0)
 
 
-def test_a_step_above_1_over_l_is_not_covered(centres, generator):
-    rate = rate_of(centres, generator, constant=0.25)  # claims smoother than it is: η up to 4/1
+def test_step_above_1_over_l_is_not_covered(centres, generator):
+    rate = rate_of(centres, generator, constant=0.25)  # the true constant is 1, so that η is up to 4 times too large
     assert rate.constant == pytest.approx(1, rel=1e-2) and not rate.covered
     statements = rate_statements(rate)
     assert {statement.verdict for statement in statements} == {"not testable"}

@@ -1,4 +1,4 @@
-"""The prompted objective against open_clip's own full pass with autograd, everything in double precision."""
+"""The prompt objective compared with open_clip's full pass and autograd, in double precision."""
 
 import copy
 
@@ -37,7 +37,7 @@ def objective(tiny, images, labels):
 
 @pytest.fixture(scope="module")
 def logits(tiny, images):
-    """context (n_ctx, width) → logits (n_images, n_classes), by open_clip's modules over the whole context length."""
+    """context (n_ctx, width) → logits (n_images, n_classes), by open_clip's modules on full sequences."""
     model = copy.deepcopy(tiny.model).double()
     sequences = prompt_tokens(tiny, NAMES, N_CTX)
     ids = torch.tensor([sequence + [0] * (tiny.context_length - len(sequence)) for sequence in sequences])
@@ -75,14 +75,14 @@ def test_value_and_gradient_are_exact(objective, logits, labels, point):
     np.testing.assert_allclose(gradient(objective, point), context.grad.numpy(), rtol=1e-8, atol=1e-13)
 
 
-def test_group_gradients_average_to_the_whole(objective, labels, point):
+def test_group_gradients_average_to_the_full_gradient(objective, labels, point):
     _, (whole, *single) = objective.gradients(point, [None, *[np.array([i]) for i in range(len(labels))]])
     np.testing.assert_allclose(np.mean(single, axis=0), whole, atol=1e-14)
     _, (repeated,) = objective.gradients(point, [np.array([2, 2, 5])])
     np.testing.assert_allclose(repeated, (2 * single[2] + single[5]) / 3, atol=1e-14)
 
 
-def test_hessian_product_is_that_of_autograd(objective, logits, labels, point, direction):
+def test_hessian_product_agrees_with_autograd(objective, logits, labels, point, direction):
     with sdpa_kernel(SDPBackend.MATH):  # the fused kernels cannot be differentiated twice
         _, exact = torch.autograd.functional.hvp(loss_of(logits, labels), torch.tensor(point), torch.tensor(direction))
     found = hessian_product(objective, point, direction)
@@ -90,7 +90,7 @@ def test_hessian_product_is_that_of_autograd(objective, logits, labels, point, d
 
 
 def test_curvature_is_gauss_newton(objective, logits, labels, point, direction):
-    """Jᵀ S J V with the Jacobian of the logits written out."""
+    """Jᵀ S J V with the explicit Jacobian of the logits."""
     context = torch.tensor(point)
     jacobian = torch.autograd.functional.jacobian(logits, context).flatten(2)  # (images, classes, n_ctx · width)
     p = logits(context).softmax(-1)
@@ -102,14 +102,14 @@ def test_curvature_is_gauss_newton(objective, logits, labels, point, direction):
     np.testing.assert_array_equal(objective.curvature(point)(0 * direction), 0)
 
 
-def test_curvature_is_symmetric_and_not_negative(objective, point):
+def test_curvature_is_symmetric_and_positive(objective, point):
     product = objective.curvature(point)
     v, w = np.random.default_rng(4).standard_normal((2, N_CTX, 32))
     assert np.sum(v * product(w)) == pytest.approx(np.sum(w * product(v)), rel=1e-6)
     assert np.sum(v * product(v)) > 0
 
 
-def test_backbone_itself_stays_as_it_is(tiny, images, labels):
+def test_backbone_is_not_modified(tiny, images, labels):
     before = {name: value.clone() for name, value in tiny.model.state_dict().items()}
     PromptObjective(tiny, NAMES, images, labels, N_CTX)
     after = tiny.model.state_dict()
@@ -117,7 +117,7 @@ def test_backbone_itself_stays_as_it_is(tiny, images, labels):
     assert tiny.dtype == torch.float32 and len(list(tiny.model.visual.parameters())) > 0
 
 
-def test_images_and_labels_go_together(tiny, images):
+def test_numbers_of_images_and_labels_must_agree(tiny, images):
     with pytest.raises(InputError, match="7 image features and 2 labels"):
         PromptObjective(tiny, NAMES, images, [0, 1], N_CTX)
 
@@ -128,16 +128,16 @@ def test_few_shot_objective_of_a_folder(tiny, photos):
     assert objective.title == "tiny-for-tests, 3 classes, 6 images"
 
 
-def test_statements_on_the_true_loss(objective):
-    """The whole chain on a real text tower; what the theorems prove must hold."""
+def test_statements_on_the_loss(objective):
+    """All checks on a real text tower; proven statements must hold."""
     check = check_loss(objective, rank=2, seed=1, steps=6, draws=2, replicates=2, batch_size=4)
     found = {statement.name: statement.verdict for statement in check.statements}
     for name in ("Completing the square in S_A(B0)", "L_A by the norm of B", "Descent inequality", "Smallest gradient"):
         assert found[name] == "holds", name
 
 
-def test_a_tower_that_is_not_causal(model_config, labels):
-    """It takes open_clip's full pass, in double precision too: the gradient is the slope of the value."""
+def test_text_tower_that_is_not_causal(model_config, labels):
+    """It uses open_clip's full pass in double precision; the gradient agrees with finite differences."""
     text = TINY_CONFIG["text_cfg"] | {"no_causal_mask": True, "pool_type": "last"}
     backbone = load_backbone(model_config("tiny-not-causal", TINY_CONFIG | {"text_cfg": text}), seed=0, device="cpu")
     images = F.normalize(torch.randn(7, 24, generator=torch.Generator().manual_seed(1)), dim=-1)

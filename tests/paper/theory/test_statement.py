@@ -10,12 +10,13 @@ from slimprompt.paper.theory.statement import (
     equal,
     expected,
     mean_interval,
+    strict,
 )
 
 NAMES = ("part", "name", "claim")
 
 
-def test_interval_is_students():
+def test_interval_agrees_with_scipy():
     values = [1.0, 2.0, 4.0, 5.0]
     by_scipy = stats.t.interval(0.95, 3, loc=3.0, scale=stats.sem(values))
     assert mean_interval(values, 0.95) == pytest.approx(by_scipy)
@@ -26,12 +27,12 @@ def test_interval_needs_two_samples():
         mean_interval([1.0])
 
 
-def test_equality_holds_up_to_rounding_and_fails_beyond():
+def test_equality_holds_up_to_rounding():
     assert equal(*NAMES, 2.0, 2.0 + 1e-12).verdict == "holds"
     assert equal(*NAMES, 2.0, 2.01).verdict == "violated"
 
 
-def test_expectation_fails_on_a_wrong_constant():
+def test_expectation_fails_with_a_wrong_constant():
     samples = np.random.default_rng(0).normal(0.25, 0.1, 1000)
     right, wrong = expected(*NAMES, 0.25, samples), expected(*NAMES, 0.28, samples)
     assert (right.verdict, wrong.verdict) == ("holds", "violated")
@@ -43,17 +44,17 @@ def test_expectation_without_spread_is_compared_up_to_rounding():
     assert expected(*NAMES, 0.1, [0.0, 0.0, 0.0]).verdict == "violated"
 
 
-def test_one_sample_decides_nothing():
+def test_one_sample_is_not_testable():
     only = expected(*NAMES, 0.25, [0.9])
     assert (only.verdict, only.measured, only.interval) == ("not testable", 0.9, None)
     assert above(*NAMES, 0.0, [0.9]).verdict == "not testable"
 
 
-def test_bound_fails_only_where_the_whole_interval_is_above():
+def test_bound_is_violated_only_if_the_whole_interval_is_above():
     assert at_most(*NAMES, 1.0, 1.1).verdict == "violated"
     assert at_most(*NAMES, 1.0, 1.1, interval=Interval(0.9, 1.3)).verdict == "holds"
     assert at_most(*NAMES, 1.0, 1.1, interval=Interval(1.05, 1.15)).verdict == "violated"
-    assert at_most(*NAMES, 1.0, 1.0, strict=True).verdict == "violated"
+    assert strict(*NAMES, "<", 1.0, 1.0, Interval(1.0, 1.0)).verdict == "violated"
 
 
 def test_above_has_three_outcomes():
@@ -61,14 +62,14 @@ def test_above_has_three_outcomes():
     assert [above(*NAMES, bound, samples).verdict for bound in (0.5, 1.0, 1.5)] == ["holds", "not testable", "violated"]
 
 
-def test_everywhere_names_the_first_step_that_fails():
+def test_everywhere_reports_the_first_step_that_fails():
     bounds, measured = [1.0, 1.0, 1.0, 1.0], [0.5, 0.9, 1.2, 1.5]
     failed = at_most_everywhere(*NAMES, bounds, measured)
     assert (failed.verdict, failed.predicted, failed.measured) == ("violated", 1.0, 1.2)
     assert "fails at 2 of 4 steps, first at step 2" in failed.detail
     kept = at_most_everywhere(*NAMES, bounds[:2], measured[:2], steps=[10, 20], what="T")
-    assert kept.verdict == "holds" and "nearest to failing at T = 20" in kept.detail
+    assert kept.verdict == "holds" and "closest to failing at T = 20" in kept.detail
 
 
-def test_everywhere_fails_on_a_value_that_is_no_number():
+def test_everywhere_fails_on_nan():
     assert at_most_everywhere(*NAMES, [1.0, 1.0], [0.0, float("nan")]).verdict == "violated"

@@ -10,7 +10,7 @@ def generator():
     return np.random.default_rng(0)
 
 
-def test_rank_rule_is_the_rank_of_the_product(generator):
+def test_rank_rule_gives_the_rank_of_the_product(generator):
     left, right = generator.standard_normal((4, 3)), generator.standard_normal((5, 2)) @ np.array([[1.0, 2], [2, 4]])
     assert kronecker_rank(left, right) == 3 == np.linalg.matrix_rank(np.kron(left, right))
 
@@ -23,7 +23,7 @@ def test_dimensions_at_the_papers_size(generator):
     assert statements["Dimension gap"].measured == 32
 
 
-def test_dimensions_against_the_product_in_full(generator):
+def test_dimensions_agree_with_the_explicit_product(generator):
     basis, coefficients = generator.standard_normal((4, 2)), generator.standard_normal((2, 6))
     dim_a = np.linalg.matrix_rank(np.kron(np.eye(6), basis))
     dim_b = np.linalg.matrix_rank(np.kron(coefficients.T, np.eye(4)))
@@ -31,8 +31,8 @@ def test_dimensions_against_the_product_in_full(generator):
     assert equal("part", "name", "claim", dim_a + 1, update_dimensions(basis, coefficients)[0]).verdict == "violated"
 
 
-def test_a_deficient_factor_is_not_testable_and_says_why(generator):
-    basis = np.outer(np.ones(5), [1.0, 2.0])  # rank 1, not 2
+def test_rank_deficient_factor_is_not_testable(generator):
+    basis = np.outer(np.ones(5), [1.0, 2.0])  # rank 1 instead of 2
     first, *_ = update_space_statements(basis, generator.standard_normal((2, 9)), generator)
     assert first.verdict == "not testable"
     assert "rank B0 = 1" in first.detail and "9 and 10 dimensions" in first.detail

@@ -1,4 +1,4 @@
-"""Objectives F(P) that can be solved by hand, in the shape that `slimprompt.paper.theory` works on."""
+"""Objectives F(P) that can be solved by hand, with the interface `slimprompt.paper.theory.objective.Objective`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Quadratic:
 
 
 class Centres:
-    """F(P) = mean_i ½‖P − C_i‖²: L = 1, and a batch of b drawn with replacement has σ² = mean‖C_i − C̄‖² / b."""
+    """F(P) = mean_i ½‖P − C_i‖²: L = 1, and a batch of b sampled with replacement has σ² = mean‖C_i − C̄‖² / b."""
 
     def __init__(self, centres: np.ndarray) -> None:
         self.centres = centres  # (n, m, d)
@@ -45,7 +45,7 @@ class Centres:
 
 
 class DoubleWell:
-    """F(P) = Σ (p² − 1)²/4: curvature 3p² − 1, so 1 in size at p = 0 and 2 at the minima p = ±1."""
+    """F(P) = Σ (p² − 1)²/4: curvature 3p² − 1, which is −1 at p = 0 and 2 at the minima p = ±1."""
 
     n_examples = 1
     lower_bound = 0.0

@@ -1,44 +1,41 @@
-"""Low rank against dense on classes seen and unseen in training."""
+"""Claims about low-rank and dense prompts on classes seen and unseen in training."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 
-from slimprompt.paper.claims.evidence import (
+from slimprompt.paper.claims.claim import (
     MIN_CELLS,
     SAME_NUMBER,
     Claim,
-    Evidence,
-    MatchedCell,
     Measured,
     Outcome,
     by_shots,
-    lines_of,
-    matched_cells,
     per_backbone,
     rounds_to,
 )
+from slimprompt.paper.claims.evidence import Evidence, MatchedCell, lines_of, matched_cells
 from slimprompt.training.metrics import harmonic_mean
 
 _GAINS = {"RN50": {1: 4.21, 4: 3.01, 16: 2.05}, "ViT-B/16": {1: 3.58, 4: 4.25, 16: 1.74}}
 _GAINS_TEXT = {backbone: by_shots(gains) for backbone, gains in _GAINS.items()}
-_NEEDS = f"dense and low-rank runs of the base split in {MIN_CELLS} cells"
+_NEEDS = f"dense and low-rank base-to-new runs in {MIN_CELLS} cells"
 
 
 def _cells(e: Evidence, backbone: str, metric: str) -> list[MatchedCell]:
-    """Low rank against dense on one metric: seen, unseen or harmonic."""
+    """Cells with low-rank and dense results in one metric: seen, unseen or harmonic."""
     return matched_cells(e, backbone, e.low_rank(backbone, metric), e.full_dense(), metric)
 
 
 def _gain_by_shots(cells: Sequence[MatchedCell]) -> dict[int, float]:
-    """Mean gap over the datasets, per shot count."""
+    """Mean gap over datasets per shot count."""
     shots = sorted({cell.shots for cell in cells})
     return {k: statistics.fmean(cell.gap for cell in cells if cell.shots == k) for k in shots}
 
 
 def _cells_won(e: Evidence, metric: str, printed: dict[str, int], *, ties_count: bool) -> list[Outcome]:
-    """In how many cells low rank is ahead (or level)."""
+    """Number of cells in which low rank is better than dense, or equal if `ties_count`."""
 
     def measure(backbone: str) -> Measured | None:
         cells = _cells(e, backbone, metric)
@@ -60,17 +57,17 @@ def _cells_won(e: Evidence, metric: str, printed: dict[str, int], *, ties_count:
 
 
 def harmonic_wins(e: Evidence) -> list[Outcome]:
-    """Cells in which low rank beats dense on H."""
+    """Number of cells in which low rank has a higher H than dense."""
     return _cells_won(e, "harmonic", {"RN50": 17, "ViT-B/16": 21}, ties_count=False)
 
 
 def seen_wins(e: Evidence) -> list[Outcome]:
-    """Cells in which low rank matches or beats dense on the seen classes."""
+    """Number of cells in which low rank is at least as accurate as dense on seen classes."""
     return _cells_won(e, "seen", {"RN50": 15, "ViT-B/16": 14}, ties_count=True)
 
 
 def harmonic_gain(e: Evidence) -> list[Outcome]:
-    """Mean gain in H over the datasets, per shot count."""
+    """Mean gain in H over datasets per shot count."""
 
     def measure(backbone: str) -> Measured | None:
         cells = _cells(e, backbone, "harmonic")
@@ -87,7 +84,7 @@ def harmonic_gain(e: Evidence) -> list[Outcome]:
 
 
 def _of_averages(e: Evidence, backbone: str) -> str:
-    """The same gain with H computed from the averaged S and U of each cell, as much of the field does."""
+    """The gain with H computed from the averaged S and U of each cell, a common alternative definition."""
     unseen = {cell.name: cell for cell in _cells(e, backbone, "unseen")}
     gains: dict[int, list[float]] = {}
     for s in _cells(e, backbone, "seen"):
@@ -100,14 +97,16 @@ def _of_averages(e: Evidence, backbone: str) -> str:
 
 
 def harmonic_gain_low_shot(e: Evidence) -> list[Outcome]:
-    """The gain in H is smallest at the most shots."""
+    """Whether the gain in H is smallest at the largest shot count."""
 
     def measure(backbone: str) -> Measured | None:
         gains = _gain_by_shots(_cells(e, backbone, "harmonic"))
         if len(gains) < 2:
             return None
         largest = max(gains, key=lambda k: gains[k])
-        note = "" if largest == min(gains) else f"the largest gain is at {largest} shots, not at the fewest"
+        note = (
+            "" if largest == min(gains) else f"the largest gain is at {largest} shots, not at the smallest shot count"
+        )
         smallest_at_most = min(gains, key=lambda k: gains[k]) == max(gains)
         return Measured(by_shots(gains), smallest_at_most, len(gains), note=note)
 
@@ -115,7 +114,7 @@ def harmonic_gain_low_shot(e: Evidence) -> list[Outcome]:
 
 
 def gain_on_unseen(e: Evidence) -> list[Outcome]:
-    """The gain is larger on unseen than on seen classes."""
+    """Mean gain on unseen and on seen classes."""
 
     def measure(backbone: str) -> Measured | None:
         seen, unseen = (_cells(e, backbone, metric) for metric in ("seen", "unseen"))
@@ -129,7 +128,7 @@ def gain_on_unseen(e: Evidence) -> list[Outcome]:
 
 
 def dense_seen_edge_at_more_shots(e: Evidence) -> list[Outcome]:
-    """Where dense is ahead on seen classes, it is mostly at more than the fewest shots."""
+    """Of the cells in which dense is better on seen classes, the number above the smallest shot count."""
 
     def measure(backbone: str) -> Measured | None:
         fewest = min(e.shots(backbone, "seen"))
@@ -140,12 +139,12 @@ def dense_seen_edge_at_more_shots(e: Evidence) -> list[Outcome]:
         value = f"{len(later)} of {len(lost)} above {fewest} shot{'s' if fewest > 1 else ''}"
         return Measured(value, 2 * len(later) > len(lost), len(lost), lines_of(lost))
 
-    needs = "cells in which dense is ahead on seen classes"
+    needs = "cells in which dense is better on seen classes"
     return per_backbone(e, "seen", {"": "mainly at higher shots"}, needs, measure)
 
 
 def harmonic_ahead_despite_dense_seen(e: Evidence) -> list[Outcome]:
-    """Where dense is ahead on seen classes at more than the fewest shots, low rank is still ahead on H."""
+    """Of the higher-shot cells in which dense is better on seen classes, the number with low rank better on H."""
 
     def measure(backbone: str) -> Measured | None:
         fewest = min(e.shots(backbone, "seen"))
@@ -154,11 +153,11 @@ def harmonic_ahead_despite_dense_seen(e: Evidence) -> list[Outcome]:
         if not cells:
             return None
         behind = [cell for cell in cells if cell.gap <= 0]
-        note = "dense is ahead on H too in " + "; ".join(cell.name for cell in behind) if behind else ""
+        note = "dense is also better on H in " + "; ".join(cell.name for cell in behind) if behind else ""
         value = f"{len(cells) - len(behind)} of {len(cells)}"
         return Measured(value, not behind, len(cells), lines_of(cells), note)
 
-    needs = "cells in which dense is ahead on seen classes, above the fewest shots"
+    needs = "cells above the smallest shot count in which dense is better on seen classes"
     return per_backbone(e, "seen", {"": "in all of them"}, needs, measure)
 
 
@@ -166,7 +165,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "harmonic_wins",
         "§6 new classes",
-        "Rank 4 improves the harmonic mean over dense in nearly every dataset–shot cell.",
+        "Rank 4 has a higher harmonic mean than dense in nearly every dataset–shot cell.",
         "at least the paper's share of cells (other backbones: more than half)",
         harmonic_wins,
     ),
@@ -181,34 +180,34 @@ CLAIMS: tuple[Claim, ...] = (
         "harmonic_gain_low_shot",
         "abstract, §6 new classes",
         "The gain in H is largest with few shots.",
-        "smallest at the most shots",
+        "smallest at the largest shot count",
         harmonic_gain_low_shot,
     ),
     Claim(
         "gain_on_unseen",
         "§6 new classes",
         "The gains concentrate on the unseen classes.",
-        "mean gain on unseen classes above that on seen ones",
+        "mean gain on unseen classes above that on seen classes",
         gain_on_unseen,
     ),
     Claim(
         "seen_wins",
         "§6 new classes",
-        "Rank 4 matches or improves the seen classes in most cells.",
+        "Rank 4 matches or improves on dense on the seen classes in most cells.",
         "at least the paper's share of cells (other backbones: more than half)",
         seen_wins,
     ),
     Claim(
         "dense_seen_edge_at_more_shots",
         "§6 new classes",
-        "Dense is ahead on seen classes mainly at higher shots.",
-        "more than half of such cells are above the fewest shots",
+        "Dense is better on seen classes mainly at higher shot counts.",
+        "more than half of such cells are above the smallest shot count",
         dense_seen_edge_at_more_shots,
     ),
     Claim(
         "harmonic_ahead_despite_dense_seen",
         "§6 new classes",
-        "Even where dense is ahead on seen classes at higher shots, rank 4 is ahead on H.",
+        "Even where dense is better on seen classes at higher shot counts, rank 4 is better on H.",
         "in all such cells",
         harmonic_ahead_despite_dense_seen,
     ),

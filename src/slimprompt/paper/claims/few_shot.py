@@ -1,4 +1,4 @@
-"""Low rank against dense on all classes, and what the rank does."""
+"""Claims about low-rank and dense prompts on all classes, and about the effect of the rank."""
 
 from __future__ import annotations
 
@@ -7,33 +7,31 @@ from collections.abc import Callable
 
 from slimprompt.analysis.observations import Arm, Estimate, arm_label, dense, joint
 from slimprompt.analysis.statistics import compare, holm
-from slimprompt.paper.claims.evidence import (
+from slimprompt.paper.claims.claim import (
     HALF_POINT,
     SAME_NUMBER,
     Claim,
-    Evidence,
     Measured,
     Outcome,
     by_shots,
     describe_test,
-    lines_of,
-    matched_cells,
     per_backbone,
     rounds_to,
 )
+from slimprompt.paper.claims.evidence import Evidence, lines_of, matched_cells
 
 _Averages = dict[int, tuple[Estimate, Estimate]]
 _NEEDS = "dense and low-rank few-shot runs"
 
 
 def _averages(e: Evidence, backbone: str, first: Arm | None, second: Arm | None) -> _Averages:
-    """Averages of both arms over the datasets that have both, per shot count."""
+    """Averages of both arms over the datasets with results of both, per shot count."""
     if first is None or second is None:
         return {}
     found = {}
     for k in e.shots(backbone):
         names = e.datasets(backbone)
-        if not e.published:  # the paper prints some averages without what they average
+        if not e.published:  # the paper prints some averages without the values they average
             names = [name for name in names if all(e.results.cell(backbone, name, arm, k) for arm in (first, second))]
         one, other = (e.results.macro(backbone, names, arm, k) for arm in (first, second))
         if one and other:
@@ -42,10 +40,12 @@ def _averages(e: Evidence, backbone: str, first: Arm | None, second: Arm | None)
 
 
 def _gaps(averages: _Averages) -> dict[int, float]:
+    """First minus second average per shot count."""
     return {k: one.mean - other.mean for k, (one, other) in averages.items()}
 
 
 def _lines(averages: _Averages, first: Arm, second: Arm) -> tuple[str, ...]:
+    """One line of text per shot count."""
     return tuple(
         f"{k}-shot: {arm_label(first)} {one.mean:.2f}, {arm_label(second)} {other.mean:.2f} "
         f"({one.mean - other.mean:+.2f}; {one.n} seeds)"
@@ -54,6 +54,8 @@ def _lines(averages: _Averages, first: Arm, second: Arm) -> tuple[str, ...]:
 
 
 def _gain_at_fewest(e: Evidence, other: Callable[[Arm], Arm | None], printed: dict[str, float]) -> list[Outcome]:
+    """Average gain of low rank over the arm `other(low rank)` at the smallest shot count."""
+
     def measure(backbone: str) -> Measured | None:
         first = e.low_rank(backbone)
         second = other(first) if first else None
@@ -71,17 +73,17 @@ def _gain_at_fewest(e: Evidence, other: Callable[[Arm], Arm | None], printed: di
 
 
 def one_shot_gain_over_matched_dense(e: Evidence) -> list[Outcome]:
-    """Low rank r against the dense prompt of r tokens, at the fewest shots."""
+    """Gain of rank r over the dense prompt of r tokens at the smallest shot count."""
     return _gain_at_fewest(e, lambda low: dense(low.rank), {"RN50": 1.99, "ViT-B/16": 1.93})
 
 
 def one_shot_gain_over_full_dense(e: Evidence) -> list[Outcome]:
-    """Low rank against the full dense prompt, at the fewest shots."""
+    """Gain of low rank over the full dense prompt at the smallest shot count."""
     return _gain_at_fewest(e, lambda low: e.full_dense(), {"RN50": 2.00, "ViT-B/16": 1.85})
 
 
 def matched_dense_indistinguishable(e: Evidence) -> list[Outcome]:
-    """Above the fewest shots, low rank and the dense prompt of r tokens do not differ significantly."""
+    """Paired t-tests of rank r against the dense prompt of r tokens above the smallest shot count."""
 
     def measure(backbone: str) -> Measured | None:
         first = e.low_rank(backbone)
@@ -94,10 +96,10 @@ def matched_dense_indistinguishable(e: Evidence) -> list[Outcome]:
         tests = [compare([*e.results.differences(first, second, backbone=backbone, shots=k).values()]) for k in more]
         corrected = holm([test.p_t for test in tests])
         if any(p is None for p in corrected):
-            note = "what these averages are made of is not there, so nothing can be tested"
+            note = "the values behind these averages are not available, so nothing can be tested"
             return Measured(value, None, 0, _lines(averages, first, second), note)
         lines = [describe_test(f"{k}-shot", test, p) for k, test, p in zip(more, tests, corrected, strict=True)]
-        note = "not significant is not the same as equal: see the equivalence p"
+        note = "not significant does not mean equal; see the equivalence p-value"
         return Measured(value, all(p is not None and p >= 0.05 for p in corrected), tests[0].n, tuple(lines), note)
 
     paper = {"": "statistically indistinguishable at 4 and 16 shots (no test is given)"}
@@ -105,7 +107,7 @@ def matched_dense_indistinguishable(e: Evidence) -> list[Outcome]:
 
 
 def within_seed_variance(e: Evidence) -> list[Outcome]:
-    """Above the fewest shots, the averages of low rank and of both dense prompts differ by less than seeds do."""
+    """Differences of averages at higher shot counts, compared with √(sd² + sd²) over seeds."""
 
     def measure(backbone: str) -> Measured | None:
         low, full = e.low_rank(backbone), e.full_dense()
@@ -120,14 +122,13 @@ def within_seed_variance(e: Evidence) -> list[Outcome]:
         lines, outside, spreads = [], 0, []
         for arm, k, one, other in compared:
             spread = None if one.sd is None or other.sd is None else math.hypot(one.sd, other.sd)
-            lines.append(
-                f"{k}-shot, − {arm_label(arm)}: {one.mean - other.mean:+.2f}, √(sd² + sd²) {'—' if spread is None else f'{spread:.2f}'}"
-            )
+            shown = "—" if spread is None else f"{spread:.2f}"
+            lines.append(f"{k}-shot, − {arm_label(arm)}: {one.mean - other.mean:+.2f}, √(sd² + sd²) {shown}")
             spreads.append(spread)
             outside += spread is not None and abs(one.mean - other.mean) > spread
         widest = max(abs(one.mean - other.mean) for _, _, one, other in compared)
         if None in spreads:
-            note = "the spread of the averages over seeds is not there"
+            note = "the standard deviation over seeds is not available"
             return Measured(f"largest difference {widest:.2f}", None, len(compared), tuple(lines), note)
         value = f"{len(compared) - outside} of {len(compared)} differences within √(sd² + sd²); largest {widest:.2f}"
         return Measured(value, not outside, len(compared), tuple(lines))
@@ -137,7 +138,7 @@ def within_seed_variance(e: Evidence) -> list[Outcome]:
 
 
 def full_dense_within_half_point(e: Evidence) -> list[Outcome]:
-    """Above the fewest shots, low rank is within half a point of the full dense prompt."""
+    """Difference between low rank and the full dense prompt above the smallest shot count."""
 
     def measure(backbone: str) -> Measured | None:
         first, second = e.low_rank(backbone), e.full_dense()
@@ -153,7 +154,7 @@ def full_dense_within_half_point(e: Evidence) -> list[Outcome]:
 
 
 def rank_saturation(e: Evidence) -> list[Outcome]:
-    """From rank 2 to the largest rank the average changes by at most half a point."""
+    """Change of the average from rank 2 to the largest rank."""
 
     def measure(backbone: str) -> Measured | None:
         ranks = [rank for rank in e.ranks(backbone) if rank >= 2]
@@ -170,42 +171,42 @@ def rank_saturation(e: Evidence) -> list[Outcome]:
         return Measured(value, holds, len(gaps), (*_lines(averages, high, low), *lines_of(cells)), note)
 
     paper = {"": "near-saturated at r=2, little change up to r=8 (no number given)"}
-    return per_backbone(e, "accuracy", paper, "joint runs at two ranks from 2 on", measure)
+    return per_backbone(e, "accuracy", paper, "joint runs at two ranks of at least 2", measure)
 
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         "one_shot_gain_over_matched_dense",
         "§6 few-shot",
-        "At 1 shot rank 4 clearly beats the dense prompt of 4 tokens, which trains about as many numbers.",
-        SAME_NUMBER + "ahead at the fewest shots",
+        "At 1 shot rank 4 is clearly better than the dense prompt of 4 tokens, which trains about as many parameters.",
+        SAME_NUMBER + "better at the smallest shot count",
         one_shot_gain_over_matched_dense,
     ),
     Claim(
         "matched_dense_indistinguishable",
         "§6 few-shot",
-        "At more shots rank 4 and the dense prompt of 4 tokens cannot be told apart statistically.",
-        "paired t over datasets, Holm-corrected p ≥ 0.05 at every such shot count",
+        "At higher shot counts rank 4 and the dense prompt of 4 tokens are statistically indistinguishable.",
+        "paired t-test over datasets, Holm-corrected p ≥ 0.05 at every such shot count",
         matched_dense_indistinguishable,
     ),
     Claim(
         "within_seed_variance",
         "§6 few-shot",
-        "At more shots rank 4 and both dense prompts are within seed variance of each other.",
-        "every difference of averages at most √(sd² + sd²), the sd over seeds",
+        "At higher shot counts rank 4 and both dense prompts are within seed variance of each other.",
+        "every difference of averages at most √(sd² + sd²), with sd over seeds",
         within_seed_variance,
     ),
     Claim(
         "one_shot_gain_over_full_dense",
         "§6 few-shot",
-        "At 1 shot rank 4 beats the full dense prompt.",
-        SAME_NUMBER + "ahead at the fewest shots",
+        "At 1 shot rank 4 is better than the full dense prompt.",
+        SAME_NUMBER + "better at the smallest shot count",
         one_shot_gain_over_full_dense,
     ),
     Claim(
         "full_dense_within_half_point",
         "§6 few-shot",
-        "At more shots rank 4 is within half a point of the full dense prompt.",
+        "At higher shot counts rank 4 is within half a point of the full dense prompt.",
         "at most 0.5 points at every such shot count",
         full_dense_within_half_point,
     ),

@@ -1,4 +1,4 @@
-"""A trained over a fixed B, against training both."""
+"""Claims about training A with a fixed B, compared with training both factors."""
 
 from __future__ import annotations
 
@@ -8,17 +8,8 @@ from dataclasses import dataclass
 
 from slimprompt.analysis.observations import fixed_basis, joint
 from slimprompt.analysis.statistics import compare, holm
-from slimprompt.paper.claims.evidence import (
-    HALF_POINT,
-    MIN_CELLS,
-    Claim,
-    Evidence,
-    Measured,
-    Outcome,
-    describe_test,
-    matched_cells,
-    missing,
-)
+from slimprompt.paper.claims.claim import HALF_POINT, MIN_CELLS, Claim, Measured, Outcome, describe_test, missing
+from slimprompt.paper.claims.evidence import Evidence, matched_cells
 from slimprompt.prompts.variants import FIXED_BASES
 
 _NEEDS = f"fixed-basis and joint runs in {MIN_CELLS} settings"
@@ -26,7 +17,7 @@ _NEEDS = f"fixed-basis and joint runs in {MIN_CELLS} settings"
 
 @dataclass(frozen=True)
 class _Setting:
-    """Averages over the datasets of the trainable and the fixed bases at one backbone, rank and shots."""
+    """Averages over datasets with a trainable and with fixed B, at one backbone, rank and shot count."""
 
     backbone: str
     rank: int
@@ -36,17 +27,18 @@ class _Setting:
 
     @property
     def name(self) -> str:
+        """Backbone, rank and shots."""
         return f"{self.backbone}, r={self.rank}, {self.shots}-shot"
 
     def winners(self) -> list[str]:
-        """Those with the best average as printed (two decimals), so that ties are ties."""
+        """All variants with the highest average, rounded to the two decimals that tables print."""
         everything = {"trainable": self.trainable, **self.fixed}
         best = max(round(value, 2) for value in everything.values())
         return [name for name, value in everything.items() if round(value, 2) == best]
 
 
 def _settings(e: Evidence) -> list[_Setting]:
-    """All settings with the trainable factorisation and a fixed basis, each over the datasets that all of them have."""
+    """All settings with joint runs and a fixed basis, averaged over the datasets common to all variants."""
     found = []
     for backbone in e.backbones():
         for rank in e.ranks(backbone):
@@ -63,20 +55,22 @@ def _settings(e: Evidence) -> list[_Setting]:
 
 
 def _gaps(settings: list[_Setting]) -> dict[str, float]:
-    """Fixed minus trainable, by the name of setting and basis."""
+    """Fixed minus trainable average by setting and basis."""
     return {f"{one.name}, {basis}": value - one.trainable for one in settings for basis, value in one.fixed.items()}
 
 
 def _winner_lines(settings: list[_Setting]) -> tuple[str, ...]:
+    """One line of text per setting with its best variants."""
     return tuple(f"{setting.name}: {', '.join(setting.winners())}" for setting in settings)
 
 
 def _counts(counter: Counter[str]) -> str:
+    """Names and counts, most frequent first."""
     return ", ".join(f"{name} {count}" for name, count in counter.most_common())
 
 
 def fixed_basis_close(e: Evidence) -> list[Outcome]:
-    """More than half of the gaps between a fixed basis and the trainable one are at most half a point."""
+    """Number of gaps between fixed and trainable B of at most half a point."""
     paper = "usually within a few tenths of a point"
     gaps = _gaps(_settings(e))
     if len(gaps) < MIN_CELLS:
@@ -89,7 +83,7 @@ def fixed_basis_close(e: Evidence) -> list[Outcome]:
 
 
 def fixed_basis_worst_gap(e: Evidence) -> list[Outcome]:
-    """The largest gap between a fixed basis and the trainable one, in averages over the datasets."""
+    """The largest gap between fixed and trainable B in averages over datasets."""
     paper = "within roughly 1.5 points"
     gaps = _gaps(_settings(e))
     if len(gaps) < MIN_CELLS:
@@ -110,7 +104,7 @@ def fixed_basis_worst_gap(e: Evidence) -> list[Outcome]:
 
 
 def fixed_basis_best_count(e: Evidence) -> list[Outcome]:
-    """Settings in which a fixed basis has the best average of all variants."""
+    """Number of settings in which a fixed basis has the best average."""
     paper = "18 of 24"
     settings = _settings(e)
     if len(settings) < MIN_CELLS:
@@ -118,13 +112,13 @@ def fixed_basis_best_count(e: Evidence) -> list[Outcome]:
     best = [setting for setting in settings if set(setting.winners()) != {"trainable"}]
     expected = sum(len(setting.fixed) / (len(setting.fixed) + 1) for setting in settings)
     holds = len(best) == 18 if e.published else len(best) / len(settings) >= 18 / 24
-    note = f"{expected:.1f} of {len(settings)} are expected if all variants are equally good, as most of them are fixed"
+    note = f"{expected:.1f} of {len(settings)} are expected if all variants are equally good, since most have a fixed B"
     value = f"{len(best)} of {len(settings)}"
     return [Measured(value, holds, len(settings), _winner_lines(settings), note).outcome(paper)]
 
 
 def gaussian_often_best(e: Evidence) -> list[Outcome]:
-    """Gaussian is among the two variants that are best most often."""
+    """Number of settings that each variant wins."""
     paper = "among the most frequent winners"
     settings = [setting for setting in _settings(e) if "gaussian" in setting.fixed]
     if len(settings) < MIN_CELLS:
@@ -132,12 +126,12 @@ def gaussian_often_best(e: Evidence) -> list[Outcome]:
     wins = Counter(winner for setting in settings for winner in setting.winners())
     more_often = sum(count > wins["gaussian"] for count in wins.values())
     ties = sum(len(setting.winners()) > 1 for setting in settings)
-    note = f"a tie counts for each of the tied; {ties} of {len(settings)} settings are tied" if ties else ""
+    note = f"a tie counts as a win for each tied variant; {ties} of {len(settings)} settings are tied" if ties else ""
     return [Measured(_counts(wins), more_often < 2, len(settings), _winner_lines(settings), note).outcome(paper)]
 
 
 def learned_weakest(e: Evidence) -> list[Outcome]:
-    """The learned basis has the lowest average of the four fixed ones over all settings."""
+    """Mean gap of each fixed basis to the trainable B over all settings."""
     paper = "the weakest of the four"
     settings = [setting for setting in _settings(e) if len(setting.fixed) == len(FIXED_BASES)]
     if len(settings) < MIN_CELLS:
@@ -147,12 +141,12 @@ def learned_weakest(e: Evidence) -> list[Outcome]:
     last = Counter(min(one.fixed, key=lambda basis: one.fixed[basis]) for one in settings)
     alone = Counter(one.winners()[0] for one in settings if len(one.winners()) == 1)
     value = "mean gap " + ", ".join(f"{basis} {gap:+.2f}" for basis, gap in ordered)
-    note = f"last of the four: {_counts(last)}; best alone: {_counts(alone)}"
+    note = f"worst of the four: {_counts(last)}; sole winner: {_counts(alone)}"
     return [Measured(value, ordered[0][0] == "learned", len(settings), _winner_lines(settings), note).outcome(paper)]
 
 
 def fixed_basis_equivalent(e: Evidence) -> list[Outcome]:
-    """Each fixed basis is equivalent to the trainable factorisation within half a point, over the datasets."""
+    """Equivalence tests of each fixed basis and the trainable B within half a point, paired over datasets."""
     paper = "on par, costs nothing (no test is given)"
     tests = {}
     for backbone in e.backbones():
@@ -182,15 +176,15 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "fixed_basis_close",
         "§1, §6 fixed basis",
-        "A fixed basis is usually within a few tenths of the trainable factorisation.",
+        "A fixed basis is usually within a few tenths of a point of the trainable factorisation.",
         "more than half of the gaps are at most 0.5 points",
         fixed_basis_close,
     ),
     Claim(
         "fixed_basis_worst_gap",
         "§6 fixed basis",
-        "The worst gap of a fixed basis is about 1.5 points.",
-        "at most 1.5 points, to one decimal",
+        "The largest gap of a fixed basis is about 1.5 points.",
+        "at most 1.5 points, rounded to one decimal",
         fixed_basis_worst_gap,
     ),
     Claim(
@@ -217,7 +211,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "fixed_basis_equivalent",
         "abstract, §6 fixed basis",
-        "Fixing B is on par with training it and costs nothing.",
+        "Fixing B is on par with training it and has no cost in accuracy.",
         "equivalent within ±0.5 points for every basis and backbone (two one-sided tests, Holm)",
         fixed_basis_equivalent,
     ),

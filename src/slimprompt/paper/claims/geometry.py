@@ -1,16 +1,18 @@
-"""How the trained factors lie to each other and to their start."""
+"""Claims about the subspaces of the trained factors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from slimprompt.analysis.geometry import AXES
-from slimprompt.paper.claims.evidence import SAME_NUMBER, Claim, Evidence, Measured, Outcome, missing
+from slimprompt.paper.claims.claim import SAME_NUMBER, Claim, Measured, Outcome, missing
+from slimprompt.paper.claims.evidence import Evidence
 
 _NEEDS = "pairs of joint runs that differ in dataset, shots or rank"
 
 
 def _median(e: Evidence, axis: str, factor: str, column: str) -> float | None:
+    """One entry of the table of medians, or None."""
     if e.geometry is None or e.geometry.empty:
         return None
     rows = e.geometry[(e.geometry["axis"] == axis) & (e.geometry["factor"] == factor)]
@@ -18,12 +20,13 @@ def _median(e: Evidence, axis: str, factor: str, column: str) -> float | None:
 
 
 def _over_tasks(e: Evidence, factors: Sequence[str], column: str) -> list[float]:
-    """Medians on the axes other than the seed, as far as they are there, in increasing order."""
+    """The available medians on all axes but the seed, sorted."""
     found = [_median(e, axis, factor, column) for axis in AXES if axis != "seed" for factor in factors]
     return sorted(value for value in found if value is not None)
 
 
 def _lines(e: Evidence) -> tuple[str, ...]:
+    """One line of text per axis and factor."""
     rows = e.geometry.to_dict("records") if e.geometry is not None else []
     return tuple(
         f"{row['axis']}, {row['factor']}: overlap {row['overlap']:.2f}, angle {row['angle']:.1f}°"
@@ -33,50 +36,51 @@ def _lines(e: Evidence) -> tuple[str, ...]:
     )
 
 
-def _ends(values: Sequence[float], digits: int) -> str:
+def _range(values: Sequence[float], digits: int) -> str:
+    """Smallest and largest of sorted values."""
     return f"{values[0]:.{digits}f} to {values[-1]:.{digits}f}"
 
 
 def _overlap_claim(
     e: Evidence, factors: Sequence[str], paper: str, bound: bool | None, note: str = ""
 ) -> list[Outcome]:
-    """Overlaps and angles of some factors over the axes other than the seed; on the published table as the text says."""
+    """Range of overlaps and angles of some factors on all axes but the seed."""
     overlaps, angles = _over_tasks(e, factors, "overlap"), _over_tasks(e, factors, "angle")
     if not overlaps:
         return missing(paper, _NEEDS)
-    value = f"{_ends(overlaps, 2)} (angles {_ends(angles, 1)}°)"
+    value = f"{_range(overlaps, 2)} (angles {_range(angles, 1)}°)"
     if e.published:
-        rounded = f"{_ends(overlaps, 2)} (angles near {round(angles[0])}–{round(angles[-1])}°)"
+        rounded = f"{_range(overlaps, 2)} (angles near {round(angles[0])}–{round(angles[-1])}°)"
         return [Measured(value, rounded == paper, len(overlaps), _lines(e), note).outcome(paper)]
     return [Measured(value, bound, len(overlaps), _lines(e)).outcome(paper)]
 
 
 def b_overlap_across_tasks(e: Evidence) -> list[Outcome]:
-    """Median overlap of B between runs that share the seed but not the dataset, shots or rank."""
+    """Median overlap of B between runs of one seed that differ in dataset, shots or rank."""
     bound = all(overlap >= 0.8 for overlap in _over_tasks(e, ("B",), "overlap"))
-    note = 'the text says "on average", the table gives medians'
+    note = 'the text says "on average"; the table gives medians'
     return _overlap_claim(e, ("B",), "0.86 to 0.89 (angles near 27–30°)", bound, note)
 
 
 def a_overlap_across_tasks(e: Evidence) -> list[Outcome]:
-    """The same for A and BA."""
+    """Median overlap of A and BA between runs of one seed that differ in dataset, shots or rank."""
     bound = all(overlap <= 0.4 for overlap in _over_tasks(e, ("A", "BA"), "overlap"))
     return _overlap_claim(e, ("A", "BA"), "0.17 to 0.35 (angles near 70–80°)", bound)
 
 
-def _first(values: Iterable[tuple[float | None, str]], *, largest: bool) -> str | None:
-    """Whose value is the largest (or smallest); None where one is missing."""
+def _extreme(values: Iterable[tuple[float | None, str]], *, largest: bool) -> str | None:
+    """Name of the largest or smallest of three values; None if one is missing."""
     known = [(value, name) for value, name in values if value is not None]
     return (max(known) if largest else min(known))[1] if len(known) == 3 else None
 
 
 def b_most_stable(e: Evidence) -> list[Outcome]:
-    """On every axis B has a larger median overlap and a smaller angle than A and BA."""
+    """Axes on which B has the largest median overlap and the smallest median angle of A, B and BA."""
     paper = "B in all four comparisons"
     stable, compared = [], []
     for axis in AXES:
-        overlap = _first(((_median(e, axis, f, "overlap"), f) for f in ("A", "B", "BA")), largest=True)
-        angle = _first(((_median(e, axis, f, "angle"), f) for f in ("A", "B", "BA")), largest=False)
+        overlap = _extreme(((_median(e, axis, f, "overlap"), f) for f in ("A", "B", "BA")), largest=True)
+        angle = _extreme(((_median(e, axis, f, "angle"), f) for f in ("A", "B", "BA")), largest=False)
         if overlap and angle:
             compared.append(axis)
             if overlap == angle == "B":
@@ -88,23 +92,23 @@ def b_most_stable(e: Evidence) -> list[Outcome]:
 
 
 def b_least_alike_across_seeds(e: Evidence) -> list[Outcome]:
-    """B is less alike between seeds than along any other axis."""
+    """Median overlap of B between seeds, compared with the other axes."""
     paper = "0.41, lower than across any other axis"
     seed, others = _median(e, "seed", "B", "overlap"), _over_tasks(e, ("B",), "overlap")
     if seed is None or not others:
-        return missing(paper, "pairs of joint runs that differ in the seed, and others that share it")
+        return missing(paper, "pairs of joint runs that differ in the seed, and pairs with the same seed")
     holds = seed < others[0] and (not e.published or f"{seed:.2f}" == "0.41")
     chance = _median(e, "seed", "B", "chance_overlap") if not e.published else None
-    note = f"chance gives {chance:.2f}" if chance is not None else ""
-    return [Measured(f"{seed:.2f} against {_ends(others, 2)}", holds, 1 + len(others), _lines(e), note).outcome(paper)]
+    note = f"chance level {chance:.2f}" if chance is not None else ""
+    return [Measured(f"{seed:.2f} against {_range(others, 2)}", holds, 1 + len(others), _lines(e), note).outcome(paper)]
 
 
 def b_hardly_moves(e: Evidence) -> list[Outcome]:
-    """Overlap between the start and the end of B in joint runs."""
+    """Median overlap between the initial and the final B of joint runs."""
     paper = "moves very little (not measured in the paper)"
     rows = e.displacement[e.displacement["variant"] == "joint"] if e.displacement is not None else None
     if rows is None or rows.empty:
-        return missing(paper, "joint runs with their factors at the start and at the end")
+        return missing(paper, "joint runs with their initial and final factors")
     middle = rows.groupby("factor")[["overlap", "angle", "relative_norm"]].median()
     found = {str(factor): dict(zip(middle.columns, row, strict=True)) for factor, *row in middle.itertuples()}
     lines = tuple(
@@ -112,7 +116,9 @@ def b_hardly_moves(e: Evidence) -> list[Outcome]:
         for factor, row in found.items()
     )
     b, count = found["B"], int((rows["factor"] == "B").sum())
-    value = f"overlap {b['overlap']:.2f} with its start (angle {b['angle']:.1f}°, norm change {b['relative_norm']:.2f})"
+    value = (
+        f"overlap {b['overlap']:.2f} with the initial B (angle {b['angle']:.1f}°, norm change {b['relative_norm']:.2f})"
+    )
     return [Measured(value, b["overlap"] >= 0.9, count, lines, "medians over joint runs").outcome(paper)]
 
 
@@ -120,7 +126,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "b_overlap_across_tasks",
         "§6 geometry",
-        "B is nearly the same subspace across datasets, shots and ranks.",
+        "B spans nearly the same subspace across datasets, shots and ranks.",
         SAME_NUMBER + "a median overlap of at least 0.8 on these axes",
         b_overlap_across_tasks,
     ),
@@ -134,22 +140,22 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "b_most_stable",
         "Table factor_geometry",
-        "B is the most stable of the three in every comparison.",
+        "B is more stable than A and BA in every comparison.",
         "largest overlap and smallest angle on every axis",
         b_most_stable,
     ),
     Claim(
         "b_least_alike_across_seeds",
         "§6 geometry",
-        "B is less alike across seeds than across any other axis.",
-        "the seed axis has the lowest median overlap",
+        "B is less similar across seeds than across any other axis.",
+        "the median overlap is lowest on the seed axis",
         b_least_alike_across_seeds,
     ),
     Claim(
         "b_hardly_moves",
         "§6 geometry",
-        "Training moves B very little from its start.",
-        "median overlap of at least 0.9 with its start",
+        "Training moves B very little from its initial value.",
+        "median overlap of at least 0.9 with its initial value",
         b_hardly_moves,
     ),
 )

@@ -1,4 +1,4 @@
-"""Factors taken over from another dataset or drawn at random, and which one trains."""
+"""Claims about transfer: one factor is frozen, from another dataset or random, and the other is trained."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 from slimprompt.analysis.observations import BEST_DENSE, joint, transfer
 from slimprompt.analysis.statistics import compare
-from slimprompt.paper.claims.evidence import (
+from slimprompt.paper.claims.claim import (
     HALF_POINT,
     ROUNDING,
     SAME_NUMBER,
     Claim,
-    Evidence,
     Measured,
     Outcome,
     describe_test,
     missing,
 )
+from slimprompt.paper.claims.evidence import Evidence
 
-#: What is frozen; the other factor trains.
+#: Origin and name of the frozen factor; the other factor is trained.
 MODES = ("source-B", "random-B", "source-A", "random-A")
 _TRAIN_A, _TRAIN_B = ("source-B", "random-B"), ("source-A", "random-A")
 _NEEDS = "transfer runs in all four modes"
@@ -28,7 +28,7 @@ _NEEDS = "transfer runs in all four modes"
 
 @dataclass(frozen=True)
 class _Transfer:
-    """One target and source with the four modes and two references on the target: the better dense prompt, and joint."""
+    """Accuracies of the four modes for one target and source, and of dense and joint prompts on the target."""
 
     backbone: str
     target: str
@@ -39,16 +39,17 @@ class _Transfer:
 
     @property
     def name(self) -> str:
+        """Target and source."""
         return f"{self.target} from {self.source}"
 
     @property
     def source_minus_random(self) -> float:
-        """What a trained B brings over a random one; rounding dust removed."""
+        """Gain of a source-trained B over a random one, rounded so that equal printed numbers differ by exactly 0."""
         return round(self.modes["source-B"] - self.modes["random-B"], 9)
 
 
 def _transfers(e: Evidence) -> list[_Transfer]:
-    """All pairs that have the four modes."""
+    """All target–source pairs with results in the four modes."""
     found = []
     keys = sorted(
         {
@@ -72,7 +73,7 @@ def _transfers(e: Evidence) -> list[_Transfer]:
 
 
 def _pair_sets(e: Evidence) -> dict[str, list[_Transfer]]:
-    """All pairs; and, where the paper's main table shows only some of them, these first."""
+    """Scope → pairs: the pairs of the paper's main table, if it omits some, and all pairs."""
     everything = _transfers(e)
     shown = [pair for pair in everything if (pair.target, pair.source) in e.main_pairs]
     if shown and len(shown) < len(everything):
@@ -81,13 +82,14 @@ def _pair_sets(e: Evidence) -> dict[str, list[_Transfer]]:
 
 
 def _mean(pairs: Sequence[_Transfer], *modes: str) -> float:
+    """Mean accuracy over pairs and modes."""
     return statistics.fmean(pair.modes[mode] for pair in pairs for mode in modes)
 
 
 def _on_both_sets(
     e: Evidence, paper: str, measure: Callable[[list[_Transfer]], Measured | None], needs: str = _NEEDS
 ) -> list[Outcome]:
-    """The same claim on the pairs of the main table and on all of them."""
+    """Evaluate a claim on the pairs of the main table and on all pairs."""
     outcomes = []
     for scope, pairs in _pair_sets(e).items():
         found = measure(pairs)
@@ -97,12 +99,12 @@ def _on_both_sets(
 
 
 def _is_main(e: Evidence, pairs: Sequence[_Transfer]) -> bool:
-    """Whether these are the pairs whose averages the paper's text gives."""
+    """Whether these are the published pairs whose averages the text gives."""
     return e.published and len(pairs) == len(e.main_pairs)
 
 
 def train_a_beats_train_b(e: Evidence) -> list[Outcome]:
-    """Average accuracy of the train-A modes and of the train-B modes; the gap is about ten points."""
+    """Average accuracy of the train-A modes and of the train-B modes."""
 
     def measure(pairs: list[_Transfer]) -> Measured:
         a, b = _mean(pairs, *_TRAIN_A), _mean(pairs, *_TRAIN_B)
@@ -114,7 +116,7 @@ def train_a_beats_train_b(e: Evidence) -> list[Outcome]:
 
 
 def _target_gaps(pairs: Sequence[_Transfer]) -> dict[str, float]:
-    """Train-A minus train-B per target, averaged over its sources and both kinds of frozen factor."""
+    """Train-A minus train-B per target, averaged over sources and over source and random factors."""
     gaps = {}
     for target in sorted({pair.target for pair in pairs}):
         group = [pair for pair in pairs if pair.target == target]
@@ -123,11 +125,12 @@ def _target_gaps(pairs: Sequence[_Transfer]) -> dict[str, float]:
 
 
 def _gap_lines(gaps: dict[str, float]) -> tuple[str, ...]:
+    """One line of text per target."""
     return tuple(f"{target}: {gap:+.2f}" for target, gap in gaps.items())
 
 
 def train_a_ahead_on_every_target(e: Evidence) -> list[Outcome]:
-    """Targets on which training A is ahead of training B."""
+    """Number of targets on which training A is better than training B."""
 
     def measure(pairs: list[_Transfer]) -> Measured:
         gaps = _target_gaps(pairs)
@@ -140,7 +143,7 @@ def train_a_ahead_on_every_target(e: Evidence) -> list[Outcome]:
 
 
 def ten_point_gap_on_every_target(e: Evidence) -> list[Outcome]:
-    """Targets other than Food101 on which the gap is ten points or more: the literal reading of the sentence."""
+    """Number of targets other than Food101 with a gap of at least ten points, the literal reading of the sentence."""
 
     def measure(pairs: list[_Transfer]) -> Measured | None:
         gaps = {target: gap for target, gap in _target_gaps(pairs).items() if target != "Food101"}
@@ -153,7 +156,7 @@ def ten_point_gap_on_every_target(e: Evidence) -> list[Outcome]:
 
 
 def food_within_a_point(e: Evidence) -> list[Outcome]:
-    """On Food101 the four modes lie within one point."""
+    """Spread of the four modes on Food101."""
     paper = "all four modes within a point"
     pairs = [pair for pair in _transfers(e) if pair.target == "Food101"]
     if not pairs:
@@ -165,11 +168,12 @@ def food_within_a_point(e: Evidence) -> list[Outcome]:
 
 
 def _difference_lines(pairs: Sequence[_Transfer]) -> tuple[str, ...]:
+    """One line of text per pair with source minus random B."""
     return tuple(f"{pair.name}: {pair.source_minus_random:+.2f}" for pair in pairs)
 
 
 def source_b_like_random_b(e: Evidence) -> list[Outcome]:
-    """The largest difference between a source-trained and a random frozen B on any pair."""
+    """Largest difference between a source-trained and a random frozen B on any pair."""
 
     def measure(pairs: list[_Transfer]) -> Measured:
         widest = max(pairs, key=lambda pair: abs(pair.source_minus_random))
@@ -180,7 +184,7 @@ def source_b_like_random_b(e: Evidence) -> list[Outcome]:
 
 
 def source_b_like_random_b_on_average(e: Evidence) -> list[Outcome]:
-    """The average difference between a source-trained and a random frozen B."""
+    """Average difference between a source-trained and a random frozen B."""
 
     def measure(pairs: list[_Transfer]) -> Measured:
         average = statistics.fmean(pair.source_minus_random for pair in pairs)
@@ -192,10 +196,10 @@ def source_b_like_random_b_on_average(e: Evidence) -> list[Outcome]:
 
 
 def source_b_no_advantage(e: Evidence) -> list[Outcome]:
-    """A source-trained B is not significantly better than a random one, over the targets."""
+    """Paired t-test of a source-trained against a random frozen B over targets."""
 
     def measure(pairs: list[_Transfer]) -> Measured:
-        # The random control is one and the same for all sources of a target, so a target counts once.
+        # All sources of a target share one random control, so each target is one observation.
         targets = sorted({pair.target for pair in pairs})
         test = compare([statistics.fmean(p.source_minus_random for p in pairs if p.target == t) for t in targets])
         value = f"source ahead in {sum(pair.source_minus_random > 0 for pair in pairs)} of {len(pairs)} pairs"
@@ -208,7 +212,7 @@ def source_b_no_advantage(e: Evidence) -> list[Outcome]:
 
 
 def same_from_any_source(e: Evidence) -> list[Outcome]:
-    """Range of the train-A accuracy over the sources of a target."""
+    """Range of the accuracy with a source-trained frozen B over the sources of a target."""
     paper = "essentially the same: Flowers 96.0–96.2, Caltech101 identical"
     reached: dict[str, list[float]] = {}
     for pair in _transfers(e):
@@ -226,7 +230,7 @@ def same_from_any_source(e: Evidence) -> list[Outcome]:
 
 
 def training_b_adds_nothing(e: Evidence) -> list[Outcome]:
-    """Average of the joint factorisation on the targets against frozen source B."""
+    """Average accuracy of joint training and of a source-trained frozen B on the targets."""
 
     def measure(pairs: list[_Transfer]) -> Measured | None:
         known = [(pair, pair.joint) for pair in pairs if pair.joint is not None]
@@ -244,7 +248,7 @@ _NEEDS_REFERENCES = "transfers, dense and joint runs on their targets"
 
 
 def transfer_near_dense(e: Evidence) -> list[Outcome]:
-    """Joint and frozen-B averages are within about 0.2 points of dense."""
+    """Average differences of frozen-B and joint training to dense."""
 
     def measure(pairs: list[_Transfer]) -> Measured | None:
         known = [(p, p.dense, p.joint) for p in pairs if p.dense is not None and p.joint is not None]
@@ -266,7 +270,7 @@ def transfer_near_dense(e: Evidence) -> list[Outcome]:
 
 
 def matches_dense_on(e: Evidence) -> list[Outcome]:
-    """Targets on which frozen B and joint both reach dense."""
+    """Targets on which both frozen B and joint training are at least as accurate as dense."""
     paper, named = "Caltech101, Food101 and Oxford Pets", {"Caltech101", "Food101", "Oxford Pets"}
     groups: dict[str, list[_Transfer]] = {}
     for pair in _transfers(e):
@@ -289,22 +293,22 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "train_a_beats_train_b",
         "§6 transfer",
-        "Training A over a frozen B is ten points ahead of training B over a frozen A.",
+        "Training A with B frozen is ten points better than training B with A frozen.",
         SAME_NUMBER + "a gap of at least ten points",
         train_a_beats_train_b,
     ),
     Claim(
         "train_a_ahead_on_every_target",
         "§6 transfer",
-        "Training A is ahead on every target except Food101.",
-        "ahead on every target, Food101 apart",
+        "Training A is better on every target except Food101.",
+        "better on every target except Food101",
         train_a_ahead_on_every_target,
     ),
     Claim(
         "ten_point_gap_on_every_target",
         "§6 transfer",
         "The ten-point gap holds on every target except Food101.",
-        "at least ten points on every target, Food101 apart",
+        "at least ten points on every target except Food101",
         ten_point_gap_on_every_target,
     ),
     Claim(
@@ -332,7 +336,7 @@ CLAIMS: tuple[Claim, ...] = (
         "source_b_no_advantage",
         "abstract, §6 transfer",
         "A source-trained B has no advantage over a random one.",
-        "not significantly ahead (paired t over targets, p ≥ 0.05)",
+        "not significantly better (paired t-test over targets, p ≥ 0.05)",
         source_b_no_advantage,
     ),
     Claim(
@@ -345,7 +349,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "training_b_adds_nothing",
         "§6 transfer",
-        "Training both factors averages the same as training A over a frozen B.",
+        "Training both factors gives the same average as training A with B frozen.",
         SAME_NUMBER + "within 0.5 points",
         training_b_adds_nothing,
     ),
@@ -360,7 +364,7 @@ CLAIMS: tuple[Claim, ...] = (
         "matches_dense_on",
         "§6 transfer",
         "Both match or exceed dense on Caltech101, Food101 and Oxford Pets.",
-        "on those of the three that are there (other datasets: on one at least)",
+        "on every available one of the three (other datasets: on at least one)",
         matches_dense_on,
     ),
 )

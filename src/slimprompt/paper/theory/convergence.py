@@ -1,7 +1,7 @@
-"""Gradient descent on φ(A) = F(BA) with B fixed: smoothness, the descent inequality, and the smallest gradient.
+"""Gradient descent on φ(A) = F(BA) with B fixed: smoothness, descent inequality and smallest gradient.
 
-The directional constant L_A is the largest curvature of φ. A global one cannot be measured, so it is measured along the
-path; each inequality is then checked at every step, and one that fails is shown with the step.
+L_A is the largest curvature of φ. A global constant cannot be measured, so L_A is measured along the path and each
+inequality is checked at every step.
 """
 
 from __future__ import annotations
@@ -11,11 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slimprompt.paper.theory.objective import Objective, hessian_product, largest_curvature
-from slimprompt.paper.theory.statement import (
-    Statement,
-    at_most,
-    at_most_everywhere,
-)
+from slimprompt.paper.theory.statement import Statement, at_most, at_most_everywhere
 from slimprompt.training.recipe import Recipe
 
 CONVERGENCE = "Convergence"
@@ -25,7 +21,7 @@ ACCURACY = 1e-2
 
 
 def directional_smoothness(objective: Objective, basis: np.ndarray, coefficients: np.ndarray) -> float:
-    """Largest |curvature| of φ(A) = F(BA) at A: of V → Bᵀ ∇²F(BA)(B V) on (r, d)."""
+    """L_A: largest |curvature| of φ(A) = F(BA) at A, of the operator V → Bᵀ ∇²F(BA)(B V) on (r, d)."""
     prompt = basis @ coefficients
     return largest_curvature(
         lambda v: basis.T @ hessian_product(objective, prompt, basis @ v), coefficients.shape, tolerance=ACCURACY
@@ -33,21 +29,30 @@ def directional_smoothness(objective: Objective, basis: np.ndarray, coefficients
 
 
 def smoothness(objective: Objective, prompt: np.ndarray) -> float:
-    """Largest |curvature| of F at P."""
+    """L: largest |curvature| of F at P."""
     return largest_curvature(lambda v: hessian_product(objective, prompt, v), prompt.shape, tolerance=ACCURACY)
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Gradient descent A_{t+1} = A_t − η ∇φ(A_t), t = 0 … T."""
+    """Gradient descent A_{t+1} = A_t − η ∇φ(A_t), t = 0 … T.
+
+    Attributes
+    ----------
+    step_size
+        η.
+    points
+        A_0 … A_T, (T + 1, r, d).
+    values
+        φ(A_0) … φ(A_T).
+    squared_gradients
+        ‖∇φ(A_0)‖² … ‖∇φ(A_T)‖².
+    """
 
     step_size: float
     points: np.ndarray
-    """A_0 … A_T, (T + 1, r, d)."""
     values: np.ndarray
-    """φ(A_0) … φ(A_T)."""
     squared_gradients: np.ndarray
-    """‖∇φ(A_0)‖² … ‖∇φ(A_T)‖²."""
 
     @property
     def steps(self) -> int:
@@ -56,7 +61,7 @@ class Trajectory:
 
 
 def descend(objective: Objective, basis: np.ndarray, start: np.ndarray, step_size: float, steps: int) -> Trajectory:
-    """Full-gradient descent from `start` (r, d); stops early where the loss is no longer a number."""
+    """Full-gradient descent from `start` (r, d); stops early if the loss is not finite."""
     points, values, squares = [start], [], []
     for _ in range(steps + 1):
         level, (slope,) = objective.gradients(basis @ points[-1], [None])
@@ -71,52 +76,82 @@ def descend(objective: Objective, basis: np.ndarray, start: np.ndarray, step_siz
 
 @dataclass(frozen=True)
 class Descent:
-    """A path whose step size is 1/L_A, and the constants measured on it."""
+    """A path with step size 1/L_A and the constants measured on it.
+
+    Attributes
+    ----------
+    path
+        The path.
+    basis_norm
+        ‖B‖₂.
+    constant
+        The L_A that sets the step size.
+    places
+        The steps t at which the constants were measured.
+    directional, full
+        L_A and L at those steps.
+    at_start
+        The path whose step size is 1/L_A of the starting point.
+    """
 
     path: Trajectory
     basis_norm: float
-    """‖B‖₂."""
     constant: float
-    """The L_A that set the step size."""
     places: np.ndarray
-    """The t at which the constants below were measured."""
     directional: np.ndarray
-    """L_A at those t."""
     full: np.ndarray
-    """L at those t."""
     at_start: Trajectory
-    """The path whose step size is 1/L_A of the starting point alone."""
 
     @property
     def confirmed(self) -> bool:
-        """Whether L_A is nowhere on the path above the one that set its step size."""
+        """Whether no measured L_A exceeds the one that sets the step size."""
         return bool(self.directional.max() <= self.constant * (1 + 2 * ACCURACY))
+
+    @property
+    def shortened(self) -> bool:
+        """Whether the step size had to be reduced below 1/L_A of the starting point."""
+        return self.at_start.step_size > self.path.step_size * (1 + ACCURACY)
 
 
 def check_descent(
     objective: Objective, basis: np.ndarray, start: np.ndarray, *, steps: int, places: int = 4, rounds: int = 8
 ) -> Descent:
-    """Descend with η = 1/L_A such that no curvature found on the path is above L_A.
+    """Find a path with η = 1/L_A on which no curvature exceeds L_A.
 
-    L_A starts at the curvature at `start` and is raised, at most twofold at a time, until its path confirms it.
+    L_A starts at the curvature at `start` and is increased, at most twofold per round, until the path confirms it.
+
+    Parameters
+    ----------
+    objective
+        F.
+    basis
+        B (m, r).
+    start
+        A_0 (r, d).
+    steps
+        Length of the path.
+    places
+        Number of steps at which the curvature is measured.
+    rounds
+        Maximum number of paths.
+
+    Returns
+    -------
+    Descent
     """
-    measured = {0: directional_smoothness(objective, basis, start)}
-    constant = measured[0]
+    at_start = directional_smoothness(objective, basis, start)
+    constant = at_start
     first = path = descend(objective, basis, start, 1 / constant, steps)
+    measured = {0: at_start}
     for round_ in range(rounds):
         if round_:
             path = descend(objective, basis, start, 1 / constant, steps)
-        measured = {0: measured[0]}
-        # Curvature mostly grows along the path: from its end, a path that cannot be confirmed shows at once.
-        for t in np.unique(np.linspace(0, path.steps, places).round().astype(int))[:0:-1]:
-            measured[int(t)] = directional_smoothness(objective, basis, path.points[t])
-            if measured[int(t)] > constant * (1 + ACCURACY):
-                break
+        measured = {0: at_start} | _curvatures(objective, basis, path, places, constant)
         largest = max(measured.values())
         if largest <= constant * (1 + ACCURACY):
             break
         if round_ < rounds - 1:
-            # A step that is too long leads to far larger curvature than a shorter one ever meets: not all at once.
+            # Too large a step reaches curvature that smaller steps never meet, so limit the increase.
             constant = min(largest, 2 * constant)
     measured = dict(sorted(measured.items()))
     return Descent(
@@ -130,6 +165,19 @@ def check_descent(
     )
 
 
+def _curvatures(
+    objective: Objective, basis: np.ndarray, path: Trajectory, places: int, constant: float
+) -> dict[int, float]:
+    """L_A at evenly spaced steps after the first; ends at the first value above `constant`."""
+    measured: dict[int, float] = {}
+    # Curvature tends to grow along the path, so going backwards rejects an unsuitable path early.
+    for t in np.unique(np.linspace(0, path.steps, places).round().astype(int))[:0:-1]:
+        measured[int(t)] = directional_smoothness(objective, basis, path.points[t])
+        if measured[int(t)] > constant * (1 + ACCURACY):
+            break
+    return measured
+
+
 def descent_inequality(
     path: Trajectory,
     name: str = "Descent inequality",
@@ -137,16 +185,9 @@ def descent_inequality(
     detail: str = "",
 ) -> Statement:
     """φ(A_{t+1}) ≤ φ(A_t) − (η/2) ‖∇φ(A_t)‖² at every t."""
-    with np.errstate(over="ignore"):  # a path that diverges
+    with np.errstate(over="ignore"):  # a diverging path
         bounds = path.values[:-1] - 0.5 * path.step_size * path.squared_gradients[:-1]
-    return at_most_everywhere(
-        CONVERGENCE,
-        name,
-        claim,
-        bounds,
-        path.values[1:],
-        detail=detail,
-    )
+    return at_most_everywhere(CONVERGENCE, name, claim, bounds, path.values[1:], detail=detail)
 
 
 def gradient_bounds(path: Trajectory, lowest: float) -> np.ndarray:
@@ -166,24 +207,18 @@ def gradient_bound(path: Trajectory, lowest: float) -> Statement:
         smallest,
         steps=np.arange(1, path.steps + 1),
         what="T",
-        detail=f"with φ_inf = {lowest:g}; at T = {path.steps} {smallest[-1]:.3g} against the bound {bounds[-1]:.3g}",
+        detail=f"with φ_inf = {lowest:g}; at T = {path.steps} {smallest[-1]:.3g}, bound {bounds[-1]:.3g}",
     )
 
 
-def descent_statements(descent: Descent, objective: Objective, *, step_size: float | None = None) -> list[Statement]:
-    """Smoothness on the path, the bound by L‖B‖₂², and both inequalities of the full-gradient theorem.
-
-    step_size: the training protocol's, to see whether the theorem covers it; by default the paper's.
-    """
-    eta = Recipe().lr if step_size is None else step_size
-    path, scale = descent.path, descent.basis_norm**2
+def smoothness_statements(descent: Descent) -> list[Statement]:
+    """L_A on the path against the L_A that sets the step size, and against L ‖B‖₂²."""
     largest = int(descent.directional.argmax())
-    spread = f"L_A from {descent.directional.min():.4g} to {descent.directional.max():.4g} on the path"
-    rows = [
+    return [
         at_most(
             CONVERGENCE,
             "L_A on the path",
-            "The curvature of φ is nowhere on the path above the L_A whose inverse is the step size.",
+            "The curvature of φ on the path never exceeds the L_A that sets the step size.",
             descent.constant,
             float(descent.directional[largest]),
             tolerance=2 * ACCURACY,
@@ -192,34 +227,57 @@ def descent_statements(descent: Descent, objective: Objective, *, step_size: flo
         at_most_everywhere(
             CONVERGENCE,
             "L_A by the norm of B",
-            "L_A ≤ L ‖B‖₂² where F has the curvature L.",
-            descent.full * scale,
+            "L_A ≤ L ‖B‖₂², where L is the curvature of F.",
+            descent.full * descent.basis_norm**2,
             descent.directional,
             tolerance=2 * ACCURACY,
             steps=descent.places,
             what="t",
             detail=f"‖B‖₂ = {descent.basis_norm:.4g}; L from {descent.full.min():.4g} to {descent.full.max():.4g}",
         ),
+    ]
+
+
+def descent_statements(descent: Descent, objective: Objective, *, step_size: float | None = None) -> list[Statement]:
+    """Smoothness on the path and both inequalities of the full-gradient theorem.
+
+    Parameters
+    ----------
+    descent
+        Measured path.
+    objective
+        F, for its lower bound.
+    step_size
+        Learning rate of the training protocol, to see whether the theorem covers it; the paper's by default.
+
+    Returns
+    -------
+    list of Statement
+    """
+    path = descent.path
+    spread = f"L_A from {descent.directional.min():.4g} to {descent.directional.max():.4g} on the path"
+    rows = [
+        *smoothness_statements(descent),
         descent_inequality(path, detail=f"η = 1/L_A = {path.step_size:.4g}; {spread}"),
         gradient_bound(path, objective.lower_bound),
     ]
-    if descent.at_start.step_size > path.step_size * (1 + ACCURACY):
+    if descent.shortened:
         rows.append(
             descent_inequality(
                 descent.at_start,
                 "Descent inequality, L_A taken at the start",
-                "The curvature at the starting point alone is enough for L_A: its step keeps the same promise.",
-                f"η = {descent.at_start.step_size:.4g}; further on, larger curvature than at the start was found",
+                "The L_A of the starting point is enough: with its step size the inequality holds at every step.",
+                f"η = {descent.at_start.step_size:.4g}; larger curvature than at the start was found on the path",
             )
         )
     rows.append(
         at_most(
             CONVERGENCE,
             "The training protocol's step size",
-            "The learning rate of the training protocol is within 1/L_A, so that the theorem covers it.",
+            "The learning rate of the training protocol is at most 1/L_A, so that the theorem covers it.",
             1 / descent.constant,
-            eta,
-            detail="plain gradient descent; the protocol adds momentum and weight decay, which the theorem does not cover",
+            Recipe().lr if step_size is None else step_size,
+            detail="plain gradient descent; the theorem does not cover the protocol's momentum and weight decay",
         )
     )
     return rows

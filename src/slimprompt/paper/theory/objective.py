@@ -1,7 +1,7 @@
-"""What the checks on the true loss ask of an objective F(P), and its second derivatives by differences.
+"""The interface of an objective F(P), and its second derivatives by finite differences.
 
-Hessian products are central differences of exact gradients: in double precision a step of 1e-5 leaves a relative error
-near 1e-9, and the pass that gives the gradients needs no derivative of its own.
+Hessian products are central differences of exact gradients. In double precision, a step of 1e-5 gives a relative error
+near 1e-9, and the gradients need not be differentiable.
 """
 
 from __future__ import annotations
@@ -11,24 +11,33 @@ from typing import Protocol
 
 import numpy as np
 
-#: Length of a central difference, relative to max(1, ‖P‖).
+#: Step of a central difference, relative to max(1, ‖P‖).
 STEP = 1e-5
 
 
 class Objective(Protocol):
-    """F: (m, d) → ℝ, a mean over examples, in float64."""
+    """F: (m, d) → ℝ, a mean over examples, in float64.
+
+    Attributes
+    ----------
+    shape
+        (m, d).
+    n_examples
+        Number of examples.
+    lower_bound
+        A lower bound of F.
+    """
 
     shape: tuple[int, int]
     n_examples: int
     lower_bound: float
-    """Some number that F is never below."""
 
     def gradients(self, prompt: np.ndarray, groups: Sequence[np.ndarray | None]) -> tuple[float, list[np.ndarray]]:
-        """F(P) over all examples, and for each group of example indices (None: all) the gradient (m, d) of its mean."""
+        """F(P) over all examples, and the gradient (m, d) of the mean over each group of examples; None is all."""
         ...
 
     def curvature(self, prompt: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-        """V (m, d) → H V (m, d), H ⪰ 0 the Gauss–Newton matrix of F at P."""
+        """The product V (m, d) → H V (m, d) with the Gauss–Newton matrix H ⪰ 0 of F at P."""
         ...
 
 
@@ -43,7 +52,7 @@ def gradient(objective: Objective, prompt: np.ndarray) -> np.ndarray:
 
 
 def difference_step(prompt: np.ndarray) -> float:
-    """h of a central difference at P along a unit direction."""
+    """Step h of a central difference at P along a unit direction."""
     return STEP * max(1.0, float(np.linalg.norm(prompt)))
 
 
@@ -61,15 +70,25 @@ def hessian_product(objective: Objective, prompt: np.ndarray, direction: np.ndar
 def largest_curvature(
     product: Callable[[np.ndarray], np.ndarray], shape: tuple[int, int], *, tolerance: float = 1e-3, seed: int = 0
 ) -> float:
-    """max |λ| of a symmetric operator on (shape) matrices.
+    """max |λ| of a symmetric operator on matrices, by the Lanczos method.
 
-    Lanczos: the power iteration that keeps all its iterates, so that a small gap between eigenvalues does not slow it.
-    `tolerance` is relative; the result is a Rayleigh quotient and so never above the true value.
+    The result is a Rayleigh quotient, so it never exceeds the true value.
+
+    Parameters
+    ----------
+    product
+        The operator.
+    shape
+        Shape of the matrices.
+    tolerance
+        Relative tolerance.
+    seed
+        Seed of the starting vector.
     """
     from scipy.sparse.linalg import LinearOperator, eigsh
 
     size = shape[0] * shape[1]
-    if size <= 2:  # too small for Lanczos
+    if size <= 2:  # too small for eigsh
         columns = [product(unit.reshape(shape)).ravel() for unit in np.eye(size)]
         return float(np.abs(np.linalg.eigvalsh(np.array(columns))).max())
     operator = LinearOperator((size, size), matvec=lambda v: product(v.reshape(shape)).ravel(), dtype=float)

@@ -1,4 +1,4 @@
-"""The true objective of prompt learning in double precision, with its gradients and its Gauss–Newton products."""
+"""The training loss of a prompt in double precision, with its gradients and Gauss–Newton products."""
 
 from __future__ import annotations
 
@@ -24,11 +24,29 @@ from slimprompt.text.encoder import SharedPrefixTextEncoder
 class PromptObjective:
     """F(P) = mean over images i of −log softmax_c(s x_i·t̂_c(P))[y_i], P (n_ctx, width) as float64.
 
-    t̂_c(P) is the unit-length text feature of class c under the context P, x_i a fixed unit-length image feature, s the
-    frozen scale.
+    t̂_c(P) is the unit-length text feature of class c with context P, x_i a fixed unit-length image feature and s the
+    logit scale.
+
+    Parameters
+    ----------
+    backbone
+        Frozen CLIP model; its text tower is copied to float64.
+    class_names
+        Class names.
+    image_features
+        Unit-length features (n_images, embed_dim).
+    labels
+        Class index of each image.
+    n_ctx
+        Number of context tokens.
+
+    Raises
+    ------
+    InputError
+        If the numbers of features and labels differ, or are zero.
     """
 
-    lower_bound = 0.0  # of a cross-entropy
+    lower_bound = 0.0  # cross-entropy is not negative
 
     def __init__(
         self,
@@ -41,7 +59,7 @@ class PromptObjective:
         if not len(labels) or len(image_features) != len(labels):
             raise InputError(
                 f"{len(image_features)} image features and {len(labels)} labels were given: "
-                "each image needs its label, and at least one image is needed"
+                "each image needs a label, and at least one image is needed"
             )
         double = _in_double(backbone)
         self.shape = (n_ctx, backbone.text_width)
@@ -53,9 +71,9 @@ class PromptObjective:
         self._encode = SharedPrefixTextEncoder(double, class_names, n_ctx)
 
     def gradients(self, prompt: np.ndarray, groups: Sequence[np.ndarray | None]) -> tuple[float, list[np.ndarray]]:
-        """F(P) over all images, and the gradient (m, d) of each group's mean loss; None is all images.
+        """F(P) over all images, and the gradient (m, d) of the mean loss of each group of images; None is all images.
 
-        The text pass is shared; each group costs one backward pass.
+        All groups share one forward pass.
         """
         with torch.set_grad_enabled(len(groups) > 0):
             leaf = self._leaf(prompt)
@@ -68,9 +86,10 @@ class PromptObjective:
         return float(losses.detach().mean()), found
 
     def curvature(self, prompt: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-        """V → Jᵀ S J V: J = ∂logits/∂P, S the blocks (diag p_i − p_i p_iᵀ)/n. With cross-entropy this is the Fisher matrix.
+        """The product V → Jᵀ S J V with J = ∂logits/∂P and the blocks (diag p_i − p_i p_iᵀ)/n of S.
 
-        J V is a central difference of the text features, Jᵀ an exact backward pass.
+        For cross-entropy this is the Fisher matrix. J V is a central difference of the text features; Jᵀ is an exact
+        backward pass.
         """
         leaf = self._leaf(prompt)
         text = self._text(leaf)  # (n_classes, embed_dim)
@@ -104,16 +123,18 @@ class PromptObjective:
 
 
 class _DoubleBackbone(Backbone):
+    """A backbone whose text tower computes in float64."""
+
     @property
     def dtype(self) -> torch.dtype:
         return torch.float64
 
 
 def _in_double(backbone: Backbone) -> Backbone:
-    """The same text tower in float64; the image tower, which is not used here, is left out."""
+    """Copy the backbone to float64 without its image tower, which is not used here."""
     device = torch.device("cpu") if backbone.device.type == "mps" else backbone.device  # mps has no float64
-    left_out: dict[int, object] = {id(backbone.model.visual): nn.Identity()}
-    model = copy.deepcopy(backbone.model, left_out).to(device, torch.float64)
+    replaced: dict[int, object] = {id(backbone.model.visual): nn.Identity()}
+    model = copy.deepcopy(backbone.model, replaced).to(device, torch.float64)
     given = {field.name: getattr(backbone, field.name) for field in fields(backbone)}
     return _DoubleBackbone(**given | {"model": model, "device": device})
 
@@ -121,7 +142,27 @@ def _in_double(backbone: Backbone) -> Backbone:
 def few_shot_objective(
     backbone: Backbone, benchmark: str, *, shots: int, seed: int, n_ctx: int, data_root: Path | None = None
 ) -> PromptObjective:
-    """F(P) on the few-shot draw of a benchmark (a name, or a folder of images), each image in its test view."""
-    draw = few_shot(open_dataset(benchmark, data_root), shots, seed)
-    features = FeatureBank(backbone).features([draw.path(item) for item in draw.train])
-    return PromptObjective(backbone, draw.class_names, features, [item.label for item in draw.train], n_ctx)
+    """F(P) on the eval views of a few-shot sample.
+
+    Parameters
+    ----------
+    backbone
+        Frozen CLIP model.
+    benchmark
+        Name of a benchmark, or a folder of images.
+    shots
+        Images per class.
+    seed
+        Seed of the sample.
+    n_ctx
+        Number of context tokens.
+    data_root
+        Folder of the benchmarks.
+
+    Returns
+    -------
+    PromptObjective
+    """
+    sample = few_shot(open_dataset(benchmark, data_root), shots, seed)
+    features = FeatureBank(backbone).features([sample.path(item) for item in sample.train])
+    return PromptObjective(backbone, sample.class_names, features, [item.label for item in sample.train], n_ctx)

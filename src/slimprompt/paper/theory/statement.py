@@ -1,7 +1,6 @@
-"""A statement of the theory as a value: what is claimed, both sides as numbers, and the verdict.
+"""Statements of the theory, and the rules that turn measured numbers into a verdict.
 
-Each rule that turns numbers into a verdict is one function here: `equal`, `expected`, `at_most`, `above`,
-`at_most_everywhere`.
+Each rule is one function: `equal`, `covered`, `expected`, `at_most`, `at_most_everywhere`, `strict`, `above`.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-Verdict = Literal["holds", "violated", "not testable"]
+from slimprompt.paper.verdict import Verdict, statement_verdict
 
-#: Of the intervals around sampled values: wide, so that one run with dozens of statements raises no false alarm.
+#: Confidence level of intervals around sampled values. It is high because one check has dozens of statements.
 CONFIDENCE = 0.999
 
 
@@ -28,7 +27,27 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Statement:
-    """One claim: `measured` `relation` `predicted`, with the verdict. A side that has no number is None."""
+    """One statement, `measured relation predicted`, and its verdict.
+
+    Attributes
+    ----------
+    part
+        Part of the theory, such as "Convergence".
+    name
+        Short name, unique within the part.
+    claim
+        The statement as a sentence.
+    relation
+        How the measured value must relate to the predicted one.
+    predicted, measured
+        The two sides; None if there is no number.
+    verdict
+        "holds", "violated" or "not testable".
+    interval
+        Confidence interval of a sampled measured value.
+    detail
+        Additional remark, such as the step at which an inequality fails.
+    """
 
     part: str
     name: str
@@ -38,29 +57,36 @@ class Statement:
     measured: float | None
     verdict: Verdict
     interval: Interval | None = None
-    """Of the measured value, where it was sampled."""
     detail: str = ""
-    """What else a reader should know: where an inequality failed, what was averaged, how far the bound is."""
 
 
 def mean_interval(samples: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE) -> Interval:
-    """mean ± t · sd/√n, Student's t with n − 1 degrees of freedom."""
+    """mean ± t · sd/√n, with the quantile t of Student's distribution with n − 1 degrees of freedom."""
     from scipy import stats
 
     values = np.asarray(samples, dtype=float)
     if values.size < 2:
         raise ValueError(f"an interval needs at least 2 samples (given: {values.size})")
     mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(values.size)
-    half = float(stats.t(df=values.size - 1).ppf(0.5 + confidence / 2)) * error
+    half = float(stats.t.ppf(0.5 + confidence / 2, values.size - 1)) * error
     return Interval(mean - half, mean + half)
 
 
 def equal(
     part: str, name: str, claim: str, predicted: float, measured: float, *, tolerance: float = 1e-9, detail: str = ""
 ) -> Statement:
-    """|measured − predicted| ≤ tolerance · max(1, |predicted|): two exact computations of one number."""
+    """|measured − predicted| ≤ tolerance · max(1, |predicted|), for two exact computations of one number."""
     close = abs(measured - predicted) <= tolerance * max(1.0, abs(predicted))
-    return Statement(part, name, claim, "=", predicted, measured, "holds" if close else "violated", None, detail)
+    return Statement(part, name, claim, "=", predicted, measured, statement_verdict(close), None, detail)
+
+
+def covered(
+    part: str, name: str, claim: str, predicted: float, measured: float, interval: Interval, *, detail: str = ""
+) -> Statement:
+    """E[x] = predicted: holds if the interval contains the prediction, up to rounding."""
+    rounding = 1e-9 * max(1.0, abs(predicted))
+    inside = interval.low - rounding <= predicted <= interval.high + rounding
+    return Statement(part, name, claim, "=", predicted, measured, statement_verdict(inside), interval, detail)
 
 
 def expected(
@@ -73,31 +99,17 @@ def expected(
     confidence: float = CONFIDENCE,
     detail: str = "",
 ) -> Statement:
-    """E[x] = predicted: holds where the interval of the sample mean covers the prediction.
+    """E[x] = predicted: holds if the interval of the sample mean contains the prediction.
 
-    One sample has no interval and decides nothing. Samples that are all alike are compared up to rounding.
+    Fewer than two samples have no interval, so the statement is not testable.
     """
     values = np.asarray(samples, dtype=float)
     if values.size < 2:
         measured = float(values[0]) if values.size else None
-        note = f"{values.size} sample{'s' if values.size != 1 else ''}: no interval, no verdict"
-        return Statement(
-            part, name, claim, "=", predicted, measured, "not testable", None, f"{detail}; {note}" if detail else note
-        )
+        note = _join(detail, f"{values.size} sample{'s' if values.size != 1 else ''}: no interval, no verdict")
+        return Statement(part, name, claim, "=", predicted, measured, "not testable", None, note)
     interval = mean_interval(values, confidence)
-    rounding = 1e-9 * max(1.0, abs(predicted))
-    covered = interval.low - rounding <= predicted <= interval.high + rounding
-    return Statement(
-        part,
-        name,
-        claim,
-        "=",
-        predicted,
-        float(values.mean()),
-        "holds" if covered else "violated",
-        interval,
-        detail,
-    )
+    return covered(part, name, claim, predicted, float(values.mean()), interval, detail=detail)
 
 
 def at_most(
@@ -109,38 +121,50 @@ def at_most(
     *,
     interval: Interval | None = None,
     tolerance: float = 1e-9,
-    strict: bool = False,
     detail: str = "",
 ) -> Statement:
-    """measured ≤ bound (or <). Where the value was sampled, violated means that even its interval lies above the bound."""
+    """measured ≤ bound; a sampled value violates the bound only if its whole interval is above it."""
     value = interval.low if interval else measured
-    slack = tolerance * max(1.0, abs(bound))
-    kept = value < bound - slack if strict else value <= bound + slack
-    return Statement(
-        part, name, claim, "<" if strict else "≤", bound, measured, "holds" if kept else "violated", interval, detail
-    )
+    kept = value <= bound + tolerance * max(1.0, abs(bound))
+    return Statement(part, name, claim, "≤", bound, measured, statement_verdict(kept), interval, detail)
 
 
-def above(
+def strict(
     part: str,
     name: str,
     claim: str,
+    relation: Literal["<", ">"],
     bound: float,
-    samples: Sequence[float] | np.ndarray,
+    measured: float,
+    interval: Interval | None,
     *,
-    confidence: float = CONFIDENCE,
     detail: str = "",
 ) -> Statement:
-    """E[x] > bound: holds where the whole interval is above, violated where none of it is, else undecided."""
-    values = np.asarray(samples, dtype=float)
-    interval = mean_interval(values, confidence) if values.size > 1 else None
-    verdict: Verdict = "not testable"
-    if interval is None or interval.low <= bound < interval.high:
-        reason = "the interval covers the bound: more samples are needed" if interval else "one sample: no interval"
-        detail = f"{detail}; {reason}" if detail else reason
+    """E[x] < bound or E[x] > bound.
+
+    Holds if the whole interval is on that side of the bound, is violated if the whole interval is on the other side,
+    and is not testable otherwise or without an interval.
+    """
+    holds: bool | None = None
+    if interval is None:
+        detail = _join(detail, "one sample: no interval")
     else:
-        verdict = "holds" if interval.low > bound else "violated"
-    return Statement(part, name, claim, ">", bound, float(values.mean()), verdict, interval, detail)
+        sign = 1 if relation == ">" else -1
+        nearest, farthest = sorted(sign * (end - bound) for end in interval)
+        if nearest > 0 or farthest <= 0:
+            holds = nearest > 0
+        else:
+            detail = _join(detail, "the interval contains the bound: more samples are needed")
+    return Statement(part, name, claim, relation, bound, measured, statement_verdict(holds), interval, detail)
+
+
+def above(
+    part: str, name: str, claim: str, bound: float, samples: Sequence[float] | np.ndarray, *, detail: str = ""
+) -> Statement:
+    """E[x] > bound, decided by the interval of the sample mean (see `strict`)."""
+    values = np.asarray(samples, dtype=float)
+    interval = mean_interval(values) if values.size > 1 else None
+    return strict(part, name, claim, ">", bound, float(values.mean()), interval, detail=detail)
 
 
 def at_most_everywhere(
@@ -155,34 +179,44 @@ def at_most_everywhere(
     what: str = "step",
     detail: str = "",
 ) -> Statement:
-    """measured[t] ≤ bounds[t] for every t, up to `tolerance` · max(1, |bound|).
+    """measured[t] ≤ bounds[t] for every t, up to tolerance · max(1, |bound|).
 
-    Shows the first t that fails, or the t that comes nearest to failing.
+    The statement shows the values at the first t that fails, or at the t that is closest to failing.
+
+    Parameters
+    ----------
+    part, name, claim, detail
+        As in `Statement`.
+    bounds, measured
+        The two sides at every t.
+    tolerance
+        Relative tolerance.
+    steps
+        The values of t; 0, 1, … by default.
+    what
+        Symbol of t in the detail.
     """
     right, left = np.asarray(bounds, dtype=float), np.asarray(measured, dtype=float)
     places = np.arange(right.size) if steps is None else np.asarray(steps)
     with np.errstate(invalid="ignore"):  # ∞ − ∞
         slack = right - left + tolerance * np.maximum(1.0, np.abs(right))
-    bad = np.flatnonzero(~(slack >= 0))  # a value that is not a number fails too
+    bad = np.flatnonzero(~(slack >= 0))  # NaN fails too
     worst = int(bad[0]) if bad.size else int(np.argmin(slack))
     many, one = ("steps", "step") if what == "step" else (f"values of {what}", f"{what} =")
     if bad.size:
         found = f"fails at {bad.size} of {right.size} {many}, first at {one} {places[worst]}"
     else:
-        found = f"true at all {right.size} {many}, nearest to failing at {one} {places[worst]}"
+        found = f"true at all {right.size} {many}, closest to failing at {one} {places[worst]}"
+    verdict = statement_verdict(not bad.size)
     return Statement(
-        part,
-        name,
-        claim,
-        "≤",
-        float(right[worst]),
-        float(left[worst]),
-        "violated" if bad.size else "holds",
-        None,
-        f"{found}; {detail}" if detail else found,
+        part, name, claim, "≤", float(right[worst]), float(left[worst]), verdict, None, _join(found, detail)
     )
 
 
 def not_testable(part: str, name: str, claim: str, reason: str) -> Statement:
-    """A claim whose conditions are not met here, or for which nothing was given to measure."""
+    """A statement whose conditions are not met, or for which there is nothing to measure."""
     return Statement(part, name, claim, "=", None, None, "not testable", None, reason)
+
+
+def _join(*remarks: str) -> str:
+    return "; ".join(remark for remark in remarks if remark)

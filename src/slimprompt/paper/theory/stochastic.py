@@ -1,4 +1,4 @@
-"""Stochastic gradient descent on φ(A) = F(BA) with B fixed: measured σ², the bound with its L_A η σ² term, and the T^(−1/2) rate."""
+"""Stochastic gradient descent on φ(A) = F(BA) with B fixed: measured σ², gradient bound and T^(−1/2) rate."""
 
 from __future__ import annotations
 
@@ -9,30 +9,33 @@ import numpy as np
 
 from slimprompt.paper.theory.convergence import ACCURACY, CONVERGENCE, directional_smoothness
 from slimprompt.paper.theory.objective import Objective
-from slimprompt.paper.theory.statement import (
-    Statement,
-    at_most,
-    at_most_everywhere,
-    mean_interval,
-    not_testable,
-)
+from slimprompt.paper.theory.statement import Statement, at_most, at_most_everywhere, mean_interval, not_testable
 
 
 @dataclass(frozen=True)
 class Stochastic:
-    """Replicates of A_{t+1} = A_t − η G_t, G_t the gradient on a batch drawn with replacement (unbiased), t < T."""
+    """Replicates of A_{t+1} = A_t − η G_t for t < T, with the gradient G_t of a batch sampled with replacement.
+
+    Attributes
+    ----------
+    step_size
+        η.
+    squared_gradients
+        ‖∇φ(A_t)‖² of the full gradient, (replicates, T).
+    squared_errors
+        ‖G_t − ∇φ(A_t)‖², (replicates, T).
+    ends
+        A_T of each replicate, (replicates, r, d).
+    """
 
     step_size: float
     squared_gradients: np.ndarray
-    """‖∇φ(A_t)‖², full gradient, (replicates, T)."""
     squared_errors: np.ndarray
-    """‖G_t − ∇φ(A_t)‖², (replicates, T)."""
     ends: np.ndarray
-    """A_T of each replicate."""
 
     @property
     def variance(self) -> float:
-        """Mean of ‖G_t − ∇φ(A_t)‖² over the path. The proof needs no more; the theorem's σ² bounds it from above."""
+        """σ²: mean of ‖G_t − ∇φ(A_t)‖² over the path. The proof needs only this mean, which the theorem's σ² bounds."""
         return float(self.squared_errors.mean())
 
     @property
@@ -56,7 +59,29 @@ def stochastic_descent(
     replicates: int,
     generator: np.random.Generator,
 ) -> Stochastic:
-    """Stochastic gradient descent from `start`, `replicates` times."""
+    """Run stochastic gradient descent several times from the same start.
+
+    Parameters
+    ----------
+    objective
+        F.
+    basis
+        B (m, r).
+    start
+        A_0 (r, d).
+    step_size, steps
+        η and T.
+    batch_size
+        Examples per batch.
+    replicates
+        Number of runs.
+    generator
+        Random generator of the batches.
+
+    Returns
+    -------
+    Stochastic
+    """
     squares, errors = np.empty((replicates, steps)), np.empty((replicates, steps))
     ends = []
     for replicate in range(replicates):
@@ -74,13 +99,23 @@ def stochastic_descent(
 
 @dataclass(frozen=True)
 class Rate:
-    """The stochastic theorem at several T with η = c/√T ≤ 1/L_A."""
+    """The stochastic theorem at several T with η = c/√T ≤ 1/L_A.
+
+    Attributes
+    ----------
+    runs
+        One entry per T.
+    constant
+        The largest L_A measured, including these paths.
+    gap
+        φ(A_0) − φ_inf.
+    batch_size
+        Examples per batch.
+    """
 
     runs: tuple[Stochastic, ...]
     constant: float
-    """L_A, the largest measured so far, on these paths too."""
     gap: float
-    """φ(A_0) − φ_inf."""
     batch_size: int
 
     @property
@@ -90,17 +125,17 @@ class Rate:
 
     @property
     def bounds(self) -> np.ndarray:
-        """The theorem's right-hand side at each T."""
+        """The bound of the theorem at each T."""
         return np.array([run.bound(self.gap, self.constant) for run in self.runs])
 
     @property
     def smallest(self) -> np.ndarray:
-        """min over t < T of the mean ‖∇φ(A_t)‖² over the replicates."""
+        """min over t < T of the mean of ‖∇φ(A_t)‖² over the replicates."""
         return np.array([run.squared_gradients.mean(axis=0).min() for run in self.runs])
 
     @property
     def covered(self) -> bool:
-        """Whether every step size is within 1/L_A, also with what the paths themselves showed."""
+        """Whether every step size is at most 1/L_A."""
         return all(run.step_size <= (1 + 2 * ACCURACY) / self.constant for run in self.runs)
 
 
@@ -115,9 +150,33 @@ def check_rate(
     replicates: int,
     generator: np.random.Generator,
 ) -> Rate:
-    """Run each T with η = c/√T; c minimises the bound as far as η ≤ 1/`constant` allows at the smallest T.
+    """Run stochastic gradient descent at several T with η = c/√T.
 
-    σ² for that choice is measured at the start; the bounds use what the paths show.
+    c minimises the bound subject to η ≤ 1/L_A at the smallest T, with σ² measured at the start. The bounds use σ²
+    measured on the paths.
+
+    Parameters
+    ----------
+    objective
+        F.
+    basis
+        B (m, r).
+    start
+        A_0 (r, d).
+    constant
+        L_A.
+    horizons
+        The values of T, increasing.
+    batch_size
+        Examples per batch.
+    replicates
+        Runs per T.
+    generator
+        Random generator of the batches.
+
+    Returns
+    -------
+    Rate
     """
     gap = objective.gradients(basis @ start, [])[0] - objective.lower_bound
     batches = [generator.integers(objective.n_examples, size=batch_size) for _ in range(16)]
@@ -144,56 +203,58 @@ def check_rate(
     return Rate(runs, max(constant, seen), gap, batch_size)
 
 
+_BOUND = (
+    "Stochastic gradients",
+    "With unbiased gradients of variance σ², min over t < T of E‖∇φ‖² is at most 2(φ(A_0) − φ_inf)/(ηT) + L_A η σ².",
+)
+_RATE = (
+    "Rate T^(−1/2)",
+    "With η = c/√T, √T times the smallest E‖∇φ‖² stays below the constant 2(φ(A_0) − φ_inf)/c + L_A c σ².",
+)
+
+
 def rate_statements(rate: Rate) -> list[Statement]:
-    """The stochastic bound at the largest T, and at every T together with the T^(−1/2) scaling."""
-    names = ("Stochastic gradients", "Rate T^(−1/2)")
-    claims = (
-        "With unbiased gradients of variance σ², min over t < T of E‖∇φ‖² is at most 2(φ(A_0) − φ_inf)/(ηT) + L_A η σ².",
-        "With η = c/√T, √T times the smallest E‖∇φ‖² stays below one constant, 2(φ(A_0) − φ_inf)/c + L_A c σ².",
-    )
+    """The stochastic bound at the largest T, and the T^(−1/2) rate at every T."""
     if not rate.covered:
-        reason = (
-            f"the paths show L_A = {rate.constant:.4g}, above what the step sizes allow: the theorem does not apply"
-        )
-        return [not_testable(CONVERGENCE, name, claim, reason) for name, claim in zip(names, claims, strict=True)]
+        reason = f"the paths have L_A = {rate.constant:.4g}, too large for the step sizes: the theorem does not apply"
+        return [not_testable(CONVERGENCE, *statement, reason) for statement in (_BOUND, _RATE)]
+    return [_stochastic_bound(rate), _rate_scaling(rate)]
+
+
+def _stochastic_bound(rate: Rate) -> Statement:
+    """min over t < T of E‖∇φ‖² ≤ 2 (φ(A_0) − φ_inf)/(ηT) + L_A η σ² at the largest T."""
     last = rate.runs[-1]
-    means = last.squared_gradients.mean(axis=0)
-    nearest = int(means.argmin())
-    interval = None
-    if len(last.squared_gradients) > 1:
-        interval = mean_interval(last.squared_gradients[:, nearest], 0.95)
-    noise = last.squared_errors
+    means, noise = last.squared_gradients.mean(axis=0), last.squared_errors
+    smallest = int(means.argmin())
+    interval = mean_interval(last.squared_gradients[:, smallest], 0.95) if len(noise) > 1 else None
     spread = f"σ² = {last.variance:.4g} (mean over the path; largest step {noise.mean(axis=0).max():.4g})"
-    rows = [
-        at_most(
-            CONVERGENCE,
-            names[0],
-            claims[0],
-            rate.bounds[-1],
-            float(means[nearest]),
-            interval=interval,
-            detail=(
-                f"T = {last.steps}, {len(noise)} replicates, batches of {rate.batch_size}; {spread}; "
-                f"the average over t, which the proof bounds, is {means.mean():.4g}; 95 % interval"
-            ),
-        )
-    ]
+    return at_most(
+        CONVERGENCE,
+        *_BOUND,
+        rate.bounds[-1],
+        float(means[smallest]),
+        interval=interval,
+        detail=(
+            f"T = {last.steps}, {len(noise)} replicates, batches of {rate.batch_size}; {spread}; "
+            f"the average over t, which the proof bounds, is {means.mean():.4g}; 95 % interval"
+        ),
+    )
+
+
+def _rate_scaling(rate: Rate) -> Statement:
+    """√T · min over t < T of E‖∇φ‖² ≤ 2 (φ(A_0) − φ_inf)/c + L_A c σ² at every T."""
     roots = np.sqrt(rate.horizons)
-    c = last.step_size * roots[-1]
+    c = rate.runs[-1].step_size * roots[-1]
     limit = 2 * rate.gap / c + rate.constant * c * max(run.variance for run in rate.runs)
-    slope = (
-        float(np.polyfit(np.log(rate.horizons), np.log(rate.smallest), 1)[0]) if len(rate.runs) > 1 else float("nan")
+    slope = float("nan")
+    if len(rate.runs) > 1:
+        slope = float(np.polyfit(np.log(rate.horizons), np.log(rate.smallest), 1)[0])
+    return at_most_everywhere(
+        CONVERGENCE,
+        *_RATE,
+        np.full(len(roots), limit),
+        rate.smallest * roots,
+        steps=rate.horizons,
+        what="T",
+        detail=f"measured exponent of T {slope:.2f}; exponent of the bound −0.5",
     )
-    rows.append(
-        at_most_everywhere(
-            CONVERGENCE,
-            names[1],
-            claims[1],
-            np.full(len(roots), limit),
-            rate.smallest * roots,
-            steps=rate.horizons,
-            what="T",
-            detail=f"measured exponent of T {slope:.2f}, the bound's −0.5",
-        )
-    )
-    return rows

@@ -13,13 +13,13 @@ def objective():
     return Centres(np.random.default_rng(0).standard_normal((12, 4, 9)))
 
 
-def test_without_an_encoder_its_statements_are_not_testable():
+def test_statements_on_the_loss_need_an_encoder():
     theory = check_theory(**SMALL)
     assert theory.loss is None
     open_ = [one for one in theory.statements if one.verdict == "not testable"]
     assert [one.part for one in open_] == ["Local quadratic model", "Convergence"]
     violated = {one.name for one in theory.statements if one.verdict == "violated"}
-    # r = m/2 here, where kept and removed share agree on the token side
+    # r = m/2, where the shares kept and removed agree on the token side
     assert violated == {"Corollary to the letter, random A fixed"}
 
 
@@ -39,7 +39,7 @@ def test_all_parts_with_an_objective(objective):
     assert len(names) == len(set(names))
 
 
-def test_the_same_seed_gives_the_same_numbers_and_another_others(objective):
+def test_numbers_depend_on_the_seed_only(objective):
     first, again, other = (check_theory(**SMALL | {"seed": seed}, objective=objective) for seed in (3, 3, 4))
     assert [one.measured for one in first.statements] == [one.measured for one in again.statements]
     assert [one.measured for one in first.statements] != [one.measured for one in other.statements]
@@ -54,11 +54,11 @@ def test_the_same_seed_gives_the_same_numbers_and_another_others(objective):
         ({"trials": 1}, "1 trials are too few"),
     ],
 )
-def test_sizes_outside_the_theory_are_refused(given, message):
+def test_unsupported_sizes_are_refused(given, message):
     with pytest.raises(InputError, match=message):
         check_theory(**SMALL | given)
 
 
-def test_objective_of_another_length_is_refused(objective):
+def test_objective_with_another_prompt_length_is_refused(objective):
     with pytest.raises(InputError, match="prompts of 4 tokens, but m = 5"):
         check_theory(**SMALL | {"m": 5}, objective=objective)
