@@ -1,4 +1,4 @@
-"""A tiny open_clip model with random weights and a folder of drawn pictures: what most tests run on."""
+"""Fixtures: a tiny open_clip model with random weights, small image folders, and specs and grids on them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def draw(path: Path, colour: str, number: int, size: int = 40) -> Path:
 
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """photos/<class>/<image>: three classes of six pictures."""
+    """photos/<class>/<image>: three classes of six images."""
     root = tmp_path_factory.mktemp("photos")
     for colour in ("red", "green", "blue"):
         for number in range(6):

@@ -69,7 +69,7 @@ def test_dense_training_is_coop_s(tiny, tmp_path):
     plain = PlainCoOp(load_backbone(TINY, seed=0, device="cpu").model, tiny.tokenizer, COLOURS, context)
     optimizer = torch.optim.SGD([plain.ctx], lr=0.02, momentum=0.9, weight_decay=5e-4)
     order = torch.Generator().manual_seed(stream_seed(seed, "order"))
-    pictures, target = [open_image(path) for path in paths], torch.tensor(labels)
+    opened, target = [open_image(path) for path in paths], torch.tensor(labels)
     steps = 0
     for epoch in range(30):
         for group in optimizer.param_groups:
@@ -78,9 +78,7 @@ def test_dense_training_is_coop_s(tiny, tmp_path):
         permutation = torch.randperm(45, generator=order)
         for batch in (permutation[:20], permutation[20:40]):
             seeds = [stream_seed(0, "view", f"{seed}/{epoch}", bank._hash(paths[i])) for i in batch]
-            images = torch.stack(
-                [train_view(pictures[i], tiny.preprocess, s) for i, s in zip(batch, seeds, strict=True)]
-            )
+            images = torch.stack([train_view(opened[i], tiny.preprocess, s) for i, s in zip(batch, seeds, strict=True)])
             loss = F.cross_entropy(plain(images), target[batch])
             optimizer.zero_grad()
             loss.backward()
@@ -90,7 +88,7 @@ def test_dense_training_is_coop_s(tiny, tmp_path):
         assert curve[epoch].loss == pytest.approx(np.mean(losses), rel=1e-4)
     assert steps >= 50
     torch.testing.assert_close(prompt().detach(), plain.ctx.detach(), rtol=1e-3, atol=1e-4)
-    test = torch.stack([tiny.eval_view(picture) for picture in pictures])
+    test = torch.stack([tiny.eval_view(image) for image in opened])
     theirs = 100 * (plain(test).argmax(1) == target).double().mean().item()
     text = SharedPrefixTextEncoder(tiny, COLOURS, 6)(prompt())
     assert accuracy(bank.features(paths), text, target) == pytest.approx(theirs)

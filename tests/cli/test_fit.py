@@ -259,6 +259,7 @@ def test_debug_shows_where(run, tmp_path):
     assert "no such folder" in result.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_half_written_output(run, photos, tmp_path, tmp_path_factory):
     config = tmp_path_factory.mktemp("config") / f"{TINY}.json"
     config.write_text(json.dumps(TINY_CONFIG))

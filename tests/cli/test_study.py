@@ -189,6 +189,7 @@ def wait_until_gone(group: int) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_interrupted_then_killed_then_finished(grid_file: Path, tmp_path: Path) -> None:
     grid_file.write_text(grid_file.read_text().replace("seeds: [1]", "seeds: [1, 2]"))
     runs = tmp_path / "disturbed"

@@ -88,7 +88,7 @@ def test_what_is_missing_is_said(
     assert nowhere.steps > 0
 
 
-def test_drawn_benchmarks_are_not_drawn_for_a_plan(environment: RunEnvironment, tmp_path: Path) -> None:
+def test_rendered_benchmarks_are_not_rendered_for_a_plan(environment: RunEnvironment, tmp_path: Path) -> None:
     grid = make_grid({"study": "headline", "backbones": "pocket", "shots": [1, 24], "seeds": 1}, pocket=True)
     plan = plan_runs(studies_of(grid), replace(environment, data_root=tmp_path / "data"), workers=1)
     assert not (tmp_path / "data").exists()

@@ -105,7 +105,7 @@ def test_a_damaged_record_is_not_a_run(tmp_path: Path) -> None:
         assert find_run(tmp_path, spec()) is None
         with pytest.raises(InputError, match="is not a run record"):
             read_record(path.parent)
-    assert store_run(tmp_path, spec(), complete()).complete  # and it is made again
+    assert store_run(tmp_path, spec(), complete()).complete  # and it is repeated
 
 
 def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:

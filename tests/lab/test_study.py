@@ -107,7 +107,7 @@ def test_no_two_runs_encode_the_same_images_at_once(small_grid: MakeGrid, tmp_pa
     assert len({spec.dataset for spec in first[-1]}) == len(
         first[-1]
     )  # one per dataset until its test images are there
-    assert max(map(len, executor.together)) > 5  # and many side by side after that
+    assert max(map(len, executor.together)) > 5  # and many together after that
 
 
 def test_a_failed_source_fails_its_dependants_with_the_reason(small_grid: MakeGrid, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_what_cannot_be_had_stops_the_study(run_spec: MakeSpec, environment: Run
     assert not environment.runs.exists()
 
 
-# --- side by side ----------------------------------------------------------------------------------------------------
+# --- together ----------------------------------------------------------------------------------------------------
 
 
 def test_groups_see_the_same_images_and_keep_their_order(small_grid: MakeGrid, tmp_path: Path) -> None:
@@ -176,7 +176,8 @@ def test_groups_see_the_same_images_and_keep_their_order(small_grid: MakeGrid, t
     assert sorted(map(str, other.groups)) == sorted(map(str, executor.groups))  # whatever the executor
 
 
-def test_side_by_side_equals_one_by_one(small_grid: MakeGrid, environment: RunEnvironment, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_prompt_batches_equal_separate_runs(small_grid: MakeGrid, environment: RunEnvironment, tmp_path: Path) -> None:
     specs = study_specs(small_grid())
     alone = replace(environment, runs=tmp_path / "alone")
     run_study(specs, alone.runs, InlineExecutor(alone))
@@ -231,6 +232,7 @@ def reference(undisturbed: dict[str, Any], grid: Grid, tmp_path: Path) -> dict[s
     return undisturbed
 
 
+@pytest.mark.slow
 def test_processes_give_the_bytes_of_one_process_even_if_one_is_killed(
     small_grid: MakeGrid, environment: RunEnvironment, tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
@@ -289,6 +291,7 @@ def grid_fields(grid: Grid) -> dict[str, Any]:
     return json.loads(grid.model_dump_json())
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_and_restarted(
     small_grid: MakeGrid, environment: RunEnvironment, tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
@@ -314,6 +317,7 @@ def test_executors_have_the_same_three_methods(environment: RunEnvironment) -> N
     assert takes(ProcessExecutor(environment, 3)) == 3
 
 
+@pytest.mark.slow
 def test_the_record_names_the_executor_that_ran(run_spec: MakeSpec, environment: RunEnvironment) -> None:
     executors = {"inline": InlineExecutor(environment), "processes": ProcessExecutor(environment, 1)}
     for seed, (name, executor) in enumerate(executors.items()):

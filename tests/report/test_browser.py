@@ -23,7 +23,10 @@ webdriver = pytest.importorskip(
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="Chromium or chromedriver is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (BROWSER and DRIVER), reason="Chromium or chromedriver is not installed"),
+]
 
 FLAGS = (
     "--headless=new",

@@ -184,7 +184,7 @@ def different_prompts():
     ],
     ids=["batches", "full batch", "fast", "early stop"],
 )
-def test_prompts_train_side_by_side_as_if_alone(tiny, task, recipe):
+def test_a_prompt_batch_equals_separate_trainings(tiny, task, recipe):
     labels, views = task
 
     def view(epoch: int) -> torch.Tensor:

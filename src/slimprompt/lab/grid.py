@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from slimprompt.data.catalogue import dataset_name
 from slimprompt.errors import InputError, choose, unknown, validate
 from slimprompt.lab.spec import RunSpec
 from slimprompt.prompts.variants import FIXED_BASES, check_rank
@@ -57,12 +56,12 @@ class Grid(BaseModel):
     @field_validator("datasets")
     @classmethod
     def _known_datasets(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dataset_name(name) for name in names)
+        return tuple(_dataset_name(name) for name in names)
 
     @field_validator("pairs")
     @classmethod
     def _known_pairs(cls, pairs: tuple[tuple[str, str], ...] | None) -> tuple[tuple[str, str], ...] | None:
-        return pairs and tuple((dataset_name(source), dataset_name(target)) for source, target in pairs)
+        return pairs and tuple((_dataset_name(source), _dataset_name(target)) for source, target in pairs)
 
     @field_validator("backbones", "datasets", "shots", "seeds", "ranks", "bases", "study")
     @classmethod
@@ -131,3 +130,10 @@ def parse_backbone(text: str) -> tuple[str, str | None]:
         raise InputError(f"{text!r} is not a backbone: write NAME or NAME=WEIGHTS, such as ViT-B-16=openai")
     has_own_weights = ":" in name or name.split("-")[0] == "pocket"
     return name if ":" in name else name.replace("/", "-"), weights or (None if has_own_weights else "openai")
+
+
+def _dataset_name(given: str) -> str:
+    # Imported here, so that the command line can read the fields of a grid without importing numpy and Pillow.
+    from slimprompt.data.catalogue import dataset_name
+
+    return dataset_name(given)

@@ -30,9 +30,13 @@ from slimprompt.paper.studies import Grid, study_specs
 from tests.conftest import fingerprints
 
 # Not imported here: Ray reads its settings when it is imported, and the fixture below makes them.
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="the package ray is not installed: pip install 'slimprompt[ray]'"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None,
+        reason="the package ray is not installed: pip install 'slimprompt[ray]'",
+    ),
+]
 _TOKEN = secrets.token_hex(16)
 
 
