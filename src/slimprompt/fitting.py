@@ -9,40 +9,38 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from torch import Tensor
+from typing import Any
 
 from slimprompt.classifier import PromptClassifier
 from slimprompt.data import Benchmark, Item, held_out
 from slimprompt.errors import InputError
 from slimprompt.images.bank import FeatureBank
+from slimprompt.methods.head import Head
+from slimprompt.methods.prompt_learning import prompt_head
 from slimprompt.methods.task import Task
-from slimprompt.methods.zero_shot import check_templates, zero_shot_features
+from slimprompt.methods.zero_shot import check_templates, zero_shot_head
 from slimprompt.text.tokens import prompt_tokens
-from slimprompt.training.evaluation import EvalSet, accuracy, make_eval_set, per_class_accuracy
+from slimprompt.training.evaluation import EvalSet, make_eval_set
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Several class features (n_classes, embed_dim) evaluated on the same images."""
+class HeadComparison:
+    """Several classifiers evaluated on the same images."""
 
     images: list[Path]
     eval_set: EvalSet
-    class_features: dict[str, Tensor]
+    heads: dict[str, Head]
     """By title: zero-shot with one template, with several, and the learned prompt, which comes last."""
 
     @property
-    def zero_shot(self) -> Tensor:
-        """Class features of the first zero-shot prompt."""
-        return next(iter(self.class_features.values()))
+    def zero_shot(self) -> Head:
+        """The first zero-shot classifier."""
+        return next(iter(self.heads.values()))
 
     @property
     def accuracies(self) -> dict[str, float]:
         """Accuracy in percent by title."""
-        return {
-            title: accuracy(self.eval_set.features, features, self.eval_set.labels)
-            for title, features in self.class_features.items()
-        }
+        return {title: 100 * float(head.correct(self.eval_set).double().mean()) for title, head in self.heads.items()}
 
     @property
     def scores(self) -> dict[str, float]:
@@ -51,14 +49,12 @@ class Comparison:
         return {"zero_shot": found[0], "prompt": found[-1], "chance": 100 / len(self.eval_set.class_names)}
 
     def by_class(self) -> list[tuple[str, int, float, float]]:
-        """(class name, number of images, zero-shot accuracy, prompt accuracy) of each class."""
-        zero_shot, *_, prompt = (
-            per_class_accuracy(self.eval_set.features, features, self.eval_set.labels)
-            for features in self.class_features.values()
-        )
+        """(class name, number of images, zero-shot accuracy, prompt accuracy) of each class; nan without images."""
+        zero_shot, *_, prompt = (head.correct(self.eval_set).double() for head in self.heads.values())
+        members = [self.eval_set.labels.cpu() == label for label in range(len(self.eval_set.class_names))]
         return [
-            (name, count, before, after)
-            for name, (before, count), (after, _) in zip(self.eval_set.class_names, zero_shot, prompt, strict=True)
+            (name, int(mine.sum()), 100 * float(zero_shot[mine].mean()), 100 * float(prompt[mine].mean()))
+            for name, mine in zip(self.eval_set.class_names, members, strict=True)
         ]
 
 
@@ -71,7 +67,7 @@ class Fit:
     n_held_out: int
     seconds: float
     """Wall time of training."""
-    comparison: Comparison | None
+    comparison: HeadComparison | None
     """On the held-out images; None if there are none."""
     skipped: list[str] = field(default_factory=list)
     """Messages about unreadable images."""
@@ -109,6 +105,11 @@ def fit_classifier(
     train, skipped = readable(bank, images, sample.train, skip_bad=skip_bad)
     test, more_skipped = readable(bank, images, held_out(images, sample), skip_bad=skip_bad)
     names = sorted({item.class_name for item in train})
+    if missing := sorted(set(images.class_names) - set(names)):
+        raise InputError(
+            f"no training images of {', '.join(map(repr, missing[:5]))}{' …' if len(missing) > 5 else ''} are left: every class "
+            "needs at least one readable image in the sample. Repair the images or remove the class"
+        )
     paths, labels = [images.path(item) for item in train], [names.index(item.class_name) for item in train]
     begin = time.perf_counter()
     classifier.fit_task(Task(bank, paths, labels, tuple(names), classifier.seed))
@@ -123,7 +124,7 @@ def compare_with_zero_shot(
     images: Benchmark,
     items: Sequence[Item],
     templates: Sequence[str] = (),
-) -> Comparison:
+) -> HeadComparison:
     """Evaluate a fitted classifier beside the zero-shot prompts.
 
     Parameters
@@ -145,13 +146,13 @@ def compare_with_zero_shot(
     names = [str(name) for name in classifier.classes_]
     paths = [images.path(item) for item in items]
     eval_set = make_eval_set(bank, paths, [names.index(item.class_name) for item in items], names)
-    features = {f"zero-shot, “{templates[0]}”": zero_shot_features(bank.backbone, names, templates[:1])}
+    backbone = bank.backbone
+    heads = {f"zero-shot, “{templates[0]}”": zero_shot_head(backbone, names, templates[:1])}
     if len(templates) > 1:
-        features[f"zero-shot, {len(templates)} templates averaged"] = zero_shot_features(
-            bank.backbone, names, templates
-        )
-    features["learned prompt"] = classifier.class_features_
-    return Comparison(paths, eval_set, features)
+        heads[f"zero-shot, {len(templates)} templates averaged"] = zero_shot_head(backbone, names, templates)
+    position: Any = classifier.position
+    heads["learned prompt"] = prompt_head(backbone, names, classifier.prompt_, position)
+    return HeadComparison(paths, eval_set, heads)
 
 
 def readable(

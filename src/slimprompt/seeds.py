@@ -1,6 +1,6 @@
 """Independent random streams from one seed.
 
-Every use of randomness in a run has a name ("start", "basis", "order", "views", …). Two variants of one seed draw
+Every use of randomness in a run has a name ("start", "basis", "order", "view", …). Two variants of one seed draw
 the same start, see the same images in the same order and the same views, whatever else they draw.
 """
 

@@ -13,8 +13,9 @@ import secrets
 import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from slimprompt.errors import InputError
 
@@ -36,13 +37,11 @@ def sha256(content: bytes | Path) -> str:
     return digest.hexdigest()
 
 
-@contextmanager
-def lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on the file `path`, across processes and machines that share the disk."""
+def lock(path: Path) -> AbstractContextManager[Any]:
+    """An exclusive lock on the file `path`, across processes and machines that share the disk; use it in a `with`."""
     from filelock import FileLock
 
-    with FileLock(path):
-        yield
+    return FileLock(path)
 
 
 @contextmanager
@@ -111,7 +110,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> int:
-    """Delete the temporary entries that processes of this machine which no longer run left in `folder`.
+    """Delete temporary entries left in `folder` by dead processes of this machine.
 
     Returns
     -------

@@ -194,6 +194,16 @@ def test_unreadable_images_stop_or_are_counted(run, photos, tmp_path):
     assert "1 unreadable images skipped" in out
 
 
+def test_a_class_without_readable_images_is_named(run, photos, tmp_path):
+    for path in photos.glob("*/*.png"):
+        (tmp_path / "bad" / path.parent.name).mkdir(parents=True, exist_ok=True)
+        content = path.read_bytes() if path.parent.name != "red disc" else b"broken"
+        (tmp_path / "bad" / path.parent.name / path.name).write_bytes(content)
+    options = ["--shots", 5, *QUICK, "--skip-bad-images"]
+    failed(run("fit", tmp_path / "bad", "--out", tmp_path / "p", *options), "no training images of 'red disc' are left")
+    assert not (tmp_path / "p").exists()
+
+
 @pytest.mark.parametrize(
     ("make", "parts"),
     [

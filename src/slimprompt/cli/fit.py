@@ -27,7 +27,7 @@ from slimprompt.training.recipe import Recipe, make_recipe
 
 if TYPE_CHECKING:
     from slimprompt.data import Benchmark
-    from slimprompt.fitting import Comparison, Fit
+    from slimprompt.fitting import Fit, HeadComparison
 
 _PROMPT = {"variant": "fixed-B", "rank": 4, "basis": "orthogonal", "n_ctx": 16, "position": "end", "seed": 1}
 
@@ -123,7 +123,7 @@ def fit(
             held_out.images,
             held_out.eval_set.labels,
             held_out.eval_set.features,
-            held_out.zero_shot,
+            held_out.zero_shot.weights,
             templates=templates[:1],
         )
         typer.echo(f"report: {page}")
@@ -171,7 +171,7 @@ def note_skipped(messages: list[str]) -> None:
         note(f"{len(messages)} unreadable images skipped:", messages[0])
 
 
-def print_comparison(comparison: Comparison, *, verbose: bool) -> None:
+def print_comparison(comparison: HeadComparison, *, verbose: bool) -> None:
     """Print the accuracy of zero-shot, of the learned prompt and of chance, and with `verbose` that of each class."""
     n_classes = len(comparison.eval_set.class_names)
     rows = [(title, f"{score:.1f} %") for title, score in comparison.accuracies.items()]

@@ -52,11 +52,14 @@ def study(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Worker processes; default: as cores and memory allow.")
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of one run; results depend on it by rounding.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of one run; changes results by float rounding.")] = 1,
     prompt_batch: Annotated[
         int,
         typer.Option(
-            "--prompt-batch", "--stack", min=1, help="Most runs on the same images to train together; 1: none."
+            "--prompt-batch",
+            "--stack",
+            min=1,
+            help="Maximum number of runs on the same images to train together; 1 disables batching.",
         ),
     ] = 8,
     device: Device = "auto",

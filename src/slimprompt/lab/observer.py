@@ -82,7 +82,7 @@ class _Count(StudyObserver):
 
 
 def weight(spec: RunSpec) -> float:
-    """Relative cost of a run: epochs times a constant plus the shots; half for base classes only."""
+    """Relative cost of a run: epochs × (1 + shots), halved for base classes."""
     return spec.recipe.epochs * (0.5 if spec.split == "base" else 1.0) * (1 + spec.shots)
 
 

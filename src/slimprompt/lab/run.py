@@ -201,9 +201,10 @@ class PromptBatch:
         }
 
 
-def _batch_size(encoder: SharedPrefixTextEncoder, most: int) -> int:
+def _batch_size(encoder: SharedPrefixTextEncoder, n_prompts: int) -> int:
     """Prompts to train at once. A large text pass uses the whole machine by itself; batching it only costs memory."""
-    return max(1, min(most, 2**20 // (encoder.n_tokens * encoder.backbone.text_width)))
+    most_numbers = 2**20  # in the activations of one layer; beyond that, benchmarks/stacking.py shows no gain
+    return max(1, min(n_prompts, most_numbers // (encoder.n_tokens * encoder.backbone.text_width)))
 
 
 def _metrics(learned: dict[str, float], zero_shot: dict[str, float]) -> dict[str, float]:

@@ -70,7 +70,7 @@ def run_study(
     observer
         Is notified of what happens.
     prompt_batch
-        Most runs on the same images to submit together as a prompt batch.
+        Maximum number of runs in a prompt batch.
     """
     observer = observer or StudyObserver()
     todo = with_sources(specs)

@@ -1,5 +1,5 @@
 """Ways to adapt CLIP to a task from a few labelled images; each is a file of its own.
 
-A method takes a `Task` and ends in class features (n_classes, embed_dim): an image belongs to the class whose feature is
-most similar to its own.
+A method is a function from a `Task` (training images, labels and class names behind a feature bank) to a `Head` (a linear
+classifier on image features). `zero_shot` ignores the images; `prompt_learning` trains prompts.
 """

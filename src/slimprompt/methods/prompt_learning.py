@@ -1,4 +1,4 @@
-"""Prompt learning: the one path from a task and started prompts to evaluated prompts.
+"""Prompt learning: the one path from a task and initialised prompts to evaluated prompts.
 
 `PromptClassifier.fit`, `slimprompt fit` and every run of a study call `learn_prompts`.
 """
@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from slimprompt.clip.backbone import Backbone
+from slimprompt.methods.head import Head
 from slimprompt.methods.task import Task
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.text.encoder import SharedPrefixTextEncoder
@@ -58,7 +61,7 @@ def learn_prompts(
     task
         Training images, labels and class names.
     prompts
-        Started prompts of one context length; they are trained in place.
+        Initialised prompts with equal n_ctx; they are trained in place.
     recipe
         The training protocol.
     position
@@ -84,11 +87,11 @@ def learn_prompts(
         for prompt in prompts:
             prompt.to(backbone.device)
         encode = make_encoder(task.class_names, prompts[0].n_ctx, position)
-        labels, view = torch.tensor(list(task.labels)), task.features_by_epoch(recipe)
+        labels, features_at = torch.tensor(list(task.labels)), task.features_by_epoch(recipe)
         curves = train(
             prompts,
             encode,
-            view,
+            features_at,
             labels,
             backbone.logit_scale,
             recipe,
@@ -106,6 +109,13 @@ def learn_prompts(
         LearnedPrompt(prompt, start, curve, found, shares, len(prompts))
         for prompt, start, curve, found in zip(prompts, starts, curves, metrics, strict=True)
     ]
+
+
+def prompt_head(backbone: Backbone, class_names: Sequence[str], prompt: Prompt, position: Position = "end") -> Head:
+    """The classifier of a trained prompt for these class names, which may be new to it."""
+    encode = SharedPrefixTextEncoder(backbone, class_names, prompt.n_ctx, position)
+    with torch.inference_mode():
+        return Head(tuple(class_names), F.normalize(encode(prompt()), dim=-1), backbone.logit_scale)
 
 
 class _Stopwatch:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
+from slimprompt.methods.head import Head
 
 
 def check_templates(templates: Sequence[str]) -> None:
@@ -19,6 +20,12 @@ def check_templates(templates: Sequence[str]) -> None:
             raise InputError(
                 f"the template {template!r} must hold exactly one {{}} for the class name, as in 'a photo of a {{}}.'"
             )
+
+
+def zero_shot_head(backbone: Backbone, class_names: Sequence[str], templates: Sequence[str]) -> Head:
+    """The zero-shot classifier of these classes."""
+    features = zero_shot_features(backbone, class_names, templates)
+    return Head(tuple(class_names), features, backbone.logit_scale)
 
 
 @torch.inference_mode()

@@ -131,7 +131,7 @@ PAPER = Grid(
     seeds=(1, 2, 3),
     recipe=RECIPES["paper"],
 )
-# Chosen so that everything takes less than an hour on 2 cores: four of the six benchmarks, and the recipe with few steps.
+# Four of the six benchmarks and the recipe with few steps, so that everything takes minutes.
 POCKET = Grid(
     backbones=("pocket-rn", "pocket"),
     datasets=tuple(POCKET_BENCHMARKS)[:4],

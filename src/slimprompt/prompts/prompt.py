@@ -65,9 +65,14 @@ class Prompt(nn.Module):
         return self.A.shape[1]
 
     @property
+    def trainable_factors(self) -> list[Tensor]:
+        """The factors that train."""
+        return [factor for factor in self.parameters() if factor.requires_grad]
+
+    @property
     def trainable_parameters(self) -> int:
         """Number of parameters that train; `variants.count_parameters` is the formula."""
-        return sum(factor.numel() for factor in self.parameters() if factor.requires_grad)
+        return sum(factor.numel() for factor in self.trainable_factors)
 
     def extra_repr(self) -> str:
         """Shapes for `print(prompt)`."""

@@ -1,6 +1,6 @@
 """How a prompt starts: the sampled dense prompt P0 and the rules that turn it into factors.
 
-Each rule is a plain function (P0, rank, …) → (B, A). All arithmetic is in fp32.
+Each rule is a plain function of P0 and the rank that returns one or both factors. All arithmetic is in fp32.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def start_prompt(
 
     dense: B = I, A = P0. joint: balanced SVD of P0. fixed-B: the basis and A0 = B† P0. fixed-A with basis "svd":
     balanced SVD. With basis "source" or "random" (transfer): balanced SVD, in which the frozen factor is replaced by
-    the source's final factor, or by that factor of another random P0; nothing is fitted.
+    the source's final factor, or by the same factor of an independent P0; nothing is fitted.
 
     Parameters
     ----------
     variant
-        A name in `VARIANTS`: "dense", "joint", "fixed-B" or "fixed-A".
+        A name in `VARIANTS`.
     width
         Width d of a context vector, which is the text width of the backbone.
     seed

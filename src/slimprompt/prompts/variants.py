@@ -1,6 +1,6 @@
 """The variants of a prompt `P = B A`: what trains, which bases they take, how many numbers they train.
 
-This is the only place that lists them; specs, start rules, command-line help, tables and claims read it.
+Specs, start rules, command-line help, tables and claims read this table.
 """
 
 from __future__ import annotations

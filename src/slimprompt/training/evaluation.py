@@ -25,7 +25,7 @@ def make_eval_set(
     bank: FeatureBank, images: Sequence[ImageSource], labels: Sequence[int], class_names: Sequence[str]
 ) -> EvalSet:
     """Encode the eval views of labelled images; features that the bank has are read from it."""
-    # clone: torch's own memory alignment, so that the same product is summed in the same order everywhere
+    # A copy in aligned memory: the order of summation, and so the rounding, depends on the alignment.
     return EvalSet(bank.features(images).clone(), torch.tensor(list(labels)), tuple(class_names))
 
 

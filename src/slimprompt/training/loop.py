@@ -30,7 +30,7 @@ class EpochResult(NamedTuple):
 def train(
     prompts: Sequence[Prompt],
     encode_text: Callable[[Tensor], Tensor],
-    view: Callable[[int], Tensor],
+    features_at: Callable[[int], Tensor],
     labels: Tensor,
     logit_scale: float,
     recipe: Recipe,
@@ -49,7 +49,7 @@ def train(
         The prompt batch; the prompts are changed.
     encode_text
         Maps a context (n_ctx, width) to class features (n_classes, embed_dim), and a batch of contexts to a batch.
-    view
+    features_at
         Maps an epoch to unit-length image features (n_views · n_images, embed_dim); each view lists the images in order.
     labels
         Class of each image, (n_images,).
@@ -74,7 +74,7 @@ def train(
     active, step = states, 0
     with progress("training", recipe.epochs * recipe.steps_per_epoch(len(labels)), show=show_progress) as advance:
         for epoch in range(recipe.epochs):
-            features = view(epoch).to(prompts[0].A.device)  # (n_views · n_images, embed_dim)
+            features = features_at(epoch).to(prompts[0].A.device)  # (n_views · n_images, embed_dim)
             targets = labels.repeat(len(features) // len(labels)).to(features.device)
             for state in active:
                 state.begin_epoch(recipe.lr_at(epoch))
@@ -133,13 +133,9 @@ class _State:
     best_loss: float = math.inf
     best_factors: list[Tensor] = field(default_factory=list)
 
-    @property
-    def factors(self) -> list[Tensor]:
-        return [factor for factor in self.prompt.parameters() if factor.requires_grad]
-
     def begin_epoch(self, lr: float) -> None:
         self.lr = self.optimizer.param_groups[0]["lr"] = self.lr_scale * lr
-        self.epoch_start = [factor.detach().clone() for factor in self.factors]
+        self.epoch_start = [factor.detach().clone() for factor in self.prompt.trainable_factors]
 
     def backtrack(self, loss: float, margin: float) -> None:
         """Remember the factors of the best epoch; return to them if `loss` exceeds the best by the fraction `margin`."""
@@ -147,14 +143,14 @@ class _State:
             self.best_loss, self.best_factors = loss, self.epoch_start
         elif not loss <= (1 + margin) * self.best_loss:  # also if the loss is not a number
             with torch.no_grad():
-                for factor, best in zip(self.factors, self.best_factors, strict=True):
+                for factor, best in zip(self.prompt.trainable_factors, self.best_factors, strict=True):
                     factor.copy_(best)
             self.optimizer.state.clear()  # the momentum points away from the best factors
             self.lr_scale /= 2
 
 
 def _optimizer(prompt: Prompt, recipe: Recipe) -> torch.optim.Optimizer:
-    factors = [factor for factor in prompt.parameters() if factor.requires_grad]
+    factors = prompt.trainable_factors
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(factors, recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
     betas = (recipe.momentum, recipe.beta2)

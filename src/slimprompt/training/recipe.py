@@ -23,7 +23,7 @@ class Recipe(BaseModel):
     batch_size: int | None = Field(
         32,
         ge=1,
-        description="image views per step; a last partial batch is dropped if there is a full one; empty = all views",
+        description="image views per step; a last partial batch is dropped if there is a full one; none = all views",
     )
     optimizer: Literal["sgd", "adamw"] = Field(
         "sgd", description="optimizer: sgd (the paper), or adamw, whose steps do not depend on the scale of the loss"
@@ -39,7 +39,7 @@ class Recipe(BaseModel):
     views: int | None = Field(
         None,
         ge=0,
-        description="train views per image: empty = a new one every epoch (the paper), N = N views, 0 = the eval view only",
+        description="train views per image: none = a new one every epoch (the paper), N = N views, 0 = the eval view only",
     )
     all_views: bool = Field(
         False, description="with N views: each epoch uses all of them and the eval view, instead of one in turn"
@@ -106,7 +106,7 @@ class Recipe(BaseModel):
 
 
 #: The recipes that have a name. "paper" is the published protocol. "fast" takes few steps on large batches of several views
-#: per image: with the image features stored, the text pass is the cost of a step, however many images see it.
+#: per image: with the image features stored, the text pass is the cost of a step, regardless of the batch size.
 RECIPES: dict[str, Recipe] = {
     "paper": Recipe(),
     "fast": Recipe(

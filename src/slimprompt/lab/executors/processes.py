@@ -62,13 +62,13 @@ class ProcessExecutor:
                 code = worker.stop()
                 given_up = [spec for spec in worker.specs if self._attempts[spec.fingerprint] >= ATTEMPTS]
                 self._queue.extend([spec] for spec in worker.specs if spec not in given_up)
-                self._next()
+                self._dispatch_next()
                 if not given_up:
                     continue
-                reason = {"status": FAILED, "error": death(ATTEMPTS, code)}
+                reason = {"status": FAILED, "error": death_message(ATTEMPTS, code)}
                 return [store_run(self._environment.runs, spec, reason) for spec in given_up]
             self._idle.append(worker)
-            self._next()
+            self._dispatch_next()
             if isinstance(answer, BaseException):
                 raise answer
             return answer
@@ -79,7 +79,7 @@ class ProcessExecutor:
         device = min(self._devices, key=lambda name: in_use[name])
         return _Worker(self._context, replace(self._environment, device=device))
 
-    def _next(self) -> None:
+    def _dispatch_next(self) -> None:
         if self._queue:
             self.submit(self._queue.popleft())
 
@@ -95,7 +95,7 @@ class ProcessExecutor:
         self._idle, self._busy = [], []
 
 
-def death(times: int, code: int | None) -> str:
+def death_message(times: int, code: int | None) -> str:
     """The error of a run whose worker died too often."""
     how = f"by signal {-code} ({signal.Signals(-code).name})" if code is not None and code < 0 else f"with code {code}"
     return f"the worker of this run ended {how}, {times} times; most likely it ran out of memory: use fewer --workers"
@@ -105,11 +105,11 @@ class _Worker:
     def __init__(self, context: Any, environment: RunEnvironment) -> None:
         self.specs: Sequence[RunSpec] = ()
         self.device = environment.device
-        self.pipe, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_serve, args=(theirs, environment), daemon=True)
+        self.pipe, child_pipe = context.Pipe()
+        self.process: BaseProcess = context.Process(target=_serve, args=(child_pipe, environment), daemon=True)
         with _interrupts_ignored():  # Ctrl-C is handled by the parent alone
             self.process.start()
-        theirs.close()  # so that the pipe closes when the worker ends
+        child_pipe.close()  # so that the pipe closes when the worker ends
 
     def stop(self) -> int | None:
         """End the worker; returns its exit code."""
