@@ -114,7 +114,8 @@ class FeatureBank:
         """
         bad: dict[int, InputError] = {}
         tasks: list[_Task] = []
-        planned: set[str] = set()
+        first: dict[str, int] = {}  # images with the same content are encoded once
+        same: dict[int, int] = {}
         for index, image in enumerate(images):
             try:
                 key = self._hash(image)
@@ -123,9 +124,10 @@ class FeatureBank:
                     raise
                 bad[index] = error
                 continue
-            if key in planned:
+            if key in first:
+                same[index] = first[key]
                 continue
-            planned.add(key)
+            first[key] = index
             present = {row[0] for row in self._query("SELECT view FROM features WHERE picture = ?", (key,))}
             missing = [view for view in views if view not in present]
             for start in range(0, len(missing), _VIEWS_PER_TASK):
@@ -148,7 +150,7 @@ class FeatureBank:
             if batch:
                 self._encode(batch)
                 advance(len(batch))
-        return bad
+        return bad | {index: bad[other] for index, other in same.items() if other in bad}
 
     def _views(self, task: _Task) -> list[Tensor] | InputError:
         try:
