@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from slimprompt.lab.records import (
     load_records,
     read_record,
     remove_run,
+    scan_records,
     select_records,
     store_run,
 )
@@ -106,6 +108,60 @@ def test_a_damaged_record_is_not_a_run(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="is not a run record"):
             read_record(path.parent)
     assert store_run(tmp_path, spec(), complete()).complete  # and it is repeated
+
+
+def test_no_flipped_bit_of_a_record_goes_unnoticed(tmp_path: Path) -> None:
+    stored = store_run(tmp_path, spec(), complete())
+    path = stored.folder / "record.json"
+    content, rng = path.read_bytes(), random.Random(0)
+    for _ in range(400):
+        flipped = bytearray(content)
+        flipped[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        path.write_bytes(flipped)
+        try:
+            read = read_record(stored.folder)
+        except InputError:
+            continue
+        # white space, or the name of the checksum, which then is one more entry
+        assert (read.spec, read.status, read.metrics, read.error) == (stored.spec, stored.status, stored.metrics, None)
+        assert read.facts.items() >= stored.facts.items()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metrics": None},
+        {"metrics": {"accuracy": float("nan")}},
+        {"metrics": {"accuracy": "high"}},
+        {"times": 5},
+        {"trainable_parameters": float("inf")},
+        {"status": "fine"},
+        {"notes": [1]},
+    ],
+    ids=str,
+)
+def test_an_entry_of_another_type_is_damage(tmp_path: Path, change: dict[str, Any]) -> None:
+    """Also in a record of version 0.1, which has no checksum."""
+    stored = store_run(tmp_path, spec(), complete())
+    store_run(tmp_path, spec(seed=2), complete())
+    path = stored.folder / "record.json"
+    data = json.loads(path.read_text())
+    del data["checksum"]
+    path.write_text(json.dumps(data | change))
+    with pytest.raises(InputError, match=next(iter(change))):
+        read_record(stored.folder)
+    records, damaged = scan_records(tmp_path)
+    assert [record.spec.seed for record in records] == [2]
+    assert list(damaged) == [stored.folder]
+    with pytest.warns(UserWarning, match="1 damaged run folders are left out"):
+        assert len(load_records(tmp_path)) == 1
+
+
+def test_a_record_of_another_run_is_damage(tmp_path: Path) -> None:
+    first, second = (store_run(tmp_path, spec(seed=seed), complete()) for seed in (1, 2))
+    (first.folder / "record.json").write_bytes((second.folder / "record.json").read_bytes())
+    with pytest.raises(InputError, match="belongs to the run"):
+        read_record(first.folder)
 
 
 def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
+from pathlib import Path
+from typing import TextIO
 
 import typer
 
@@ -76,6 +79,7 @@ def main() -> None:
     debug = "--debug" in sys.argv or os.environ.get("SLIMPROMPT_DEBUG") == "1"
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     keep_freed_memory()
+    warnings.showwarning = _show_warning
     try:
         app()
     except InputError as error:
@@ -102,6 +106,19 @@ def main() -> None:
             f"this is a bug in slimprompt ({type(error).__name__}: {error}). Run the command again with --debug to see where"
         )
         sys.exit(1)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Warnings of this package are notes for the user; those of libraries are not shown."""
+    if category is UserWarning and Path(__file__).parents[1] in Path(filename).parents:
+        _say(str(message), "note: ")
 
 
 def _say(message: str, prefix: str = "error: ") -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.printing import print_table
+from slimprompt.cli.printing import note, print_table
 from slimprompt.cli.study import RunsFolder
 from slimprompt.errors import InputError
 
@@ -26,9 +26,10 @@ Where = Annotated[
 def list_runs(runs: RunsFolder = Path("runs"), where: Where = None) -> None:
     """List runs with their status and result, one per line."""
     from slimprompt.lab.observer import result
-    from slimprompt.lab.records import load_records, select_records
+    from slimprompt.lab.records import scan_records, select_records
 
-    records = select_records(load_records(runs, complete_only=False), where or ())
+    found, damaged = scan_records(runs)
+    records = select_records(found, where or ())
     records.sort(key=lambda record: (record.spec.backbone, record.spec.dataset, record.spec.title))
     headings = ("run", "status", "backbone", "dataset", "classes", "shots", "seed", "prompt", "result")
     rows = []
@@ -41,6 +42,8 @@ def list_runs(runs: RunsFolder = Path("runs"), where: Where = None) -> None:
         print_table(headings, rows, right=("shots", "seed"))
     failed = sum(not record.complete for record in records)
     typer.echo(f"{len(records):,} runs in {runs}" + (f", {failed:,} failed" if failed else ""))
+    for reason in damaged.values():
+        note("damaged:", reason)
 
 
 @app.command("show")

@@ -12,14 +12,18 @@ A failed run has only its record, with the error. Writers hold a lock on the fil
 from __future__ import annotations
 
 import json
+import re
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from slimprompt.errors import InputError, unknown
 from slimprompt.lab.spec import RunSpec, parse_spec
-from slimprompt.storage import draft_folder, lock, publish, remove_folder
+from slimprompt.storage import draft_folder, lock, publish, remove_folder, sha256
 from slimprompt.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 RECORD, FACTORS, MANIFEST, CURVE = "record.json", "factors.safetensors", "manifest.json", "curve.csv"
 _LOCK = ".lock"
 COMPLETE, FAILED = "complete", "failed"
+_FINGERPRINT = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -75,25 +80,87 @@ class Record:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
+class _RecordSchema(BaseModel):
+    """The types of the entries that other code relies on; further entries are allowed."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    spec: dict[str, Any]
+    status: Literal["complete", "failed"]
+    metrics: dict[str, FiniteFloat] = Field(default_factory=dict)
+    error: str | None = None
+    times: dict[str, FiniteFloat] = Field(default_factory=dict)
+    trainable_parameters: int | None = None
+    n_images: dict[str, int] = Field(default_factory=dict)
+    n_classes: dict[str, int] = Field(default_factory=dict)
+    chance: dict[str, FiniteFloat] = Field(default_factory=dict)
+    notes: list[str] = Field(default_factory=list)
+    versions: dict[str, str] = Field(default_factory=dict)
+    machine: dict[str, Any] = Field(default_factory=dict)
+    backbone_fingerprint: str | None = None
+
+
 def read_record(folder: Path) -> Record:
-    """The record of one run folder."""
+    """The record of one run folder; an `InputError` if it is damaged."""
+    path = folder / RECORD
     try:
-        data = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
+        checksum = data.pop("checksum", None)  # version 0.1 wrote none
+        if checksum is not None and checksum != _checksum(data):
+            raise InputError("its checksum does not match its content")
+        _RecordSchema.model_validate(data)
         spec = parse_spec(data.pop("spec"))
-        return Record(spec, data.pop("status"), folder, data.pop("metrics", {}), data.pop("error", None), data)
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise InputError(f"{folder / RECORD} is not a run record: {error}") from None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise _damaged(path, f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}") from None
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise _damaged(path, str(error)) from None
+    if _FINGERPRINT.fullmatch(folder.name) and folder.name != spec.fingerprint:
+        raise _damaged(path, f"its spec belongs to the run {spec.fingerprint}")
+    return Record(spec, data.pop("status"), folder, data.pop("metrics", {}), data.pop("error", None), data)
+
+
+def _damaged(path: Path, reason: str) -> InputError:
+    return InputError(f"{path} is not a run record: {' '.join(reason.split())[:300]}")
+
+
+def _checksum(record: dict[str, Any]) -> str:
+    return sha256(json.dumps(record, sort_keys=True, ensure_ascii=False).encode())
+
+
+def scan_records(root: Path) -> tuple[list[Record], dict[Path, str]]:
+    """All run records in `root`, sorted by folder name, and the damaged run folders with their reasons."""
+    if not root.is_dir():
+        raise InputError(f"no runs folder at {root}: expected <folder>/<run>/{RECORD}, as `slimprompt study` writes it")
+    records: list[Record] = []
+    damaged: dict[Path, str] = {}
+    # Folders whose names start with a dot are still being written.
+    for folder in sorted(path.parent for path in root.glob(f"*/{RECORD}") if not path.parent.name.startswith(".")):
+        try:
+            records.append(read_record(folder))
+        except InputError as error:
+            if folder.exists():  # otherwise it was removed, or is being replaced by its retry
+                damaged[folder] = str(error)
+    return records, damaged
 
 
 def load_records(root: Path, *, complete_only: bool = True) -> list[Record]:
-    """All run records in `root`, sorted by folder name."""
-    if not root.is_dir():
-        raise InputError(f"no runs folder at {root}: expected <folder>/<run>/{RECORD}, as `slimprompt study` writes it")
-    # Folders whose names start with a dot are still being written.
-    folders = sorted(path.parent for path in root.glob(f"*/{RECORD}") if not path.parent.name.startswith("."))
-    # A folder that no longer exists was removed, or is being replaced by its retry.
-    records = [read_record(folder) for folder in folders if folder.exists()]
+    """The run records in `root`, sorted by folder name; damaged ones are left out with a warning."""
+    records, damaged = scan_records(root)
+    if damaged:
+        first = next(iter(damaged.values()))
+        warnings.warn(
+            f"{len(damaged)} damaged run folders are left out: {first}. `slimprompt runs list` shows them; a study that "
+            "contains them runs them again",
+            stacklevel=2,
+        )
     return [record for record in records if record.complete or not complete_only]
+
+
+def find_complete_run(root: Path, spec: RunSpec) -> Record | None:
+    """The run of `spec` in `root` if it is complete."""
+    record = find_run(root, spec)
+    return record if record is not None and record.complete else None
 
 
 def find_run(root: Path, spec: RunSpec) -> Record | None:
@@ -175,7 +242,8 @@ def store_run(
             if curve:
                 lines = ["epoch,lr,loss,accuracy", *(",".join(repr(value) for value in row) for row in curve)]
                 (draft / CURVE).write_text("\n".join(lines) + "\n", encoding="utf-8")
-            text = json.dumps({"spec": spec.model_dump(mode="json"), **record}, indent=1, ensure_ascii=False)
+            content = json.loads(json.dumps({"spec": spec.model_dump(mode="json"), **record}))  # plain JSON values
+            text = json.dumps({**content, "checksum": _checksum(content)}, indent=1, ensure_ascii=False)
             (draft / RECORD).write_text(text + "\n", encoding="utf-8")
             with lock(root / _LOCK):  # two writers of one run: the first complete one counts
                 present = _try_read(target)

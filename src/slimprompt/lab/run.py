@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from slimprompt.errors import InputError
 from slimprompt.lab import provenance
 from slimprompt.lab.environment import RunEnvironment, torch_threads
-from slimprompt.lab.records import COMPLETE, FAILED, Record, find_run, store_run
+from slimprompt.lab.records import COMPLETE, FAILED, Record, find_complete_run, find_run, store_run
 from slimprompt.lab.run_cache import RunCache, SetupError
 from slimprompt.lab.spec import RunSpec
 from slimprompt.training.metrics import harmonic_mean
@@ -50,8 +50,8 @@ def make_runs(specs: Sequence[RunSpec], run_cache: RunCache) -> list[Record]:
         If a run folder cannot be written.
     """
     environment = run_cache.environment
-    found = {spec: find_run(environment.runs, spec) for spec in specs}
-    records = {spec: record for spec, record in found.items() if record is not None and record.complete}
+    found = {spec: find_complete_run(environment.runs, spec) for spec in specs}
+    records = {spec: record for spec, record in found.items() if record is not None}
     missing = [spec for spec in specs if spec not in records]
     if missing:
         with torch_threads(environment.threads):

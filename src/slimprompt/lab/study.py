@@ -14,7 +14,7 @@ from typing import Any
 from slimprompt.errors import InputError
 from slimprompt.lab.executors import Executor
 from slimprompt.lab.observer import StudyObserver
-from slimprompt.lab.records import FAILED, Record, find_run, store_run
+from slimprompt.lab.records import FAILED, Record, find_complete_run, store_run
 from slimprompt.lab.run import prompt_batch_key
 from slimprompt.lab.spec import RunSpec
 from slimprompt.storage import remove_leftovers
@@ -134,8 +134,8 @@ class _Schedule:
             self._images[name] = _image_sets(spec)
             if source is not None:
                 self._source[name] = source.fingerprint
-            record = find_run(runs, spec)
-            if record is not None and record.complete:
+            record = find_complete_run(runs, spec)
+            if record is not None:
                 self.complete[name] = record
                 continue
             self.waiting[name] = spec
