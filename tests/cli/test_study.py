@@ -190,6 +190,30 @@ def wait_until_gone(group: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_study_alone_ends_its_workers(number: int, grid_file: Path, tmp_path: Path) -> None:
+    process = start(grid_file, tmp_path / "runs")
+    wait_for_runs(tmp_path / "runs", 1, process)
+    process.send_signal(number)
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 128 + number
+    assert "re-run the same command to resume" in output and "Traceback" not in output
+    assert members(process.pid) == []
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_killed_study(grid_file: Path, tmp_path: Path) -> None:
+    process = start(grid_file, tmp_path / "runs")
+    wait_for_runs(tmp_path / "runs", 1, process)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 5
+    while left := members(process.pid):
+        assert time.monotonic() < deadline, f"workers outlive the study: {left}"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
 def test_interrupted_then_killed_then_finished(grid_file: Path, tmp_path: Path) -> None:
     grid_file.write_text(grid_file.read_text().replace("seeds: [1]", "seeds: [1, 2]"))
     runs = tmp_path / "disturbed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -80,6 +81,7 @@ def main() -> None:
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     keep_freed_memory()
     warnings.showwarning = _show_warning
+    received = _stop_on_signals()
     try:
         app()
     except InputError as error:
@@ -88,9 +90,10 @@ def main() -> None:
         _say(str(error))
         sys.exit(2)
     except SystemExit as stop:
-        if stop.code == 130:  # Ctrl-C
-            _say("stopped. Nothing half-written is left, and what was computed for the cache is kept.", "")
-        raise
+        if stop.code != 130:
+            raise
+        _say("stopped. Nothing half-written is left, and what was computed for the cache is kept.", "")
+        sys.exit(128 + received[-1] if received else 130)
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -106,6 +109,24 @@ def main() -> None:
             f"this is a bug in slimprompt ({type(error).__name__}: {error}). Run the command again with --debug to see where"
         )
         sys.exit(1)
+
+
+def _stop_on_signals() -> list[int]:
+    """Let SIGTERM and SIGHUP stop a command as Ctrl-C does; returns a list to which a received signal is added.
+
+    A signal that is ignored, as SIGHUP under nohup, stays ignored.
+    """
+    received: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, stop)
+    return received
 
 
 def _show_warning(

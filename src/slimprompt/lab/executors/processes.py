@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import threading
 from collections import Counter, deque
@@ -138,7 +139,9 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def _serve(pipe: Connection, environment: RunEnvironment) -> None:
-    """Execute the runs that arrive through the pipe until it is closed, which also happens when the parent dies."""
+    """Execute the runs that arrive through the pipe until it is closed; ends at once when the parent dies."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_freed_memory()
     run_cache = RunCache(environment)
     while True:
@@ -154,3 +157,11 @@ def _serve(pipe: Connection, environment: RunEnvironment) -> None:
             pipe.send(answer)
         except OSError:
             return
+
+
+def _end_with_parent() -> None:
+    """End this process, also in the middle of a run, as soon as its parent is gone."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
