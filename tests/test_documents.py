@@ -49,6 +49,17 @@ def test_commands_exist_with_their_options(line):
             assert word.split("=")[0] in options | {"--help", "--debug"}, f"{word} is no option of {command.name}"
 
 
+def cited_tests():
+    for document in DOCUMENTS:
+        for path, name in re.findall(r"(tests/[\w/]+\.py)::(\w+)", document.read_text()):
+            yield pytest.param(path, name, id=f"{document.name}: {name}")
+
+
+@pytest.mark.parametrize(("path", "name"), list(cited_tests()))
+def test_cited_tests_exist(path, name):
+    assert re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.MULTILINE), f"{path} has no {name}"
+
+
 def test_make_targets_in_documents_exist():
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for document in DOCUMENTS:

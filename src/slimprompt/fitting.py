@@ -112,7 +112,7 @@ def fit_classifier(
         )
     paths, labels = [images.path(item) for item in train], [names.index(item.class_name) for item in train]
     begin = time.perf_counter()
-    classifier.fit_task(Task(bank, paths, labels, tuple(names), classifier.seed))
+    classifier.fit_task(Task(bank, paths, labels, tuple(names), classifier.seed, images.decode))
     seconds = time.perf_counter() - begin
     comparison = compare_with_zero_shot(classifier, bank, images, test, templates) if test else None
     return Fit(classifier, len(train), len(test), seconds, comparison, skipped + more_skipped)
@@ -145,7 +145,7 @@ def compare_with_zero_shot(
     templates = templates or images.templates
     names = [str(name) for name in classifier.classes_]
     paths = [images.path(item) for item in items]
-    eval_set = make_eval_set(bank, paths, [names.index(item.class_name) for item in items], names)
+    eval_set = make_eval_set(bank, paths, [names.index(item.class_name) for item in items], names, images.decode)
     backbone = bank.backbone
     heads = {f"zero-shot, “{templates[0]}”": zero_shot_head(backbone, names, templates[:1])}
     if len(templates) > 1:
@@ -159,6 +159,6 @@ def readable(
     bank: FeatureBank, images: Benchmark, items: Sequence[Item], *, skip_bad: bool
 ) -> tuple[list[Item], list[str]]:
     """The items whose images can be read, and messages about the others; encodes the eval views on the way."""
-    bad = bank.build([images.path(item) for item in items], skip_bad=skip_bad)
+    bad = bank.build([images.path(item) for item in items], decode=images.decode, skip_bad=skip_bad)
     kept = [item for index, item in enumerate(items) if index not in bad]
     return kept, [str(error) for error in bad.values()]

@@ -1,9 +1,11 @@
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.linalg import subspace_angles
 
 from slimprompt.analysis.geometry import (
     AXES,
+    class_subset_of,
     compare_pairs,
     measure,
     medians,
@@ -113,7 +115,7 @@ def test_factors_that_hardly_move_keep_their_overlap(geometry):
 
 def test_medians_count_pairs(geometry, records):
     table = geometry.medians().set_index(["axis", "factor"])
-    n_joint = sum(record.spec.variant == "joint" for record in records)
+    n_joint = sum(record.spec.variant == "joint" and record.spec.split == "all" for record in records)
     assert table.loc[("seed", "B"), "n"] == n_joint
     assert table.loc[("rank", "B"), "n"] == n_joint // len(RANKS)
     split = geometry.medians(("axis", "rank"))
@@ -123,7 +125,7 @@ def test_medians_count_pairs(geometry, records):
 def test_displacement_from_the_initial_factors(geometry, records):
     table = geometry.displacement.set_index(["run", "factor"])
     for record in records:
-        if record.spec.variant == "dense":
+        if record.spec.variant == "dense" or record.spec.split == "base":
             assert (str(record.folder), "B") not in table.index
             continue
         factors = {name: value.astype("float32").astype(float) for name, value in factors_of(record.spec).items()}
@@ -159,6 +161,28 @@ def test_chance_is_seeded_and_bounded(records):
 def test_rank_must_not_exceed_the_dimension(generator):
     with pytest.raises(InputError, match="rank 9 does not fit in 8"):
         random_overlaps(8, 9, 2, draws=10, generator=generator)
+
+
+def test_default_is_the_runs_on_all_classes(records, geometry):
+    """The medians of a folder with both kinds of runs are those of the all-class runs alone."""
+    by_subset = {name: [record for record in records if record.spec.split == name] for name in ("all", "base")}
+    assert all(any(record.spec.variant == "joint" for record in mine) for mine in by_subset.values())
+    alone = measure(by_subset["all"], draws=300)
+    pd.testing.assert_frame_equal(geometry.medians(), alone.medians())
+    pd.testing.assert_frame_equal(geometry.displacement_medians(), alone.displacement_medians())
+    assert {spec.split for spec in geometry.compared} == {"all"}
+    assert "on another class subset than 'all' are left out" in geometry.notes[0]
+    assert alone.notes == ()
+
+
+def test_base_class_runs_on_request(records):
+    base = measure([record for record in records if record.spec.split == "base"], class_subset=None, draws=20)
+    assert set(base.pairs["split"]) == {"base"}
+    both = measure(records, class_subset=None, draws=20)
+    assert both.medians()["n"].sum() == base.medians()["n"].sum() + measure(records, draws=20).medians()["n"].sum()
+    pd.testing.assert_frame_equal(measure(records, class_subset="base", draws=20).medians(), base.medians())
+    assert class_subset_of(["shots=4", "split=base"]) is None
+    assert class_subset_of(["shots=4"]) == "all"
 
 
 def test_lost_rank_is_reported(tmp_path):

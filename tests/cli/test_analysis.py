@@ -40,6 +40,28 @@ def test_geometry_as_json_and_as_files(runs, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"pairs.csv", "displacement.csv", "chance.csv"}
 
 
+def test_geometry_of_base_class_runs_on_request(runs):
+    def n_pairs(*arguments):
+        content = json.loads(invoke("geometry", runs, "--json", "--draws", 20, "--by", "split", *arguments).stdout)
+        return {(row["split"], row["axis"]): row["n"] for row in content["medians"] if row["factor"] == "B"}
+
+    assert {subset for subset, _ in n_pairs()} == {"all"}
+    base = n_pairs("--where", "split=base")
+    assert {subset for subset, _ in base} == {"base"}
+    assert n_pairs("--where", "split=all,base") == n_pairs() | base
+
+
+def test_table_and_claims_use_the_same_geometry(runs):
+    default = invoke("tables", runs, "--only", "factor_geometry").stdout
+    assert "runs on all classes" in default
+    assert default == invoke("tables", runs, "--only", "factor_geometry", "--where", "split=all").stdout
+    base = invoke("tables", runs, "--only", "factor_geometry", "--where", "split=base").stdout
+    assert "runs on base classes" in base
+    name = ("--name", "b_overlap_across_tasks", "--json")
+    assert invoke("claims", runs, *name).stdout == invoke("claims", runs, *name, "--where", "split=all").stdout
+    assert invoke("claims", runs, *name).stdout != invoke("claims", runs, *name, "--where", "split=base").stdout
+
+
 def test_geometry_of_a_single_run_has_no_pairs(tmp_path):
     write_run(tmp_path, BASE | {"variant": "joint", "rank": 2})
     assert "no two joint runs" in invoke("geometry", tmp_path, "--draws", 10).output

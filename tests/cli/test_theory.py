@@ -25,7 +25,7 @@ def test_table_of_statements():
     line = next(line for line in result.output.splitlines() if line.startswith("Dimension gap"))
     assert line.split() == ["Dimension", "gap", "=", "3", "3", "holds"]
     assert "Corollary to the letter, random B fixed: violated." in result.output
-    assert "2 violated, 2 not testable" in result.output
+    assert "2 violated, 3 not testable" in result.output
     assert "Add --out FOLDER" in result.output
 
 
@@ -46,6 +46,7 @@ def test_statements_on_the_loss_and_page(tiny, photos, tmp_path):
     assert "loss: tiny-for-tests, 3 classes, 6 images" in result.output
     assert "Curvature share of δ*, random B" in result.output and "Stochastic gradients" in result.output
     assert (out / "theory.html").is_file() and (out / "theory-descent.svg").is_file()
+    assert "Convergence with A fixed" in result.output and (out / "theory-descent-fixed-a.svg").is_file()
     assert "Descent inequality" in (out / "statements.csv").read_text(encoding="utf-8")
 
 

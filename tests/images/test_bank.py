@@ -11,6 +11,7 @@ from slimprompt.images.files import open_image
 from slimprompt.images.views import train_view
 from slimprompt.seeds import stream_seed
 from tests.conftest import TINY, draw
+from tests.images.odd_images import write_odd_image
 
 
 @pytest.fixture
@@ -54,6 +55,28 @@ def test_train_views_depend_only_on_view_and_image(tiny, images):
     seed = stream_seed(0, "view", "1/0", bank._hash(images[3]))
     expected = tiny.encode_images(train_view(open_image(images[3]), tiny.preprocess, seed)[None])
     torch.testing.assert_close(a[3:4], expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("view", ["", "1/0"])
+def test_both_ways_to_decode_are_stored_beside_each_other(tiny, tmp_path, view):
+    paths = [write_odd_image(tmp_path, name) for name in ("rotated.jpg", "transparent.png", "16-bit.png")]
+    bank = FeatureBank(tiny, tmp_path / "bank")
+    upright = bank.features(paths, view)
+    plain = bank.features(paths, view, decode="plain")
+    assert len(bank) == 6
+    assert ((upright - plain).norm(dim=1) > 1e-3).all()
+    for features, decode in ((upright, "upright"), (plain, "plain")):
+        assert torch.equal(FeatureBank(tiny, tmp_path / "bank").features(paths, view, decode=decode), features)
+        alone = FeatureBank(tiny, None).features(paths, view, decode=decode)
+        torch.testing.assert_close(features, alone, atol=1e-6, rtol=1e-5)
+    names = {row[0] for row in bank._query("SELECT DISTINCT view FROM features", ())}
+    assert names == {view, f"plain:{view}"}  # upright views keep the names of version 0.1
+
+
+def test_plain_features_are_those_of_coop_s_pixels(tiny, tmp_path):
+    path = write_odd_image(tmp_path, "rotated.jpg")
+    expected = tiny.encode_images(tiny.eval_view(Image.open(path).convert("RGB"))[None])
+    torch.testing.assert_close(FeatureBank(tiny).features([path], decode="plain"), expected, atol=1e-6, rtol=1e-5)
 
 
 def test_bytes_do_not_depend_on_the_order_of_encoding(tiny, images, tmp_path):

@@ -4,7 +4,9 @@ from PIL import Image
 
 from slimprompt import InputError
 from slimprompt.images.files import open_image
+from tests.images.odd_images import ODD_IMAGES, write_odd_image
 
+DECODES = ("upright", "plain")
 RAMP = np.tile(np.linspace(0, 1, 16), (8, 1))
 
 
@@ -46,13 +48,34 @@ def test_exif_rotation_is_applied(tmp_path):
     assert open_image(tmp_path / "x.jpg").size == (3, 6)
 
 
-def test_truncated_file(tmp_path):
+@pytest.mark.parametrize("name", ODD_IMAGES)
+def test_plain_is_what_coop_reads(tmp_path, name):
+    path = write_odd_image(tmp_path, name)
+    plain = open_image(path, "plain")
+    with Image.open(path) as image:
+        expected = image.convert("RGB")
+    assert (plain.mode, plain.size) == ("RGB", expected.size)
+    assert plain.tobytes() == expected.tobytes()
+    with Image.open(path) as image:
+        assert open_image(image, "plain").tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("name", ODD_IMAGES)
+def test_plain_and_upright_differ_only_where_upright_corrects(tmp_path, name):
+    path = write_odd_image(tmp_path, name)
+    plain, upright = open_image(path, "plain"), open_image(path, "upright")
+    same = (plain.size, plain.tobytes()) == (upright.size, upright.tobytes())
+    assert same == (name in ("cmyk.jpg", "palette.png"))
+
+
+@pytest.mark.parametrize("decode", DECODES)
+def test_truncated_file(tmp_path, decode):
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "x.jpg")
     data = (tmp_path / "x.jpg").read_bytes()
     (tmp_path / "cut.jpg").write_bytes(data[: len(data) // 2])
     with pytest.raises(InputError, match=r"cannot read the image .*cut\.jpg"):
-        open_image(tmp_path / "cut.jpg")
+        open_image(tmp_path / "cut.jpg", decode)
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"\x89PNG\r\n\x1a\n"])
@@ -62,11 +85,12 @@ def test_not_an_image(tmp_path, content):
         open_image(tmp_path / "x.png")
 
 
-def test_decompression_bombs_are_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("decode", DECODES)
+def test_decompression_bombs_are_refused(tmp_path, monkeypatch, decode):
     Image.new("RGB", (50, 50)).save(tmp_path / "x.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2000)
     with pytest.raises(InputError, match="decompression bomb"):
-        open_image(tmp_path / "x.png")
+        open_image(tmp_path / "x.png", decode)
 
 
 def test_missing_file_and_folder(tmp_path):

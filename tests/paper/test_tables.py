@@ -1,5 +1,6 @@
 import shutil
 import subprocess
+from itertools import product
 
 import openpyxl
 import pandas as pd
@@ -17,6 +18,7 @@ from slimprompt.report.table_formats import latex_document, to_frame, to_latex, 
 from tests.report.test_table_formats import HOSTILE
 from tests.synthetic_runs import accuracy_of, study_fields, write_run, write_study
 
+PAPER_DATASETS = ("caltech101", "dtd", "fgvc_aircraft", "food101", "oxford_flowers", "oxford_pets", "ucf101")
 PAPER_NAMES = [
     "headline",
     "base2new",
@@ -47,6 +49,24 @@ def results(runs):
 def tables(runs, results):
     medians = measure(load_records(runs), draws=10).medians()
     return {table.name: table for table in paper_tables(results, medians)}
+
+
+def write_paper_joint_runs(root, **changed):
+    """The joint runs of the paper's grid with one seed; `changed` replaces fields."""
+    axes = (("RN50", "ViT-B-16"), PAPER_DATASETS, (1, 4, 16), (1, 2, 4, 8))
+    for backbone, dataset, shots, rank in product(*axes):
+        fields = {"backbone": backbone, "dataset": dataset, "shots": shots, "seed": 5, "variant": "joint", "rank": rank}
+        write_run(root, {**fields, "pretrained": "openai", "n_ctx": 16, **changed}, metrics={"accuracy": 50.0})
+    return root
+
+
+def compared_geometry(runs):
+    """The geometry table of a folder with the published numbers."""
+    records = load_records(runs)
+    found = measure(records, draws=10)
+    results = Results.of(observe(records))
+    tables = paper_tables(results, found.medians(), found.compared, compare_published=True)
+    return next(table for table in tables if table.name == "factor_geometry")
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +234,35 @@ def test_published_numbers_are_added_to_the_cells(results):
     # The averages are not over the paper's datasets, so they are not compared with its averages.
     assert all(one.published is None for row in tables["headline"].rows for one in row.cells)
     assert "There are no published numbers for these cells." in tables["headline"].notes
+
+
+def test_published_geometry_is_shown_for_the_paper_s_runs(tmp_path):
+    table = compared_geometry(write_paper_joint_runs(tmp_path))
+    found = cell(table, "Diff. datasets, same seed", column="Subspace overlap B")
+    assert found.published == 0.86
+    assert found.number is not None
+    assert any(note.startswith("In brackets: the published number") for note in table.notes)
+
+
+@pytest.mark.parametrize(
+    ("changed", "missing", "reason"),
+    [
+        ({"n_ctx": 8}, None, "these runs differ in n_ctx"),
+        ({"pretrained": "laion400m_e32"}, None, "these runs differ in backbone"),
+        ({}, {"dataset": "dtd"}, "these runs differ in dataset"),
+        ({}, {"rank": 8}, "these runs differ in rank"),
+        ({}, {"rank": 8, "shots": 16}, "these runs are not all combinations"),
+    ],
+)
+def test_published_geometry_is_left_out_for_other_runs(tmp_path, changed, missing, reason):
+    for record in load_records(write_paper_joint_runs(tmp_path, **changed)):
+        if missing and all(getattr(record.spec, name) == value for name, value in missing.items()):
+            shutil.rmtree(record.folder)
+    table = compared_geometry(tmp_path)
+    assert all(one.published is None for row in table.rows for one in row.cells)
+    assert any(one.number is not None for row in table.rows for one in row.cells)
+    assert reason in table.notes[-1]
+    assert "not shown" in to_markdown(table)
 
 
 def test_published_averages_are_compared_over_the_same_datasets():

@@ -149,14 +149,17 @@ class Geometry:
         Overlap and angle of independent, uniformly random subspaces of the same dimensions, per axis and factor.
     draws
         Number of random pairs of subspaces behind each chance level.
+    compared
+        Specs of the runs that were compared in pairs.
     notes
-        Warnings about single runs.
+        Runs that were left out, and warnings about single runs.
     """
 
     pairs: pd.DataFrame
     displacement: pd.DataFrame
     chance: pd.DataFrame
     draws: int
+    compared: tuple[RunSpec, ...] = ()
     notes: tuple[str, ...] = ()
 
     def medians(self, by: Sequence[str] = ("axis",)) -> pd.DataFrame:
@@ -179,7 +182,19 @@ class Geometry:
         return [folder / f"{name}.csv" for name in tables]
 
 
-def measure(records: Iterable[Record], *, variant: str = "joint", draws: int = 2000, seed: int = 0) -> Geometry:
+def class_subset_of(where: Sequence[str]) -> str | None:
+    """The class subset to measure: None (any) if a condition such as `split=base` selects it, otherwise "all"."""
+    return None if any(condition.partition("=")[0] == "split" for condition in where) else "all"
+
+
+def measure(
+    records: Iterable[Record],
+    *,
+    variant: str = "joint",
+    class_subset: str | None = "all",
+    draws: int = 2000,
+    seed: int = 0,
+) -> Geometry:
     """Measure the factors of a set of runs.
 
     Parameters
@@ -188,6 +203,8 @@ def measure(records: Iterable[Record], *, variant: str = "joint", draws: int = 2
         Run records; incomplete and dense runs are ignored.
     variant
         Variant of the runs compared in pairs. Displacement is measured for all variants.
+    class_subset
+        Use only runs trained on this class subset, "all" or "base"; None uses every run.
     draws
         Number of random pairs of subspaces behind each chance level.
     seed
@@ -197,13 +214,24 @@ def measure(records: Iterable[Record], *, variant: str = "joint", draws: int = 2
     -------
     Geometry
     """
-    records = [record for record in records if record.complete and record.spec.variant != "dense"]
+    low_rank = [record for record in records if record.complete and record.spec.variant != "dense"]
+    records = [record for record in low_rank if class_subset in (None, record.spec.split)]
     factors = [record.factors() for record in records]
     chosen = [index for index, record in enumerate(records) if record.spec.variant == variant]
     notes: list[str] = []
+    if left_out := len(low_rank) - len(records):
+        notes.append(
+            f"geometry: {left_out} runs on another class subset than {class_subset!r} are left out; "
+            "select a subset with --where split=base (or split=all,base for both)"
+        )
     pairs = _pair_table([records[index] for index in chosen], [factors[index] for index in chosen], notes)
     return Geometry(
-        pairs, _displacement_table(records, factors), _chance_table(pairs, draws, seed), draws, tuple(notes)
+        pairs,
+        _displacement_table(records, factors),
+        _chance_table(pairs, draws, seed),
+        draws,
+        tuple(records[index].spec for index in chosen),
+        tuple(notes),
     )
 
 

@@ -73,14 +73,18 @@ def geometry(
     where: Where = None,
     as_json: Json = False,
 ) -> None:
-    """Compare the subspaces of trained factors between runs, with their initial values and with chance."""
-    from slimprompt.analysis.geometry import measure
+    """Compare the subspaces of trained factors between runs, with their initial values and with chance.
+
+    Runs on all classes are measured, as in the paper; --where split=base measures the runs on the base classes.
+    """
+    from slimprompt.analysis.geometry import class_subset_of, measure
     from slimprompt.prompts.variants import VARIANTS
 
     for name in by or ():
         choose("column to group by", name, dict.fromkeys(_GROUPS))
     choose("variant", variant, {name: row for name, row in VARIANTS.items() if name != "dense"})
-    found = measure(_records(runs, where), variant=variant, draws=draws, seed=seed)
+    records, class_subset = _records(runs, where), class_subset_of(where or ())
+    found = measure(records, variant=variant, class_subset=class_subset, draws=draws, seed=seed)
     medians, displacement = found.medians(("axis", *(by or ()))), found.displacement_medians()
     written = found.write(out) if out else []
     if as_json:
@@ -136,6 +140,7 @@ def claims(
     as_json: Json = False,
 ) -> None:
     """Check each empirical claim of the paper on runs, or with --published on the paper's own tables."""
+    from slimprompt.analysis.geometry import class_subset_of, measure
     from slimprompt.paper.audit import AUDIT, audit, published_evidence
     from slimprompt.paper.claims import check_claims, gather
     from slimprompt.paper.published import published_pairs
@@ -148,7 +153,9 @@ def claims(
         found = check_claims(published_evidence(), of_text) if of_text or not name else []
         audited = audit(of_tables) if of_tables or not name else []
     else:
-        found = check_claims(gather(_records(runs, where), main_pairs=published_pairs()), name or ())
+        records = _records(runs, where)
+        measured = measure(records, class_subset=class_subset_of(where or ()), draws=500)
+        found = check_claims(gather(records, main_pairs=published_pairs(), measured=measured), name or ())
     if as_json:
         typer.echo(json.dumps([finding.as_dict() for finding in (*found, *audited)], indent=1, ensure_ascii=False))
         return
@@ -283,7 +290,7 @@ def tables(
 
 def _build_tables(runs: Path | None, where: Sequence[str] | None, compare_published: bool) -> list[Table]:
     """The tables of a folder of runs, or the published ones."""
-    from slimprompt.analysis.geometry import measure
+    from slimprompt.analysis.geometry import class_subset_of, measure
     from slimprompt.analysis.observations import Results, observe
     from slimprompt.paper.published import published_results
     from slimprompt.paper.tables import comparisons, paper_tables, published_tables, summaries
@@ -292,6 +299,7 @@ def _build_tables(runs: Path | None, where: Sequence[str] | None, compare_publis
         return [*published_tables(), comparisons(published_results())]
     records = _records(runs, where)
     results = Results.of(observe(records))
-    medians = measure(records, draws=10).medians()  # the paper's table shows no chance level
-    built = paper_tables(results, medians, compare_published=compare_published)
+    # the paper's table shows no chance level, so few draws are enough
+    found = measure(records, class_subset=class_subset_of(where or ()), draws=10)
+    built = paper_tables(results, found.medians(), found.compared, compare_published=compare_published)
     return [*built, comparisons(results), summaries(results)]

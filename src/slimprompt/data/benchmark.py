@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from slimprompt.images.files import Decode
+
 #: The splits of a benchmark, in the order used everywhere.
 SPLITS = ("train", "val", "test")
 
@@ -34,6 +36,8 @@ class Benchmark:
         Items of each split; `val` and `test` may be empty.
     templates
         Hand-written zero-shot prompts, each with one `{}`; the first is the benchmark's own.
+    decode
+        How the image files are read; see `slimprompt.images.files.open_image`.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Benchmark:
     val: tuple[Item, ...] = ()
     test: tuple[Item, ...] = ()
     templates: tuple[str, ...] = ("a photo of a {}.",)
+    decode: Decode = "upright"
 
     @property
     def items(self) -> tuple[Item, ...]:

@@ -13,6 +13,7 @@ from slimprompt.data.splits import (
     split_file,
     variant_lists,
 )
+from slimprompt.images.files import Decode
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 
 #: General prompts that an ensemble averages with a benchmark's own prompt.
@@ -70,6 +71,11 @@ class BenchmarkInfo:
     """(file name, Google Drive id) of the annotation files published by CoOp's authors."""
     rendered: bool = False
     """Whether this package renders the images when they are first needed."""
+
+    @property
+    def decode(self) -> Decode:
+        """How the images are read: published benchmarks as CoOp reads them."""
+        return "upright" if self.rendered else "plain"
 
 
 _PUBLISHED = (

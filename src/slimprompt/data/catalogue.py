@@ -121,7 +121,7 @@ def load_benchmark(name: str, root: str | Path | None = None, cache: Path | None
             f"Run `slimprompt data download {info.name}` or see {info.site}"
         )
     annotations = source.read(folder)
-    benchmark = Benchmark(info.name, folder / info.images, *annotations, templates=info.templates)
+    benchmark = Benchmark(info.name, folder / info.images, *annotations, templates=info.templates, decode=info.decode)
     _check_classes(benchmark, info, source, folder)
     _warn_if_unpublished(benchmark, info, source, folder)
     return benchmark

@@ -13,7 +13,7 @@ from pathlib import Path
 from slimprompt.data.benchmark import SPLITS, Benchmark, Item
 from slimprompt.data.manifest import Manifest, ManifestItem
 from slimprompt.errors import InputError, first_few
-from slimprompt.images.files import file_sha256, open_image
+from slimprompt.images.files import Decode, file_sha256, open_image
 
 
 def missing_images(benchmark: Benchmark) -> list[str]:
@@ -95,7 +95,7 @@ def check_benchmark(
     for _ in missing:
         advance()
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:  # decoding and hashing release the interpreter lock
-        futures = {pool.submit(_hash_and_decode, benchmark.images / path): path for path in present}
+        futures = {pool.submit(_hash_and_decode, benchmark.images / path, benchmark.decode): path for path in present}
         try:
             for future in as_completed(futures):
                 results[futures[future]] = future.result()
@@ -111,14 +111,14 @@ def check_benchmark(
     )
 
 
-def _hash_and_decode(path: Path) -> tuple[str, str]:
+def _hash_and_decode(path: Path, decode: Decode) -> tuple[str, str]:
     """(sha256, error message of decoding); either may be empty."""
     try:
         digest = file_sha256(path)
     except InputError as error:
         return "", str(error)
     try:
-        open_image(path)
+        open_image(path, decode)
     except InputError as error:
         return digest, str(error)
     return digest, ""

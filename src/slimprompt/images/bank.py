@@ -1,8 +1,8 @@
 """Image features, encoded once per view and stored on disk.
 
 The key of a feature holds the backbone's fingerprint, precision and preprocessing (one file per combination, which stores
-them inside), the hash of the image's content, and the view: the eval view or a numbered train view. All variants, ranks,
-shot counts and seeds share the features they have in common.
+them inside), the hash of the image's content, how the image is decoded, and the view: the eval view or a numbered train
+view. All variants, ranks, shot counts and seeds share the features they have in common.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
-from slimprompt.images.files import file_sha256, open_image
+from slimprompt.images.files import Decode, file_sha256, open_image
 from slimprompt.images.views import train_view
 from slimprompt.progress import progress
 from slimprompt.seeds import stream_seed
@@ -89,17 +89,33 @@ class FeatureBank:
             self.path = root / f"{backbone.name.split(':')[-1].replace('/', '-')}-{name}.sqlite"
         self._database = _open(self.path, key)
 
-    def features(self, images: Sequence[ImageSource], view: str = EVAL_VIEW) -> Tensor:
-        """Features (n, embed_dim) in the order of the images; missing ones are encoded first."""
+    def features(self, images: Sequence[ImageSource], view: str = EVAL_VIEW, *, decode: Decode = "upright") -> Tensor:
+        """Features (n, embed_dim) in the order of the images; missing ones are encoded first.
+
+        Parameters
+        ----------
+        images
+            Paths or PIL images.
+        view
+            Name of the view.
+        decode
+            How the images are read; see `open_image`.
+        """
         if not images:
             return torch.empty(0)
         keys = [self._hash(image) for image in images]
-        if any(self._read(key, view) is None for key in keys):
-            self.build(images, [view])
-        return torch.from_numpy(np.stack([feature for key in keys if (feature := self._read(key, view)) is not None]))
+        stored = _stored_name(view, decode)
+        if any(self._read(key, stored) is None for key in keys):
+            self.build(images, [view], decode=decode)
+        return torch.from_numpy(np.stack([feature for key in keys if (feature := self._read(key, stored)) is not None]))
 
     def build(
-        self, images: Sequence[ImageSource], views: Sequence[str] = (EVAL_VIEW,), *, skip_bad: bool = False
+        self,
+        images: Sequence[ImageSource],
+        views: Sequence[str] = (EVAL_VIEW,),
+        *,
+        decode: Decode = "upright",
+        skip_bad: bool = False,
     ) -> dict[int, InputError]:
         """Encode every missing (image, view). If interrupted, finished batches stay stored.
 
@@ -109,6 +125,8 @@ class FeatureBank:
             Paths or PIL images.
         views
             Names of the views to encode.
+        decode
+            How the images are read; see `open_image`.
         skip_bad
             Skip unreadable images and return their errors by index, instead of raising the first one.
         """
@@ -129,9 +147,9 @@ class FeatureBank:
                 continue
             first[key] = index
             present = {row[0] for row in self._query("SELECT view FROM features WHERE picture = ?", (key,))}
-            missing = [view for view in views if view not in present]
+            missing = [view for view in views if _stored_name(view, decode) not in present]
             for start in range(0, len(missing), _VIEWS_PER_TASK):
-                tasks.append(_Task(index, image, key, tuple(missing[start : start + _VIEWS_PER_TASK])))
+                tasks.append(_Task(index, image, decode, key, tuple(missing[start : start + _VIEWS_PER_TASK])))
         total = sum(len(task.views) for task in tasks)
         with progress("encoding images", total, "views", show=self._show_progress) as advance:
             batch: list[tuple[str, str, Tensor]] = []
@@ -142,7 +160,7 @@ class FeatureBank:
                     bad[task.position] = result
                     continue
                 for view, pixels in zip(task.views, result, strict=True):
-                    batch.append((task.key, view, pixels))
+                    batch.append((task.key, _stored_name(view, decode), pixels))
                     if len(batch) == _BATCH:
                         self._encode(batch)
                         advance(len(batch))
@@ -154,7 +172,7 @@ class FeatureBank:
 
     def _views(self, task: _Task) -> list[Tensor] | InputError:
         try:
-            image = open_image(task.image)
+            image = open_image(task.image, task.decode)
         except InputError as error:
             return error
         return [
@@ -241,8 +259,14 @@ def _prefetched(function: Callable[[T], R], tasks: Iterable[T], workers: int) ->
 class _Task(NamedTuple):
     position: int
     image: ImageSource
+    decode: Decode
     key: str
     views: tuple[str, ...]
+
+
+def _stored_name(view: str, decode: Decode) -> str:
+    """The view's name in the database; without a prefix for upright images, as in banks of version 0.1."""
+    return view if decode == "upright" else f"{decode}:{view}"
 
 
 def _open(path: Path | None, key: dict[str, str]) -> sqlite3.Connection:

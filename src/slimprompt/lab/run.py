@@ -103,7 +103,7 @@ class PromptBatch:
         spec = self._specs[0]
         part = self._cache.sample(spec).train
         images, labels = [part.path(item) for item in part.train], [item.label for item in part.train]
-        return Task(self._cache.bank(spec), images, labels, part.class_names, spec.seed)
+        return Task(self._cache.bank(spec), images, labels, part.class_names, spec.seed, part.decode)
 
     def _start(self, spec: RunSpec) -> Prompt:
         from slimprompt.prompts.start import start_prompt

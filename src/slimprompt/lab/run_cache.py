@@ -141,7 +141,7 @@ class RunCache:
         sets, zero_shot = {}, {}
         for metric, part in self._sample(dataset, split, shots, seed).evaluated.items():
             paths, labels = [part.path(item) for item in part.test], [item.label for item in part.test]
-            found = sets[metric] = make_eval_set(bank, paths, labels, part.class_names)
+            found = sets[metric] = make_eval_set(bank, paths, labels, part.class_names, part.decode)
             class_features = zero_shot_features(bank.backbone, part.class_names, part.templates[:1])
             zero_shot[metric] = accuracy(found.features, class_features, found.labels)
         return Evaluation(sets, zero_shot)

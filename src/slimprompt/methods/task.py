@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from slimprompt.images.bank import EVAL_VIEW, FeatureBank, ImageSource, train_view_name
+from slimprompt.images.files import Decode
 from slimprompt.training.recipe import Recipe
 
 
@@ -29,6 +30,8 @@ class Task:
         Names of the classes.
     seed
         Seed of the order of the images and of their train views.
+    decode
+        How the images are read; see `slimprompt.images.files.open_image`.
     """
 
     bank: FeatureBank
@@ -36,6 +39,7 @@ class Task:
     labels: Sequence[int]
     class_names: tuple[str, ...]
     seed: int
+    decode: Decode = "upright"
 
     def view_names(self, recipe: Recipe) -> list[tuple[str, ...]]:
         """The views that each epoch of the recipe uses, as the feature bank names them."""
@@ -46,12 +50,13 @@ class Task:
 
     def encode(self, recipe: Recipe) -> None:
         """Encode every view that the recipe uses and the bank does not have."""
-        self.bank.build(self.images, list(dict.fromkeys(name for epoch in self.view_names(recipe) for name in epoch)))
+        names = dict.fromkeys(name for epoch in self.view_names(recipe) for name in epoch)
+        self.bank.build(self.images, list(names), decode=self.decode)
 
     def features_by_epoch(self, recipe: Recipe) -> Callable[[int], Tensor]:
         """A function from an epoch to the features (n_views · n_images, embed_dim) that it trains on."""
         names = self.view_names(recipe)
         read = lru_cache(maxsize=recipe.views or 1)(  # views that several epochs use are kept in memory
-            lambda views: torch.cat([self.bank.features(self.images, view) for view in views])
+            lambda views: torch.cat([self.bank.features(self.images, view, decode=self.decode) for view in views])
         )
         return lambda epoch: read(names[epoch])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from slimprompt.analysis.geometry import measure
+from slimprompt.analysis.geometry import class_subset_of, measure
 from slimprompt.analysis.observations import Results, mixed_settings, observe
 from slimprompt.errors import InputError
 from slimprompt.lab.records import Record, load_records, select_records
@@ -81,9 +81,9 @@ def build_report(runs: Path, *, where: Sequence[str] = (), compare_published: bo
         broken = f" ({len(failed)} failed; `slimprompt runs list` shows their errors)" if failed else ""
         raise InputError(f"no complete runs{conditions} in {runs}{broken}; create some with `slimprompt study`")
     results = Results.of(observe(records))
-    geometry = measure(records, draws=500)
+    geometry = measure(records, class_subset=class_subset_of(where), draws=500)
     evidence = gather(records, main_pairs=published_pairs(), measured=geometry)
-    tables = paper_tables(results, geometry.medians(), compare_published=compare_published)
+    tables = paper_tables(results, geometry.medians(), geometry.compared, compare_published=compare_published)
     return Report(
         folder=runs,
         records=records,

@@ -7,7 +7,7 @@ Columns of published.csv: table, backbone, dataset, method, basis, rank, shots, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -21,11 +21,14 @@ from slimprompt.analysis.observations import (
     CellKey,
     Estimate,
     Results,
+    backbone_title,
+    dataset_title,
     dense,
     fixed_basis,
     joint,
     transfer,
 )
+from slimprompt.lab.spec import RunSpec
 from slimprompt.prompts.variants import FIXED_BASES, count_parameters
 
 #: Context tokens, text width and seeds of the paper.
@@ -159,6 +162,35 @@ def published_geometry() -> pd.DataFrame:
     table = table.rename(columns={"method": "axis", "basis": "factor", "angle_deg": "angle"})
     table["axis"] = table["axis"].map(names)
     return table[["axis", "factor", "overlap", "angle"]].sort_values(["axis", "factor"]).reset_index(drop=True)
+
+
+def geometry_mismatch(specs: Sequence[RunSpec]) -> str:
+    """Why the published medians of the factor geometry do not apply to these runs; empty if they do.
+
+    They apply to every combination of the paper's backbones, datasets, shots and ranks, on all classes and with its
+    number of context tokens. The mix of shots and ranks decides the medians, so a part of it is not enough. Seeds are
+    exchangeable: any seeds will do, if each has all combinations.
+    """
+    results = published_results()
+    joint_cells = {"method": "factorized", "basis": "trainable", "metric": "accuracy"}
+    paper = {name: set(results.axis(name, **joint_cells)) for name in ("backbone", "dataset", "shots", "rank")}
+    paper |= {"n_ctx": {N_CTX}, "split": {"all"}}
+    found = {name: {_geometry_fields(spec)[name] for spec in specs} for name in paper}
+    differing = [name for name in paper if found[name] != paper[name]]
+    per_seed = math.prod(map(len, paper.values()))
+    if not differing and len(specs) == per_seed * len({spec.seed for spec in specs}):
+        return ""
+    how = f"these runs differ in {', '.join(differing)}" if differing else "these runs are not all combinations"
+    return (
+        "The published medians are not shown: they are over RN50 and ViT-B/16 with OpenAI's weights, seven datasets, "
+        f"1, 4 and 16 shots, ranks 1, 2, 4 and 8, {N_CTX} context tokens and all classes; {how}."
+    )
+
+
+def _geometry_fields(spec: RunSpec) -> dict[str, object]:
+    """The fields of a run that decide whether its geometry is comparable, in the terms of the tables."""
+    titles = {"backbone": backbone_title(spec), "dataset": dataset_title(spec.dataset)}
+    return titles | {"shots": spec.shots, "rank": spec.rank, "n_ctx": spec.n_ctx, "split": spec.split}
 
 
 def published_pairs(table: str = "transfer_pairs") -> list[tuple[str, str]]:

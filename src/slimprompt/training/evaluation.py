@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from slimprompt.errors import InputError
 from slimprompt.images.bank import FeatureBank, ImageSource
+from slimprompt.images.files import Decode
 
 
 class EvalSet(NamedTuple):
@@ -22,11 +23,29 @@ class EvalSet(NamedTuple):
 
 
 def make_eval_set(
-    bank: FeatureBank, images: Sequence[ImageSource], labels: Sequence[int], class_names: Sequence[str]
+    bank: FeatureBank,
+    images: Sequence[ImageSource],
+    labels: Sequence[int],
+    class_names: Sequence[str],
+    decode: Decode = "upright",
 ) -> EvalSet:
-    """Encode the eval views of labelled images; features that the bank has are read from it."""
+    """Encode the eval views of labelled images; features that the bank has are read from it.
+
+    Parameters
+    ----------
+    bank
+        Encodes the images and stores their features.
+    images
+        Paths or PIL images.
+    labels
+        Index into `class_names` for each image.
+    class_names
+        Names of the classes.
+    decode
+        How the images are read; see `slimprompt.images.files.open_image`.
+    """
     # A copy in aligned memory: the order of summation, and so the rounding, depends on the alignment.
-    return EvalSet(bank.features(images).clone(), torch.tensor(list(labels)), tuple(class_names))
+    return EvalSet(bank.features(images, decode=decode).clone(), torch.tensor(list(labels)), tuple(class_names))
 
 
 def class_scores(image_features: Tensor, class_features: Tensor) -> Tensor:

@@ -17,7 +17,11 @@ def test_statements_on_the_loss_need_an_encoder():
     theory = check_theory(**SMALL)
     assert theory.loss is None
     open_ = [one for one in theory.statements if one.verdict == "not testable"]
-    assert [one.part for one in open_] == ["Local quadratic model", "Convergence"]
+    assert [one.part for one in open_] == [
+        "Local quadratic model",
+        "Convergence with B fixed",
+        "Convergence with A fixed",
+    ]
     violated = {one.name for one in theory.statements if one.verdict == "violated"}
     # r = m/2, where the shares kept and removed agree on the token side
     assert violated == {"Corollary to the letter, random A fixed"}
@@ -33,10 +37,23 @@ def test_all_parts_with_an_objective(objective):
         "Bases in use",
         "Update spaces",
         "Local quadratic model",
-        "Convergence",
+        "Convergence with B fixed",
+        "Convergence with A fixed",
     ]
     names = [(one.part, one.name) for one in theory.statements]
     assert len(names) == len(set(names))
+
+
+def test_both_convergence_parts_have_the_same_statements(objective):
+    loss = check_theory(**SMALL, objective=objective, steps=10).loss
+    assert loss is not None
+    mirrored = {"A": "B", "B": "A"}
+    swapped = ["".join(mirrored.get(letter, letter) for letter in one.name) for one in loss.fixed_b.statements]
+    assert [one.name for one in loss.fixed_a.statements] == swapped
+    assert loss.fixed_a.descent.path.points.shape == (11, 2, 4)  # Bᵀ (r, m) at every step
+    assert {one.verdict for one in loss.fixed_a.statements} == {"holds"}
+    # F has curvature 1, so L_B is ‖A‖₂² and does not change along the path
+    assert loss.fixed_a.descent.directional == pytest.approx(loss.fixed_a.descent.basis_norm**2, rel=2e-2)
 
 
 def test_numbers_depend_on_the_seed_only(objective):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from slimprompt.paper.theory.convergence import (
+    FIXED_A,
     check_descent,
     descend,
     descent_inequality,
@@ -12,6 +13,7 @@ from slimprompt.paper.theory.convergence import (
     gradient_bound,
     smoothness,
 )
+from slimprompt.paper.theory.objective import Transposed
 from slimprompt.paper.theory.stochastic import check_rate, rate_statements, stochastic_descent
 from tests.paper.theory.theory_objectives import Centres, DoubleWell, Quadratic
 
@@ -143,6 +145,81 @@ def test_step_size_of_the_training_protocol(quadratic, basis, generator):
     assert verdicts(descent_statements(descent, quadratic))[name].measured == 0.002
     too_long = descent_statements(descent, quadratic, step_size=1.1 / descent.constant)
     assert verdicts(too_long)[name].verdict == "violated"
+
+
+# -- A fixed ------------------------------------------------------------------------------------------------------------
+
+
+def test_one_step_on_b_by_hand():
+    """P = 2B: φ(B) = ½(2·4b₁² + 4·4b₂²), ∇φ = (8, 16) at B = (1, 1), and L_B = 4·2² = 16."""
+    objective = Transposed(Quadratic(np.array([[2.0], [4.0]]), np.zeros((2, 1))))
+    fixed, start = np.array([[2.0]]), np.array([[1.0], [1.0]])
+    assert directional_smoothness(objective, fixed.T, start.T) == pytest.approx(16)
+    path = descend(objective, fixed.T, start.T, 1 / 16, 1)
+    np.testing.assert_allclose(path.points[1].T, [[0.5], [0.0]])
+    np.testing.assert_allclose(path.values, [12.0, 1.0])
+    np.testing.assert_allclose(path.squared_gradients, [320.0, 16.0])
+    assert descent_inequality(path, FIXED_A).verdict == "holds"
+    assert descent_inequality(descend(objective, fixed.T, start.T, 2.1 / 16, 1), FIXED_A).verdict == "violated"
+
+
+def test_smoothness_with_a_fixed(quadratic, generator):
+    """φ(B) has the curvature A diag(h of row i) Aᵀ in row i of B, which is at most L ‖A‖₂²."""
+    fixed, start = generator.standard_normal((R, D)), generator.standard_normal((M, R))
+    exact = max(np.linalg.norm(fixed @ np.diag(quadratic.h[i]) @ fixed.T, 2) for i in range(M))
+    transposed = Transposed(quadratic)
+    assert directional_smoothness(transposed, fixed.T, start.T) == pytest.approx(exact, rel=1e-3)
+    assert smoothness(transposed, (start @ fixed).T) == pytest.approx(smoothness(quadratic, start @ fixed), rel=1e-3)
+    assert exact <= 8 * np.linalg.norm(fixed, 2) ** 2
+
+
+def test_path_on_b_equals_descent_written_out(quadratic, generator):
+    fixed, point = generator.standard_normal((R, D)), generator.standard_normal((M, R))
+    path = descend(Transposed(quadratic), fixed.T, point.T, 0.01, 5)
+    for t in range(6):
+        np.testing.assert_allclose(path.points[t].T, point)
+        point = point - 0.01 * quadratic.h * (point @ fixed - quadratic.target) @ fixed.T
+
+
+def test_statements_with_a_fixed(quadratic, generator):
+    transposed, fixed = Transposed(quadratic), generator.standard_normal((R, D))
+    descent = check_descent(transposed, fixed.T, generator.standard_normal((R, M)), steps=20)
+    statements = descent_statements(descent, transposed, FIXED_A, step_size=0.5 / descent.constant)
+    assert {one.part for one in statements} == {"Convergence with A fixed"}
+    assert {one.verdict for one in statements} == {"holds"}
+    found = verdicts(statements)
+    assert {"L_B on the path", "L_B by the norm of A", "Descent inequality", "Smallest gradient"} <= set(found)
+    assert "φ(B_0)" in found["Smallest gradient"].claim and "‖A‖₂" in found["L_B by the norm of A"].detail
+
+
+def test_bound_by_the_norm_of_a_fails_with_a_wrong_norm(generator):
+    isotropic = Transposed(Quadratic(np.full((M, D), 3.0), np.ones((M, D))))
+    descent = check_descent(isotropic, generator.standard_normal((D, R)), generator.standard_normal((R, M)), steps=5)
+    name = "L_B by the norm of A"
+    assert verdicts(descent_statements(descent, isotropic, FIXED_A))[name].verdict == "holds"
+    wrong = replace(descent, basis_norm=0.9 * descent.basis_norm)
+    assert verdicts(descent_statements(wrong, isotropic, FIXED_A))[name].verdict == "violated"
+
+
+def test_stochastic_statements_with_a_fixed(generator):
+    """With A = I, batches of b have σ² = mean‖C_i − C̄‖²/b; a gap and an L_B that are too small are detected."""
+    centres = Centres(generator.standard_normal((20, M, M)))
+    rate = check_rate(
+        Transposed(centres),
+        np.eye(M),
+        3 + np.zeros((M, M)),
+        1.0,
+        horizons=(4, 16, 64),
+        batch_size=2,
+        replicates=8,
+        generator=generator,
+    )
+    assert np.mean([run.variance for run in rate.runs]) == pytest.approx(centres.variance / 2, rel=0.1)
+    statements = rate_statements(rate, FIXED_A)
+    assert {(one.part, one.verdict) for one in statements} == {("Convergence with A fixed", "holds")}
+    assert "L_B η σ²" in statements[0].claim
+    wrong = rate_statements(replace(rate, gap=0.001 * rate.gap, constant=0.01), FIXED_A)
+    assert {one.verdict for one in wrong} == {"violated"}
 
 
 # -- stochastic gradients -----------------------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ def test_figures_contain_text_elements(figures):
         "theory-kept-share",
         "theory-local-model",
         "theory-descent",
+        "theory-descent-fixed-a",
     ]
     for figure in figures:
         assert not figure.missing and figure.png.startswith(b"\x89PNG") and figure.caption
@@ -99,24 +100,28 @@ def test_violated_inequality_is_marked():
     theory = check_theory(m=2, d=3, rank=1, trials=100, seed=2, objective=DoubleWell((2, 3)), title="well", steps=60)
     assert theory.loss is not None
     broken = next(one for one in theory.statements if one.name == "Descent inequality, L_A taken at the start")
-    plotted = descent_with_bounds(theory.loss).svg
+    plotted = descent_with_bounds(theory.loss, theory.loss.fixed_b).svg
     assert (broken.verdict == "violated") == ("inequality violated" in plotted)
     assert broken.verdict == "violated"
 
 
 def test_figures_of_the_loss_need_an_encoder(without_encoder):
     figures = theory_figures(without_encoder)
-    assert [figure.name for figure in figures if figure.missing] == ["theory-local-model", "theory-descent"]
+    assert [figure.name for figure in figures if figure.missing] == [
+        "theory-local-model",
+        "theory-descent",
+        "theory-descent-fixed-a",
+    ]
     assert (
-        theory_page(without_encoder, figures).count("needs a text encoder") == 4
-    )  # in two figures and in two statements
+        theory_page(without_encoder, figures).count("needs a text encoder") == 6
+    )  # in three figures and in three statements
 
 
 def test_page_shows_every_statement_and_is_self_contained(whole, figures):
     page = theory_page(whole, figures)
     for statement in whole.statements:
         assert statement.name.replace("'", "&#39;") in page
-    assert page.count("<svg") == 4 and page.count("<tr>") == len(whole.statements) + len(
+    assert page.count("<svg") == 5 and page.count("<tr>") == len(whole.statements) + len(
         {one.part for one in whole.statements}
     )
     assert "toy &lt;loss&gt;" in page  # text is escaped
@@ -135,7 +140,8 @@ def test_section_can_be_placed_in_another_page(whole, figures):
 def test_written_files(whole, tmp_path):
     written = write_theory(whole, tmp_path / "out")
     names = sorted(path.name for path in written)
-    assert names[:2] == ["statements.csv", "theory-descent.png"] and "theory.html" in names and len(names) == 10
+    assert {"statements.csv", "theory-descent.png", "theory-descent-fixed-a.svg", "theory.html"} < set(names)
+    assert len(names) == 12
     with (tmp_path / "out" / "statements.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["statement"] for row in rows] == [one.name for one in whole.statements]

@@ -35,7 +35,7 @@ def gather(
     main_pairs
         (target, source) pairs of the paper's main transfer table.
     measured
-        Geometry of these runs; measured here if None.
+        Geometry of these runs; if None, it is measured on the runs on all classes.
 
     Returns
     -------

@@ -59,12 +59,17 @@ def geometry_violin(geometry: Geometry) -> Figure:
         panel.set_ylabel("subspace overlap")
         shared_legend(canvas, [panel])
         caption = (
-            "Mean cosine of the principal angles, for all pairs of runs that differ only in the named field. White "
+            "Mean cosine of the principal angles, for all pairs of runs on "
+            f"{_class_subsets(pairs)} classes that differ only in the named field. White "
             "markers are medians, bars the interquartile range; with fewer than "
             f"{MIN_VIOLIN} pairs every pair is plotted. Dashed: the median of {geometry.draws:,} independent random "
             "subspaces of the same dimensions, with their central 90 %. B is compared by its columns, A and BA by their rows."
         )
         return to_figure(name, title, caption, canvas)
+
+
+def _class_subsets(frame: pd.DataFrame) -> str:
+    return " and ".join(sorted(set(frame["split"])))
 
 
 def _plot_chance(panel: Axes, x: float, level: dict[Any, Any]) -> None:
@@ -109,7 +114,7 @@ def displacement(geometry: Geometry) -> Figure:
         labels = [f"{variant}: {factor} (n = {len(rows)})" for (variant, factor), rows in groups.items()]
         category_axis(axes[0, 0], labels)
         caption = (
-            "All runs, for the factors that train: distribution, median and interquartile range. The paper could not "
+            f"Runs on {_class_subsets(frame)} classes, for the factors that train: distribution, median and interquartile range. The paper could not "
             "measure this, because the start of a run was not stored."
         )
         return to_figure(name, title, caption, canvas)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 import pandas as pd
 
 from slimprompt.analysis.observations import Results
-from slimprompt.paper.published import published_geometry, published_results
+from slimprompt.lab.spec import RunSpec
+from slimprompt.paper.published import geometry_mismatch, published_geometry, published_results
 from slimprompt.paper.selection import sorted_backbones
 from slimprompt.paper.tables.base_to_new import base2new, base_to_new_full
 from slimprompt.paper.tables.cells import printed_value
@@ -20,7 +22,11 @@ from slimprompt.report.table import Cell, Table
 
 
 def paper_tables(
-    results: Results, medians: pd.DataFrame | None = None, *, compare_published: bool = False
+    results: Results,
+    medians: pd.DataFrame | None = None,
+    compared: Sequence[RunSpec] = (),
+    *,
+    compare_published: bool = False,
 ) -> list[Table]:
     """The paper's tables in its order.
 
@@ -33,11 +39,13 @@ def paper_tables(
         Cells of runs, or of the published tables.
     medians
         Result of `Geometry.medians`, for the table of factor geometry.
+    compared
+        The runs behind the medians, `Geometry.compared`; empty for the published medians.
     compare_published
         Add the published number and the difference to each cell.
     """
     built = [headline(results), base2new(results), fixed_b(results), transfer_pairs(results)]
-    built.append(factor_geometry(medians))
+    built.append(factor_geometry(medians, compared))
     built += [rank_sweep(results), best_delta(results), transfer_four_modes(results), transfer_best_delta(results)]
     where = {"metric": "accuracy", "method": "factorized"}
     for rank in results.axis("rank", **where):
@@ -46,7 +54,10 @@ def paper_tables(
     for backbone in sorted_backbones(results, resnet_first=True, metric="harmonic"):
         built.append(base_to_new_full(results, backbone))
     built = [_with_counts(table) for table in built]
-    return [_with_published(table) for table in built] if compare_published else built
+    if not compare_published:
+        return built
+    mismatch = geometry_mismatch(compared) if compared else ""
+    return [_with_published(table, mismatch if table.name == "factor_geometry" else "") for table in built]
 
 
 def _with_counts(table: Table) -> Table:
@@ -66,8 +77,10 @@ def _with_counts(table: Table) -> Table:
     return replace(table, notes=(*table.notes, *notes))
 
 
-def _with_published(table: Table) -> Table:
-    """Add the published number to each cell that has one."""
+def _with_published(table: Table, mismatch: str) -> Table:
+    """Add the published number to each cell that has one, or a note why the published numbers do not apply."""
+    if mismatch:
+        return replace(table, notes=(*table.notes, mismatch))
 
     def add(cell: Cell) -> Cell:
         found = printed_value(cell)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from slimprompt.analysis.geometry import AXES
 from slimprompt.analysis.observations import CellKey
+from slimprompt.lab.spec import RunSpec
 from slimprompt.paper.published import PrintedKey
 from slimprompt.paper.tables.cells import mark_best
 from slimprompt.report.table import Cell, Column, Row, Table
@@ -22,7 +25,7 @@ _PUBLISHED_NAMES = {"seed": "seeds", "dataset": "datasets", "shots": "shots", "r
 _FACTORS = ("A", "B", "BA")
 
 
-def factor_geometry(medians: pd.DataFrame | None) -> Table:
+def factor_geometry(medians: pd.DataFrame | None, compared: Sequence[RunSpec] = ()) -> Table:
     """Median overlap and principal angle per factor, for pairs of runs that differ in one field.
 
     Parameters
@@ -30,6 +33,8 @@ def factor_geometry(medians: pd.DataFrame | None) -> Table:
     medians
         Columns axis, factor, overlap, angle and optionally n, as `Geometry.medians` returns them; None for an empty
         table.
+    compared
+        The runs behind the medians; empty for the published medians, which are over runs on all classes.
     """
     found = {} if medians is None else {(row["axis"], row["factor"]): row for row in medians.to_dict("records")}
     rows = []
@@ -47,8 +52,9 @@ def factor_geometry(medians: pd.DataFrame | None) -> Table:
     groups = ("Subspace overlap", "Principal angle (°)")
     columns = tuple(Column(factor, group) for group in groups for factor in _FACTORS)
     counts = [f"{axis} {int(row['n'])}" for axis in AXES if (row := found.get((axis, "B"))) and "n" in row]
+    subsets = " and ".join(sorted({spec.split for spec in compared})) or "all"
     notes = [
-        "Medians over pairs of runs. B is compared by its columns, A and BA by their rows. "
+        f"Medians over pairs of runs on {subsets} classes. B is compared by its columns, A and BA by their rows. "
         "The most stable factor is bold."
     ]
     notes += [f"Pairs: {', '.join(counts)}."] if counts else []

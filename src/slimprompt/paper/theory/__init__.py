@@ -17,7 +17,7 @@ objective, prompt_objective
 local_model, local_statements
     The local quadratic model of the loss, and the statements on it.
 convergence, stochastic
-    Full-gradient and stochastic descent on A with B fixed.
+    Full-gradient and stochastic descent on one factor with the other one fixed.
 check
     `check_theory`: all statements.
 figures, page

@@ -2,11 +2,15 @@
 
 L_A is the largest curvature of φ. A global constant cannot be measured, so L_A is measured along the path and each
 inequality is checked at every step.
+
+The code is written for B fixed. With A fixed, φ(B) = F(BA), pass `Transposed(objective)`, the basis Aᵀ (d, r), the start
+Bᵀ (r, m), and `FIXED_A` to the functions that make statements.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +18,22 @@ from slimprompt.paper.theory.objective import Objective, hessian_product, larges
 from slimprompt.paper.theory.statement import Statement, at_most, at_most_everywhere
 from slimprompt.training.recipe import Recipe
 
-CONVERGENCE = "Convergence"
+
+class FixedFactor(NamedTuple):
+    """Names in the statements: part of the theory, fixed factor and trained factor."""
+
+    part: str
+    fixed: str
+    trained: str
+
+    @property
+    def smoothness(self) -> str:
+        """Symbol of the directional smoothness: L_A or L_B."""
+        return f"L_{self.trained}"
+
+
+FIXED_B = FixedFactor("Convergence with B fixed", "B", "A")
+FIXED_A = FixedFactor("Convergence with A fixed", "A", "B")
 
 #: Relative accuracy of a measured L or L_A.
 ACCURACY = 1e-2
@@ -83,7 +102,7 @@ class Descent:
     path
         The path.
     basis_norm
-        ‖B‖₂.
+        ‖B‖₂, the norm of the fixed factor.
     constant
         The L_A that sets the step size.
     places
@@ -178,16 +197,16 @@ def _curvatures(
     return measured
 
 
-def descent_inequality(
-    path: Trajectory,
-    name: str = "Descent inequality",
-    claim: str = "Each step with η ≤ 1/L_A lowers the loss by at least (η/2) ‖∇φ‖².",
-    detail: str = "",
-) -> Statement:
-    """φ(A_{t+1}) ≤ φ(A_t) − (η/2) ‖∇φ(A_t)‖² at every t."""
+def descent_inequality(path: Trajectory, of: FixedFactor = FIXED_B, *, detail: str = "") -> Statement:
+    """φ(A_{t+1}) ≤ φ(A_t) − (η/2) ‖∇φ(A_t)‖² at every t, on the path with a measured L_A."""
+    claim = f"Each step with η ≤ 1/{of.smoothness} lowers the loss by at least (η/2) ‖∇φ‖²."
+    return _descent_inequality(path, of, "Descent inequality", claim, detail)
+
+
+def _descent_inequality(path: Trajectory, of: FixedFactor, name: str, claim: str, detail: str) -> Statement:
     with np.errstate(over="ignore"):  # a diverging path
         bounds = path.values[:-1] - 0.5 * path.step_size * path.squared_gradients[:-1]
-    return at_most_everywhere(CONVERGENCE, name, claim, bounds, path.values[1:], detail=detail)
+    return at_most_everywhere(of.part, name, claim, bounds, path.values[1:], detail=detail)
 
 
 def gradient_bounds(path: Trajectory, lowest: float) -> np.ndarray:
@@ -195,14 +214,14 @@ def gradient_bounds(path: Trajectory, lowest: float) -> np.ndarray:
     return 2 * (path.values[0] - lowest) / (path.step_size * np.arange(1, path.steps + 1))
 
 
-def gradient_bound(path: Trajectory, lowest: float) -> Statement:
+def gradient_bound(path: Trajectory, lowest: float, of: FixedFactor = FIXED_B) -> Statement:
     """min_{t<T} ‖∇φ(A_t)‖² ≤ 2 (φ(A_0) − φ_inf)/(η T) at every T."""
     bounds = gradient_bounds(path, lowest)
     smallest = np.minimum.accumulate(path.squared_gradients[:-1])
     return at_most_everywhere(
-        CONVERGENCE,
+        of.part,
         "Smallest gradient",
-        "After T steps the smallest ‖∇φ‖² so far is at most 2(φ(A_0) − φ_inf)/(ηT).",
+        f"After T steps the smallest ‖∇φ‖² so far is at most 2(φ({of.trained}_0) − φ_inf)/(ηT).",
         bounds,
         smallest,
         steps=np.arange(1, path.steps + 1),
@@ -211,34 +230,37 @@ def gradient_bound(path: Trajectory, lowest: float) -> Statement:
     )
 
 
-def smoothness_statements(descent: Descent) -> list[Statement]:
+def smoothness_statements(descent: Descent, of: FixedFactor = FIXED_B) -> list[Statement]:
     """L_A on the path against the L_A that sets the step size, and against L ‖B‖₂²."""
     largest = int(descent.directional.argmax())
+    norm = f"‖{of.fixed}‖₂"
     return [
         at_most(
-            CONVERGENCE,
-            "L_A on the path",
-            "The curvature of φ on the path never exceeds the L_A that sets the step size.",
+            of.part,
+            f"{of.smoothness} on the path",
+            f"The curvature of φ on the path never exceeds the {of.smoothness} that sets the step size.",
             descent.constant,
             float(descent.directional[largest]),
             tolerance=2 * ACCURACY,
             detail=f"measured at t = {', '.join(map(str, descent.places))}, largest at t = {descent.places[largest]}",
         ),
         at_most_everywhere(
-            CONVERGENCE,
-            "L_A by the norm of B",
-            "L_A ≤ L ‖B‖₂², where L is the curvature of F.",
+            of.part,
+            f"{of.smoothness} by the norm of {of.fixed}",
+            f"{of.smoothness} ≤ L {norm}², where L is the curvature of F.",
             descent.full * descent.basis_norm**2,
             descent.directional,
             tolerance=2 * ACCURACY,
             steps=descent.places,
             what="t",
-            detail=f"‖B‖₂ = {descent.basis_norm:.4g}; L from {descent.full.min():.4g} to {descent.full.max():.4g}",
+            detail=f"{norm} = {descent.basis_norm:.4g}; L from {descent.full.min():.4g} to {descent.full.max():.4g}",
         ),
     ]
 
 
-def descent_statements(descent: Descent, objective: Objective, *, step_size: float | None = None) -> list[Statement]:
+def descent_statements(
+    descent: Descent, objective: Objective, of: FixedFactor = FIXED_B, *, step_size: float | None = None
+) -> list[Statement]:
     """Smoothness on the path and both inequalities of the full-gradient theorem.
 
     Parameters
@@ -247,6 +269,8 @@ def descent_statements(descent: Descent, objective: Objective, *, step_size: flo
         Measured path.
     objective
         F, for its lower bound.
+    of
+        Which factor is fixed.
     step_size
         Learning rate of the training protocol, to see whether the theorem covers it; the paper's by default.
 
@@ -254,27 +278,28 @@ def descent_statements(descent: Descent, objective: Objective, *, step_size: flo
     -------
     list of Statement
     """
-    path = descent.path
-    spread = f"L_A from {descent.directional.min():.4g} to {descent.directional.max():.4g} on the path"
+    path, symbol = descent.path, of.smoothness
+    spread = f"{symbol} from {descent.directional.min():.4g} to {descent.directional.max():.4g} on the path"
     rows = [
-        *smoothness_statements(descent),
-        descent_inequality(path, detail=f"η = 1/L_A = {path.step_size:.4g}; {spread}"),
-        gradient_bound(path, objective.lower_bound),
+        *smoothness_statements(descent, of),
+        descent_inequality(path, of, detail=f"η = 1/{symbol} = {path.step_size:.4g}; {spread}"),
+        gradient_bound(path, objective.lower_bound, of),
     ]
     if descent.shortened:
         rows.append(
-            descent_inequality(
+            _descent_inequality(
                 descent.at_start,
-                "Descent inequality, L_A taken at the start",
-                "The L_A of the starting point is enough: with its step size the inequality holds at every step.",
+                of,
+                f"Descent inequality, {symbol} taken at the start",
+                f"The {symbol} of the starting point is enough: with its step size the inequality holds at every step.",
                 f"η = {descent.at_start.step_size:.4g}; larger curvature than at the start was found on the path",
             )
         )
     rows.append(
         at_most(
-            CONVERGENCE,
+            of.part,
             "The training protocol's step size",
-            "The learning rate of the training protocol is at most 1/L_A, so that the theorem covers it.",
+            f"The learning rate of the training protocol is at most 1/{symbol}, so that the theorem covers it.",
             1 / descent.constant,
             Recipe().lr if step_size is None else step_size,
             detail="plain gradient descent; the theorem does not cover the protocol's momentum and weight decay",

@@ -9,8 +9,8 @@ import numpy as np
 from slimprompt.paper.theory.adaptation import DISPLACEMENT, PROMPT
 from slimprompt.paper.theory.asymmetry import SIDES, SYMBOLS, ResidualCurve, Side, top_share
 from slimprompt.paper.theory.bases import KeptShares
-from slimprompt.paper.theory.check import LossCheck, SurrogateCheck, Theory
-from slimprompt.paper.theory.convergence import Descent, Trajectory, gradient_bounds
+from slimprompt.paper.theory.check import Convergence, LossCheck, SurrogateCheck, Theory
+from slimprompt.paper.theory.convergence import FIXED_A, FIXED_B, Descent, FixedFactor, Trajectory, gradient_bounds
 from slimprompt.paper.theory.statement import mean_interval
 from slimprompt.paper.theory.stochastic import Rate
 from slimprompt.report.plotting import (
@@ -52,20 +52,25 @@ _SHARES: tuple[tuple[str, str, dict[str, Any], float], ...] = (
     ("true_share", "decrease of the loss itself", {"color": GREEN, "marker": "D"}, -0.24),
 )
 
+#: Name and title of the figure of each convergence part.
+_DESCENT = {
+    FIXED_B: ("theory-descent", "Descent on A and its bounds"),
+    FIXED_A: ("theory-descent-fixed-a", "Descent on B and its bounds"),
+}
+
 
 def theory_figures(theory: Theory) -> list[Figure]:
     """All figures in the order of the page; those of the loss are missing without a text encoder."""
     figures = [residual_against_rank(theory.surrogate), kept_share_per_basis(theory.surrogate)]
-    of_loss = (
-        ("theory-local-model", "Share of the possible decrease", decrease_kept),
-        ("theory-descent", "Descent and its bounds", descent_with_bounds),
-    )
-    for name, title, plot in of_loss:
-        if theory.loss is None:
-            figures.append(Figure(name, title, "", missing="it needs a text encoder: give a backbone"))
-        else:
-            figures.append(plot(theory.loss))
-    return figures
+    if loss := theory.loss:
+        return [
+            *figures,
+            decrease_kept(loss),
+            *(descent_with_bounds(loss, one) for one in (loss.fixed_b, loss.fixed_a)),
+        ]
+    names = (("theory-local-model", "Share of the possible decrease"), _DESCENT[FIXED_B], _DESCENT[FIXED_A])
+    reason = "it needs a text encoder: give a backbone"
+    return [*figures, *(Figure(name, title, "", missing=reason) for name, title in names)]
 
 
 # -- surrogate ----------------------------------------------------------------------------------------------------------
@@ -226,27 +231,29 @@ def _decrease_panel(ax: Axes, check: LossCheck, side: Side) -> None:
     ax.set_xlabel("share of what the ideal update δ* reaches")
 
 
-def descent_with_bounds(check: LossCheck) -> Figure:
-    """Loss, smallest gradient, smoothness and stochastic rate, each with its bound."""
-    path, rate = check.descent.path, check.rate
+def descent_with_bounds(check: LossCheck, convergence: Convergence) -> Figure:
+    """Loss, smallest gradient, smoothness and stochastic rate of one convergence part, each with its bound."""
+    of, descent, rate = convergence.of, convergence.descent, convergence.rate
+    path = descent.path
     with plot_style():
         canvas, axes = panels(2, 2, width=4.2, height=2.9)
-        _descent_panel(axes[0, 0], check.descent)
+        _descent_panel(axes[0, 0], descent, of)
         _gradient_panel(axes[0, 1], path, check.lowest)
-        _smoothness_panel(axes[1, 0], check.descent)
-        _rate_panel(axes[1, 1], rate)
+        _smoothness_panel(axes[1, 0], descent, of)
+        _rate_panel(axes[1, 1], rate, of)
         caption = (
-            f"{check.title}; {check.basis} B of rank {check.rank}, η = 1/L_A = {path.step_size:.3g}, φ_inf = {check.lowest:g}. "
+            f"{check.title}; {convergence.basis} {of.fixed} of rank {check.rank} fixed, "
+            f"η = 1/{of.smoothness} = {path.step_size:.3g}, φ_inf = {check.lowest:g}. "
             f"Stochastic: batches of {rate.batch_size} with replacement, {len(rate.runs[0].squared_gradients)} replicates."
         )
-        return to_figure("theory-descent", "Descent and its bounds", caption, canvas)
+        return to_figure(*_DESCENT[of], caption, canvas)
 
 
-def _descent_panel(ax: Axes, descent: Descent) -> None:
+def _descent_panel(ax: Axes, descent: Descent, of: FixedFactor) -> None:
     """φ(A_t) and its bound φ(A_0) − (η/2) Σ ‖∇φ‖²; crosses mark steps that violate the descent inequality."""
-    paths: list[tuple[Trajectory, str, str]] = [(descent.path, "η = 1/L_A", BLUE)]
+    paths: list[tuple[Trajectory, str, str]] = [(descent.path, f"η = 1/{of.smoothness}", BLUE)]
     if descent.shortened:
-        paths.append((descent.at_start, "η = 1/L_A of A_0", VERMILION))
+        paths.append((descent.at_start, f"η = 1/{of.smoothness} of {of.trained}_0", VERMILION))
     for path, label, color in paths:
         promised = 0.5 * path.step_size * path.squared_gradients[:-1]
         steps = np.arange(path.values.size)
@@ -264,7 +271,7 @@ def _descent_panel(ax: Axes, descent: Descent) -> None:
     ax.set_ylim(values.min() - room, min(values.max(), 2 * values[0]) + room)
     ax.set_title("Loss and bound of the descent inequality")
     ax.set_xlabel("step t")
-    ax.set_ylabel("φ(A_t)")
+    ax.set_ylabel(f"φ({of.trained}_t)")
     ax.legend(loc="best", fontsize=7.5)
 
 
@@ -281,11 +288,11 @@ def _gradient_panel(ax: Axes, path: Trajectory, lowest: float) -> None:
     ax.legend(loc="best")
 
 
-def _smoothness_panel(ax: Axes, descent: Descent) -> None:
+def _smoothness_panel(ax: Axes, descent: Descent, of: FixedFactor) -> None:
     """L_A along the path, L‖B‖₂² and 1/η."""
     bounds = descent.full * descent.basis_norm**2
-    ax.plot(descent.places, bounds, color=BLACK, linestyle="--", marker="s", label="bound L‖B‖₂²")
-    ax.plot(descent.places, descent.directional, label="L_A", **_LOOKS["token"])
+    ax.plot(descent.places, bounds, color=BLACK, linestyle="--", marker="s", label=f"bound L‖{of.fixed}‖₂²")
+    ax.plot(descent.places, descent.directional, label=of.smoothness, **_LOOKS["token"])
     ax.axhline(descent.constant, color=GREY, linestyle=":", label="1/η")
     ax.set_title("Smoothness along the path")
     ax.set_xlabel("step t")
@@ -295,9 +302,11 @@ def _smoothness_panel(ax: Axes, descent: Descent) -> None:
     ax.legend(loc="upper center", ncols=3)
 
 
-def _rate_panel(ax: Axes, rate: Rate) -> None:
+def _rate_panel(ax: Axes, rate: Rate, of: FixedFactor) -> None:
     """Smallest expected gradient of stochastic descent at each T and its bound."""
-    ax.plot(rate.horizons, rate.bounds, color=BLACK, linestyle="--", marker="s", label="bound with L_A η σ²")
+    ax.plot(
+        rate.horizons, rate.bounds, color=BLACK, linestyle="--", marker="s", label=f"bound with {of.smoothness} η σ²"
+    )
     ax.plot(rate.horizons, rate.smallest, label="measured", **_LOOKS["token"])
     guide = rate.smallest[0] * np.sqrt(rate.horizons[0] / rate.horizons)
     ax.plot(rate.horizons, guide, color=LIGHT, linewidth=1, label="slope T^(−1/2)", zorder=1)

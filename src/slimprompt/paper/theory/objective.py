@@ -41,6 +41,34 @@ class Objective(Protocol):
         ...
 
 
+class Transposed:
+    """F̃(Q) = F(Qᵀ), Q (d, m).
+
+    Since (BA)ᵀ = AᵀBᵀ, training B with A fixed in F is training Bᵀ with the basis Aᵀ fixed in F̃. Norms and curvatures
+    are the same.
+
+    Parameters
+    ----------
+    objective
+        F.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
+        self.shape = (objective.shape[1], objective.shape[0])
+        self.n_examples, self.lower_bound = objective.n_examples, objective.lower_bound
+
+    def gradients(self, prompt: np.ndarray, groups: Sequence[np.ndarray | None]) -> tuple[float, list[np.ndarray]]:
+        """F̃(Q) over all examples, and the gradient (d, m) of the mean over each group of examples; None is all."""
+        level, slopes = self._objective.gradients(prompt.T, groups)
+        return level, [slope.T for slope in slopes]
+
+    def curvature(self, prompt: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        """The product V (d, m) → H V (d, m) with the Gauss–Newton matrix of F̃ at Q."""
+        product = self._objective.curvature(prompt.T)
+        return lambda v: product(v.T).T
+
+
 def value(objective: Objective, prompt: np.ndarray) -> float:
     """F(P)."""
     return objective.gradients(prompt, [])[0]

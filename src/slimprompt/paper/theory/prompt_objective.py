@@ -164,5 +164,6 @@ def few_shot_objective(
     PromptObjective
     """
     sample = few_shot(open_dataset(benchmark, data_root), shots, seed)
-    features = FeatureBank(backbone).features([sample.path(item) for item in sample.train])
+    paths = [sample.path(item) for item in sample.train]
+    features = FeatureBank(backbone).features(paths, decode=sample.decode)
     return PromptObjective(backbone, sample.class_names, features, [item.label for item in sample.train], n_ctx)

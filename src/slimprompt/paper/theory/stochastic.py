@@ -1,4 +1,7 @@
-"""Stochastic gradient descent on φ(A) = F(BA) with B fixed: measured σ², gradient bound and T^(−1/2) rate."""
+"""Stochastic gradient descent on φ(A) = F(BA) with B fixed: measured σ², gradient bound and T^(−1/2) rate.
+
+With A fixed, use the transposed problem (see `convergence`).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slimprompt.paper.theory.convergence import ACCURACY, CONVERGENCE, directional_smoothness
+from slimprompt.paper.theory.convergence import ACCURACY, FIXED_B, FixedFactor, directional_smoothness
 from slimprompt.paper.theory.objective import Objective
 from slimprompt.paper.theory.statement import Statement, at_most, at_most_everywhere, mean_interval, not_testable
 
@@ -203,25 +206,28 @@ def check_rate(
     return Rate(runs, max(constant, seen), gap, batch_size)
 
 
-_BOUND = (
-    "Stochastic gradients",
-    "With unbiased gradients of variance σ², min over t < T of E‖∇φ‖² is at most 2(φ(A_0) − φ_inf)/(ηT) + L_A η σ².",
-)
-_RATE = (
-    "Rate T^(−1/2)",
-    "With η = c/√T, √T times the smallest E‖∇φ‖² stays below the constant 2(φ(A_0) − φ_inf)/c + L_A c σ².",
-)
-
-
-def rate_statements(rate: Rate) -> list[Statement]:
+def rate_statements(rate: Rate, of: FixedFactor = FIXED_B) -> list[Statement]:
     """The stochastic bound at the largest T, and the T^(−1/2) rate at every T."""
+    gap, symbol = f"2(φ({of.trained}_0) − φ_inf)", of.smoothness
+    bound = (
+        of.part,
+        "Stochastic gradients",
+        f"With unbiased gradients of variance σ², min over t < T of E‖∇φ‖² is at most {gap}/(ηT) + {symbol} η σ².",
+    )
+    scaling = (
+        of.part,
+        "Rate T^(−1/2)",
+        f"With η = c/√T, √T times the smallest E‖∇φ‖² stays below the constant {gap}/c + {symbol} c σ².",
+    )
     if not rate.covered:
-        reason = f"the paths have L_A = {rate.constant:.4g}, too large for the step sizes: the theorem does not apply"
-        return [not_testable(CONVERGENCE, *statement, reason) for statement in (_BOUND, _RATE)]
-    return [_stochastic_bound(rate), _rate_scaling(rate)]
+        reason = (
+            f"the paths have {symbol} = {rate.constant:.4g}, too large for the step sizes: the theorem does not apply"
+        )
+        return [not_testable(*statement, reason) for statement in (bound, scaling)]
+    return [_stochastic_bound(rate, bound), _rate_scaling(rate, scaling)]
 
 
-def _stochastic_bound(rate: Rate) -> Statement:
+def _stochastic_bound(rate: Rate, statement: tuple[str, str, str]) -> Statement:
     """min over t < T of E‖∇φ‖² ≤ 2 (φ(A_0) − φ_inf)/(ηT) + L_A η σ² at the largest T."""
     last = rate.runs[-1]
     means, noise = last.squared_gradients.mean(axis=0), last.squared_errors
@@ -229,8 +235,7 @@ def _stochastic_bound(rate: Rate) -> Statement:
     interval = mean_interval(last.squared_gradients[:, smallest], 0.95) if len(noise) > 1 else None
     spread = f"σ² = {last.variance:.4g} (mean over the path; largest step {noise.mean(axis=0).max():.4g})"
     return at_most(
-        CONVERGENCE,
-        *_BOUND,
+        *statement,
         rate.bounds[-1],
         float(means[smallest]),
         interval=interval,
@@ -241,7 +246,7 @@ def _stochastic_bound(rate: Rate) -> Statement:
     )
 
 
-def _rate_scaling(rate: Rate) -> Statement:
+def _rate_scaling(rate: Rate, statement: tuple[str, str, str]) -> Statement:
     """√T · min over t < T of E‖∇φ‖² ≤ 2 (φ(A_0) − φ_inf)/c + L_A c σ² at every T."""
     roots = np.sqrt(rate.horizons)
     c = rate.runs[-1].step_size * roots[-1]
@@ -250,8 +255,7 @@ def _rate_scaling(rate: Rate) -> Statement:
     if len(rate.runs) > 1:
         slope = float(np.polyfit(np.log(rate.horizons), np.log(rate.smallest), 1)[0])
     return at_most_everywhere(
-        CONVERGENCE,
-        *_RATE,
+        *statement,
         np.full(len(roots), limit),
         rate.smallest * roots,
         steps=rate.horizons,
