@@ -46,15 +46,18 @@ def difference(found: Tensor, expected: Tensor) -> float:
 
 
 def _compared(subject: Subject, **differences: float) -> Outcome:
-    """The verdict on some differences at the subject's precision."""
+    """The worst verdict on some differences at the subject's precision."""
     tolerance = _TOLERANCES[subject.precision]
-    largest = max(differences.values(), key=lambda value: value if value == value else float("inf"))
-    if not largest <= tolerance.allowed:  # also if it is not a number
-        verdict = FAILED
-    else:
-        verdict = OK if largest <= tolerance.expected else WARNING
+    verdict = max((_verdict(value, tolerance) for value in differences.values()), key=(OK, WARNING, FAILED).index)
     parts = ", ".join(f"{name} {value:.1e}" for name, value in differences.items())
     return Outcome(verdict, f"relative difference: {parts} (at most {tolerance.expected:g} expected)")
+
+
+def _verdict(value: float, tolerance: _Tolerance) -> str:
+    """A difference that is not a number is an error."""
+    if value <= tolerance.expected:
+        return OK
+    return WARNING if value <= tolerance.allowed else FAILED
 
 
 def check_backbone(subject: Subject) -> Iterator[Outcome]:
