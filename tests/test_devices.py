@@ -1,7 +1,8 @@
 """No computation mixes tensors of the host with tensors of the model's device.
 
-There is no GPU in CI. Torch's `meta` device stands in for one: its tensors have shapes and no values, and an operation on a meta
-tensor and a CPU tensor raises an error, as it would on a GPU. The tests move the model to `meta` and run everything up to the
+There is no GPU in CI. Torch's `meta` device stands in for one: its tensors have shapes and no values. Some operations on a meta
+tensor and a CPU tensor raise an error by themselves, as they would on a GPU; `OneDevice` adds the others, such as products of
+matrices. The tests move the model to `meta` and run everything up to the
 first transfer of values to the host (`.tolist()`, `.item()`, `.cpu()`), which `meta` does not have. They show where tensors are;
 they do not show that values are right on a device. `slimprompt doctor --device cuda` shows that.
 """
@@ -14,6 +15,8 @@ from dataclasses import replace
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from slimprompt.clip.backbone import Backbone, load_backbone
 from slimprompt.prompts.start import start_prompt
@@ -25,6 +28,25 @@ from slimprompt.training.recipe import RECIPES, Recipe
 
 META = torch.device("meta")
 NAMES = ("cat", "red panda", "a rather long name", "737-300")
+
+
+class OneDevice(TorchDispatchMode):
+    """Raises if an operation gets tensors of two devices, except for transfers and for indices, as on a GPU."""
+
+    _ALLOWED = (torch.ops.aten._to_copy, torch.ops.aten.copy_, torch.ops.aten.index)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        leaves = tree_leaves((args, kwargs or {}))
+        devices = {leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.ndim}
+        if len(devices) > 1 and func.overloadpacket not in self._ALLOWED:
+            raise RuntimeError(f"{func} got tensors on {devices}")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(autouse=True)
+def _one_device():
+    with OneDevice():
+        yield
 
 
 @pytest.fixture(scope="module", params=["pocket", "pocket-rn"])
@@ -49,12 +71,21 @@ def host_transfers(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     return transferred
 
 
-def test_meta_refuses_to_mix_devices() -> None:
+def test_mixed_devices_raise() -> None:
     """The premise of these tests."""
-    with pytest.raises(RuntimeError):
-        torch.ones(2, 2) @ torch.ones(2, 2, device=META)
-    with pytest.raises(RuntimeError):
-        torch.cat([torch.ones(2), torch.ones(2, device=META)])
+    host, device = torch.ones(2, 2), torch.ones(2, 2, device=META)
+    index = torch.tensor([0, 1])
+    for mixed in (
+        lambda: host @ device,
+        lambda: device + host,
+        lambda: torch.cat([host, device]),
+        lambda: F.linear(device, host),
+        lambda: F.embedding(index, device),
+        lambda: device.index_select(0, index),
+    ):
+        with pytest.raises(RuntimeError):
+            mixed()
+    assert device[index].device == META
 
 
 @pytest.mark.parametrize("position", ["end", "middle", "front"])
