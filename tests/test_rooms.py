@@ -30,6 +30,7 @@ ROOMS = (
     ("report",),
     ("paper",),
     ("quickstart",),
+    ("doctor",),
     ("cli",),
 )
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}

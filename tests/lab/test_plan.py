@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
-from slimprompt.lab.plan import Plan, count_runs, plan_runs
+from slimprompt.lab.plan import Plan, check_disk, count_runs, plan_runs
 from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import Grid, make_grid, studies_of, study_specs
 
@@ -98,6 +101,45 @@ def test_rendered_benchmarks_are_not_rendered_for_a_plan(environment: RunEnviron
     assert sketch.steps == 3 * epochs * (grid.recipe.steps_per_epoch(24) + grid.recipe.steps_per_epoch(24 * 24))
     bank = next(bank for bank in plan.banks if bank.dataset == "pocket-sketch")
     assert (bank.test, bank.train) == (24 * 24, 24 * 24 * len(grid.recipe.views_at(0)))
+
+
+def disk_of(free: float) -> Callable[[Path], SimpleNamespace]:
+    return lambda folder: SimpleNamespace(free=free)
+
+
+def test_a_study_that_does_not_fit_on_the_disk_is_refused(
+    environment: RunEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs = study_specs(make_grid({"study": "headline"}, pocket=True))
+    plan = plan_runs({"headline": specs}, environment, workers=1)
+    for free, warns in ((2 * plan.disk_bytes, False), (1.1 * plan.disk_bytes, True)):
+        monkeypatch.setattr(shutil, "disk_usage", disk_of(free))
+        assert bool(check_disk(specs, environment)) == warns
+    monkeypatch.setattr(shutil, "disk_usage", disk_of(0.9 * plan.disk_bytes))
+    with pytest.raises(InputError, match=r"the missing runs need about 0\.\d GB at .*, where 0\.\d GB are free"):
+        check_disk(specs, environment)
+
+
+def test_features_on_disk_are_not_needed_again(
+    environment: RunEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs = study_specs(make_grid({"study": "headline"}, pocket=True))
+    environment = replace(environment, cache=tmp_path / "cache")
+    plan = plan_runs({"headline": specs}, environment, workers=1)
+    (tmp_path / "cache" / "features").mkdir(parents=True)
+    with (tmp_path / "cache" / "features" / "pocket-0.sqlite").open("wb") as bank:
+        bank.truncate(plan.disk_bytes // 2)
+    monkeypatch.setattr(shutil, "disk_usage", disk_of(0.6 * plan.disk_bytes))
+    check_disk(specs, environment)
+
+
+def test_disk_is_not_checked_for_what_cannot_be_counted(
+    small_grid: Callable[..., Grid], environment: RunEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLIMPROMPT_DATA", raising=False)
+    monkeypatch.setattr(shutil, "disk_usage", disk_of(0))
+    assert check_disk(study_specs(make_grid({"study": "headline"})), environment) == ""  # no annotation files
+    assert check_disk(study_specs(small_grid(study="headline")), environment) == ""  # a backbone of one's own
 
 
 def test_the_papers_plan(data_root: Path, environment: RunEnvironment) -> None:

@@ -18,6 +18,7 @@ from slimprompt.cli import (
     backbones,
     cache,
     data,
+    doctor,
     evaluate,
     fit,
     import_coop,
@@ -70,6 +71,7 @@ app.command(rich_help_panel=_STUDY)(analysis.claims)
 app.command(rich_help_panel=_STUDY)(analysis.compare)
 app.command(rich_help_panel=_STUDY)(analysis.geometry)
 app.command(rich_help_panel=_STUDY)(theory.theory)
+app.command(rich_help_panel=_LOOK)(doctor.doctor)
 app.command(rich_help_panel=_LOOK)(backbones.backbones)
 app.add_typer(data.app, name="data", rich_help_panel=_LOOK)
 app.add_typer(cache.app, name="cache", rich_help_panel=_LOOK)

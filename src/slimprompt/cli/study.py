@@ -101,6 +101,8 @@ def study(
         _plan(grid, environment, workers, as_json=as_json)
     else:
         chosen = _executor(executor, environment, workers, address, gpus)
+        if address is None:  # the disks of a cluster are elsewhere
+            _check_disk(grid, environment)
         _run(name, grid, environment, chosen, prompt_batch=prompt_batch, as_json=as_json)
 
 
@@ -217,6 +219,15 @@ def _executor(
         raise InputError("--address and --gpus are for the Ray executor: add --executor ray")
     workers = 1 if name == "inline" else workers or default_workers(environment)
     return InlineExecutor(environment) if workers == 1 else ProcessExecutor(environment, workers)
+
+
+def _check_disk(grid: Grid, environment: RunEnvironment) -> None:
+    from slimprompt.lab.plan import check_disk
+    from slimprompt.paper.studies import study_specs
+
+    warning = check_disk(study_specs(grid), environment)
+    if warning:
+        typer.echo(f"warning: {warning}", err=True)
 
 
 def _run(

@@ -237,6 +237,13 @@ def _load_architecture(
     return _build(name, quick_gelu or False, seed)
 
 
+def model_config(name: str) -> dict[str, Any] | None:
+    """Open_clip's configuration of an embedded model or an architecture; None for hub ids, folders and unknown names."""
+    if name in EMBEDDED:
+        return json.loads((_MODELS / f"{name}.json").read_text())
+    return open_clip.get_model_config(name) if name in open_clip.list_models() else None
+
+
 def _seed(pretrained: str) -> int:
     number = pretrained.removeprefix("random:")
     if not number.isdecimal():

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import io
 import math
+import shutil
 import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slimprompt.data import Benchmark, Item, base_new, few_shot
 from slimprompt.data.benchmarks import BENCHMARKS
@@ -25,12 +26,14 @@ from slimprompt.lab.records import find_run
 from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.study import with_sources
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
+from slimprompt.storage import cache_dir
 
 if TYPE_CHECKING:
     from slimprompt.clip.backbone import Backbone
 
 _PROMPT_BATCH = 4  # a typical number of prompts trained together
 _BLOCK = 4096
+_TIGHT = 0.8  # share of the free disk above which a study is announced as tight
 #: Bytes of one image in a manifest, one epoch in a curve, and one record.
 _MANIFEST_ITEM, _CURVE_LINE, _RECORD = 140, 64, 2500
 
@@ -253,6 +256,93 @@ class _Tokens:
             names = self._samples(spec).class_names
             self._known[key] = SharedPrefixTextEncoder(self._backbone, names, spec.n_ctx, spec.position).n_tokens
         return self._known[key]
+
+
+def check_disk(specs: Sequence[RunSpec], environment: RunEnvironment) -> str:
+    """Compare the disk that missing runs need with what is free, before they start.
+
+    Only what can be counted is compared: runs whose annotation files or backbone sizes are not known are left out, and
+    features that are on disk already are assumed to be of use.
+
+    Parameters
+    ----------
+    specs
+        The runs of a study.
+    environment
+        Where they would be executed.
+
+    Returns
+    -------
+    str
+        A warning if little would be left; otherwise empty.
+
+    Raises
+    ------
+    InputError
+        If the runs certainly do not fit.
+    """
+    warning = ""
+    for folder, needed in _bytes_by_disk(with_sources(specs), environment).items():
+        free = shutil.disk_usage(folder).free
+        sizes = f"the missing runs need about {needed / 1e9:,.1f} GB at {folder}, where {free / 1e9:,.1f} GB are free"
+        if needed > free:
+            raise InputError(
+                f"{sizes}; free some space, or choose another disk with SLIMPROMPT_CACHE (features) or --runs. "
+                "--plan shows details"
+            )
+        if needed > _TIGHT * free:
+            warning = f"{sizes}; --plan shows details"
+    return warning
+
+
+def _bytes_by_disk(specs: Sequence[RunSpec], environment: RunEnvironment) -> dict[Path, int]:
+    """Bytes that the incomplete runs need, by the existing folder whose disk they are written to."""
+    from slimprompt.images.bank import bytes_per_feature
+
+    todo: dict[tuple[str, str], list[RunSpec]] = defaultdict(list)
+    for spec in specs:
+        if not _is_complete(environment.runs, spec):
+            todo[spec.backbone, spec.dataset].append(spec)
+    features: dict[int, int] = defaultdict(int)  # embed_dim → number
+    run_bytes = 0
+    for (backbone, dataset), mine in todo.items():
+        sizes = _model_sizes(backbone)
+        try:
+            benchmark = _annotations(dataset, environment.data_root, environment.cache)
+        except InputError:
+            continue
+        if sizes is None:
+            continue
+        samples = _Samples({dataset: benchmark})
+        features[sizes.embed_dim] += sum(samples.features(mine))
+        run_bytes += sum(_run_bytes(spec, len(samples(spec).train), sizes.text_width) for spec in mine)
+    stored = environment.cache or cache_dir()
+    on_disk = sum(path.stat().st_size for path in (stored / "features").glob("*.sqlite"))
+    feature_bytes = sum(round(number * bytes_per_feature(width)) for width, number in features.items())
+    by_device: dict[int, tuple[Path, int]] = {}
+    for folder, size in ((stored, max(0, feature_bytes - on_disk)), (environment.runs, run_bytes)):
+        place = _existing_parent(folder)
+        first, before = by_device.get(place.stat().st_dev, (place, 0))
+        by_device[place.stat().st_dev] = first, before + size
+    return dict(by_device.values())
+
+
+class _ModelSizes(NamedTuple):
+    embed_dim: int
+    text_width: int
+
+
+def _model_sizes(name: str) -> _ModelSizes | None:
+    """Sizes of a backbone from its configuration, without building it; None if they are not known."""
+    from slimprompt.clip.backbone import model_config
+
+    config = model_config(name)
+    return _ModelSizes(config["embed_dim"], config["text_cfg"]["width"]) if config else None
+
+
+def _existing_parent(folder: Path) -> Path:
+    """The folder itself, or the nearest one above it that exists."""
+    return next(place for place in (folder, *folder.absolute().parents) if place.exists())
 
 
 def _annotations(dataset: str, data_root: Path | None, cache: Path | None) -> Benchmark:

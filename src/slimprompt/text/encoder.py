@@ -139,8 +139,8 @@ class SharedPrefixTextEncoder:
     def _make_chunk(self, suffixes: list[list[int]], *, has_prefix: bool) -> _Chunk:
         n_prefix, device = len(self._prefix), self.backbone.device
         suffix = torch.cat([self._embed(ids, n_prefix) for ids in suffixes])  # (n_suffix_rows, width)
-        tokens = torch.tensor([token for ids in suffixes for token in ids], device=device)  # (n_suffix_rows,)
-        context_rows = (tokens == CONTEXT).nonzero()[:, 0]  # (classes · n_suffix_ctx,)
+        tokens = torch.tensor([token for ids in suffixes for token in ids])  # (n_suffix_rows,), on the host
+        context_rows = (tokens == CONTEXT).nonzero()[:, 0].to(device)  # (classes · n_suffix_ctx,)
         layouts = block_layouts(
             self._blocks,
             suffix,

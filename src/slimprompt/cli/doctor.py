@@ -1,0 +1,61 @@
+"""`slimprompt doctor`: check this machine."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slimprompt.cli.options import BackboneName, DataRoot, Device, Precision, Pretrained
+
+if TYPE_CHECKING:
+    from slimprompt.doctor.check import Finding
+
+_COLOURS = {"ok": "green", "warning": "yellow", "FAILED": "red", "skipped": "bright_black"}
+
+
+def doctor(
+    backbone: BackboneName = "pocket",
+    pretrained: Pretrained = None,
+    device: Device = "auto",
+    precision: Precision = "fp32",
+    data_root: DataRoot = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out the paper's grid, hashes of weight files and zero-shot accuracy.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check this machine: versions, folders, correctness of the computation, and speed.
+
+    Each check is ok, a warning, FAILED or skipped; the exit code is 1 if one failed. Nothing is downloaded, except for the
+    weights of a backbone that you name. Add the output to a bug report.
+
+    Example: slimprompt doctor
+    Example: slimprompt doctor --backbone ViT-B-16 --pretrained openai --device cuda --precision bf16 --data-root DATA
+    """
+    from slimprompt.doctor.check import FAILED, VERDICTS, Subject, run_checks
+    from slimprompt.doctor.checks import CHECKS
+
+    subject = Subject(backbone, pretrained, device, precision, data_root, quick)
+    findings = []
+    for finding in run_checks(CHECKS, subject):
+        findings.append(finding)
+        if not as_json:
+            _print(finding)
+    failed = [finding for finding in findings if finding.verdict == FAILED]
+    if as_json:
+        typer.echo(json.dumps([finding._asdict() for finding in findings], indent=1, ensure_ascii=False))
+    else:
+        counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in VERDICTS}
+        typer.echo("\n" + ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number))
+        for finding in failed:
+            typer.echo(f"{finding.check} failed; it should show that {finding.shows}", err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _print(finding: Finding) -> None:
+    """Print one row as soon as it is known; the columns have fixed widths."""
+    verdict = typer.style(f"{finding.verdict:<7}", fg=_COLOURS[finding.verdict])
+    typer.echo(f"{verdict}  {finding.check:<34}  {finding.details}")

@@ -1,0 +1,153 @@
+"""Checks of what is installed and where files are. Nothing is downloaded and no model is loaded."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from slimprompt.data.benchmarks import BENCHMARKS
+from slimprompt.data.catalogue import DATA_ROOT, find_source, load_benchmark
+from slimprompt.data.check import missing_images
+from slimprompt.doctor.check import FAILED, OK, SKIPPED, WARNING, Outcome, Subject
+from slimprompt.errors import InputError
+from slimprompt.lab.provenance import free_memory_gb, git_state, machine, versions
+from slimprompt.storage import cache_dir, sha256
+
+#: The backbones of the paper, with OpenAI's weights.
+PAPER_BACKBONES = ("ViT-B-16", "RN50")
+_LITTLE_DISK_GB = 1.0
+
+
+def check_versions(subject: Subject) -> Iterator[Outcome]:
+    """Python, this package and the libraries that results depend on."""
+    found = dict(versions())
+    git = git_state()
+    if git:
+        found["slimprompt"] += f" (commit {git['commit'][:12]}{', changed' if git['changed'] else ''})"
+    missing = [name for name, version in found.items() if version.startswith("not installed")]
+    yield Outcome(WARNING if missing else OK, ", ".join(f"{name} {version}" for name, version in found.items()))
+
+
+def check_devices(subject: Subject) -> Iterator[Outcome]:
+    """System, processor, memory, GPUs and threads."""
+    import torch
+
+    facts = machine()
+    parts = [
+        facts["system"],
+        f"{facts['processor']}, {facts['cores']} cores, {torch.get_num_threads()} torch threads",
+        f"{facts['memory_gb']} GB of memory, {free_memory_gb():.1f} GB free",
+    ]
+    for index in range(torch.cuda.device_count()):
+        gpu = torch.cuda.get_device_properties(index)
+        parts.append(f"cuda:{index} {gpu.name}, {gpu.total_memory / 2**30:.1f} GB")
+    if torch.backends.mps.is_available():
+        parts.append("mps")
+    if len(parts) == 3:
+        parts.append("no GPU")
+    yield Outcome(OK, "; ".join(parts))
+
+
+def check_cache(subject: Subject) -> Iterator[Outcome]:
+    """Cache directory: writable, free disk, and the sizes of what is in it."""
+    from slimprompt.images.bank import cached_banks
+
+    cache = cache_dir()
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache):
+            pass
+    except OSError as error:
+        reason = error.strerror or error
+        yield Outcome(FAILED, f"{cache} is not writable ({reason}); point SLIMPROMPT_CACHE to another folder")
+        return
+    free = shutil.disk_usage(cache).free / 1e9
+    banks = cached_banks()
+    rendered = sum(path.stat().st_size for path in (cache / "data").rglob("*") if path.is_file())
+    sizes = (
+        f"{len(banks)} feature banks of {_megabytes(sum(bank.size for bank in banks))}, "
+        f"rendered benchmarks of {_megabytes(rendered)}"
+    )
+    verdict = WARNING if free < _LITTLE_DISK_GB else OK
+    yield Outcome(verdict, f"{cache} is writable, {free:.1f} GB free; {sizes}")
+
+
+def _megabytes(n_bytes: int) -> str:
+    return f"{n_bytes / 1e6:,.1f} MB"
+
+
+def check_data(subject: Subject) -> Iterator[Outcome]:
+    """Data root: the benchmarks with annotation files, and how many of their images exist."""
+    root = subject.benchmarks
+    if root is None:
+        yield Outcome(SKIPPED, f"no data root: give --data-root or set {DATA_ROOT} to use the published benchmarks")
+        return
+    if not root.is_dir():
+        raise InputError(f"the data root {root} is not a folder")
+    found, broken = [], []
+    for info in BENCHMARKS.values():
+        if info.rendered or find_source(info, root / info.folder) is None:
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                benchmark = load_benchmark(info.name, root)
+        except InputError as error:
+            broken.append(str(error))
+            continue
+        total = len(benchmark.items)
+        found.append(f"{info.name} ({total - len(missing_images(benchmark)):,} of {total:,} images)")
+    listing = ", ".join(found) or "annotation files of no benchmark"
+    yield Outcome(WARNING if broken else OK, "; ".join((f"{root}: {listing}", *broken)))
+
+
+def check_weights(subject: Subject) -> Iterator[Outcome]:
+    """Weight files of the paper's backbones on this machine."""
+    for name in PAPER_BACKBONES:
+        files = weight_files(name)
+        if not files:
+            place = cache_dir() / "weights" / name / "openai.pt"
+            yield Outcome(SKIPPED, f"not on this machine; downloaded on first use, or save the file as {place}", name)
+            continue
+        damaged = [] if subject.quick else [path for path in files if _is_damaged(path, name)]
+        details = ", ".join(f"{path}{' (damaged: delete it)' if path in damaged else ''}" for path in files)
+        yield Outcome(FAILED if damaged else OK, f"{details}; any of them can be given as --pretrained", name)
+
+
+def weight_files(name: str) -> list[Path]:
+    """Files with OpenAI's weights of a backbone: in the cache directory, in CLIP's own cache and in the hub's."""
+    from huggingface_hub import try_to_load_from_cache
+
+    tag = _openai_tag(name)
+    folder = cache_dir() / "weights" / name
+    places = [folder / "openai.pt", folder / "openai.safetensors"]
+    places.append(Path.home() / ".cache" / "clip" / Path(tag["url"]).name)
+    for file in ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"):
+        cached = try_to_load_from_cache(tag["hf_hub"].rstrip("/"), file)
+        places += [Path(cached)] if isinstance(cached, str) else []
+    return [path for path in places if path.is_file()]
+
+
+def is_openai_file(path: Path, name: str) -> bool:
+    """Whether a file is the one that OpenAI published for a backbone, by its hash."""
+    return path.is_file() and sha256(path) == _published_sha256(name)
+
+
+def _is_damaged(path: Path, name: str) -> bool:
+    """Whether a .pt file differs from the published one; files of the hub have other hashes."""
+    return path.suffix == ".pt" and not is_openai_file(path, name)
+
+
+def _published_sha256(name: str) -> str:
+    """OpenAI puts the hash of each file in its address."""
+    return _openai_tag(name)["url"].split("/")[-2]
+
+
+def _openai_tag(name: str) -> dict[str, Any]:
+    from open_clip.pretrained import get_pretrained_cfg
+
+    return get_pretrained_cfg(name, "openai")

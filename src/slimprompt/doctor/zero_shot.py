@@ -1,0 +1,101 @@
+"""Zero-shot accuracy of OpenAI's CLIP weights on published benchmarks, beside the published accuracies.
+
+This tests everything at once: weights, activation, preprocessing, class names, templates and splits.
+"""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+from slimprompt.clip.backbone import Backbone
+from slimprompt.data.benchmark import Benchmark
+from slimprompt.data.benchmarks import BENCHMARKS
+from slimprompt.data.catalogue import find_source, load_benchmark
+from slimprompt.doctor.check import FAILED, OK, SKIPPED, Outcome, Subject
+from slimprompt.doctor.machine import is_openai_file
+
+#: In points. Other people's measurements of the same accuracy differ by a few tenths of a point, from half precision and
+#: from the decoding and resizing of images; a wrong activation or template costs several points.
+TOLERANCE = 1.0
+
+
+class PublishedAccuracy(NamedTuple):
+    """A published zero-shot accuracy in percent, with the benchmark's own template, and where it was published."""
+
+    backbone: str
+    dataset: str
+    accuracy: float
+    source: str
+
+
+def published_accuracies() -> list[PublishedAccuracy]:
+    """The rows of `zero_shot.csv`."""
+    text = (files("slimprompt.doctor") / "zero_shot.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(text.splitlines())
+    return [PublishedAccuracy(row["backbone"], row["dataset"], float(row["accuracy"]), row["source"]) for row in rows]
+
+
+def check_zero_shot(subject: Subject) -> Iterator[Outcome]:
+    """Zero-shot accuracy on each benchmark whose annotation files and test images are present."""
+    backbone, root = subject.backbone, subject.benchmarks
+    rows = [row for row in published_accuracies() if row.backbone == backbone.name.removesuffix("-quickgelu")]
+    reason = ""
+    if not _has_openai_weights(backbone):
+        reason = f"{backbone.name} ({backbone.pretrained or 'own weights'}) does not have OpenAI's weights"
+    elif not rows:
+        reason = f"no published accuracy of {backbone.name} is known to this version"
+    elif root is None:
+        reason = "no data root: give --data-root"
+    elif subject.quick:
+        reason = "left out by --quick"
+    if reason or root is None:
+        yield Outcome(SKIPPED, reason)
+        return
+    for row in rows:
+        yield _compare(backbone, row, root)
+
+
+def _has_openai_weights(backbone: Backbone) -> bool:
+    """By the tag of the weights, or by the hash of the checkpoint file."""
+    given = backbone.pretrained or ""
+    known = {row.backbone for row in published_accuracies()} | {"ViT-B-16"}
+    name = backbone.name.removesuffix("-quickgelu")
+    return name in known and (given == "openai" or is_openai_file(Path(given), name))
+
+
+def _compare(backbone: Backbone, row: PublishedAccuracy, root: Path) -> Outcome:
+    """Measure one benchmark and compare it with its published accuracy."""
+    info = BENCHMARKS[row.dataset]
+    source = find_source(info, root / info.folder)
+    if source is None:
+        return Outcome(SKIPPED, f"no annotation files in {root / info.folder}", row.dataset)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        benchmark = load_benchmark(row.dataset, root)
+    published = info.sizes[2]
+    if source.own_split or len(benchmark.test) != published:
+        return Outcome(SKIPPED, f"{len(benchmark.test):,} test items, not the published split", row.dataset)
+    present = sum(benchmark.path(item).is_file() for item in benchmark.test)
+    if present < published:
+        return Outcome(SKIPPED, f"{present:,} of {published:,} test images", row.dataset)
+    found = zero_shot_accuracy(backbone, benchmark)
+    verdict = OK if abs(found - row.accuracy) <= TOLERANCE else FAILED
+    details = f"{found:.2f} %, published {row.accuracy:.2f} % ± {TOLERANCE:g} ({row.source})"
+    return Outcome(verdict, details, row.dataset)
+
+
+def zero_shot_accuracy(backbone: Backbone, benchmark: Benchmark) -> float:
+    """Accuracy in percent on the test images, with the benchmark's own template."""
+    from slimprompt.images.bank import FeatureBank
+    from slimprompt.methods.zero_shot import zero_shot_features
+    from slimprompt.training.evaluation import accuracy, make_eval_set
+
+    paths, labels = [benchmark.path(item) for item in benchmark.test], [item.label for item in benchmark.test]
+    eval_set = make_eval_set(FeatureBank(backbone), paths, labels, benchmark.class_names)
+    class_features = zero_shot_features(backbone, benchmark.class_names, benchmark.templates[:1])
+    return accuracy(eval_set.features, class_features, eval_set.labels)
