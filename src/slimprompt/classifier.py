@@ -70,6 +70,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         Class features (n_classes, embed_dim), computed once.
     curve_ : list of EpochResult
         Learning curve; only after `fit`.
+    imported_ : dict or None
+        Origin of a prompt that was trained by other software.
     """
 
     def __init__(
@@ -160,7 +162,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         if repeated:
             raise InputError(f"the class name {repeated[0]!r} was given twice")
         other = PromptClassifier(**self.get_params(deep=False))
-        return other.set_prompt(self.backbone_, self.prompt_, names)
+        return other.set_prompt(self.backbone_, self.prompt_, names, imported=self.imported_)
 
     def predict_proba(self, images: Sequence[ImageSource]) -> np.ndarray:
         """Class probabilities (n_images, n_classes), columns as in `classes_`."""
@@ -216,8 +218,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             "n_ctx": self.prompt_.n_ctx,
             "rank": self.prompt_.rank,
             "position": self.position,
-            "recipe": make_recipe(self.recipe).model_dump(),
-            "seed": self.seed,
+            "recipe": None if self.imported_ else make_recipe(self.recipe).model_dump(),
+            "seed": None if self.imported_ else self.seed,
+            **({"imported": self.imported_} if self.imported_ else {}),
             "factors_sha256": sha256(factors),
             **facts,
         }
@@ -272,6 +275,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             raise InputError(
                 f"{folder / FACTORS_FILE} is damaged: its width {prompt.width} is not the text width {backbone.text_width}"
             )
+        trained: dict[str, Any] = {}  # an imported prompt was trained with neither
+        if description["recipe"] is not None:
+            trained = {"recipe": Recipe(**description["recipe"]), "seed": description["seed"]}
         classifier = cls(
             backbone,
             variant=description["variant"],
@@ -279,14 +285,33 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             basis=description["basis"],
             n_ctx=description["n_ctx"],
             position=description["position"],
-            recipe=Recipe(**description["recipe"]),
-            seed=description["seed"],
+            **trained,
             cache=cache,
         )
-        return classifier.set_prompt(backbone, prompt, description["class_names"])
+        return classifier.set_prompt(backbone, prompt, description["class_names"], imported=description.get("imported"))
 
-    def set_prompt(self, backbone: Backbone, prompt: Prompt, class_names: Sequence[str]) -> PromptClassifier:
-        """Use a finished prompt instead of fitting one."""
+    def set_prompt(
+        self,
+        backbone: Backbone,
+        prompt: Prompt,
+        class_names: Sequence[str],
+        *,
+        imported: dict[str, Any] | None = None,
+    ) -> PromptClassifier:
+        """Use a finished prompt instead of fitting one.
+
+        Parameters
+        ----------
+        backbone
+            The model that the prompt belongs to.
+        prompt
+            The finished prompt.
+        class_names
+            Class names in the order of `classes_`.
+        imported
+            Origin of a prompt that was trained by other software, for `prompt.json`.
+        """
+        self.imported_ = imported
         self.backbone_ = backbone
         self.prompt_ = prompt.to(backbone.device)
         self.classes_ = np.array(class_names, dtype=object if not len(class_names) else None)

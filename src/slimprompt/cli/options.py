@@ -29,7 +29,8 @@ Pretrained = Annotated[
     str | None,
     typer.Option(
         "--pretrained",
-        help="Its weights: an open_clip tag such as openai, a checkpoint file, or random:0 to try things out.",
+        help="Its weights: an open_clip tag, a checkpoint file, or random:0 to try things out. Default: openai, where "
+        "OpenAI published weights of the model.",
     ),
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]

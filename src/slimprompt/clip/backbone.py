@@ -218,6 +218,15 @@ def load_backbone(
     )
 
 
+def default_pretrained(name: str) -> str | None:
+    """OpenAI's tag for an architecture that OpenAI published weights of, else None.
+
+    >>> default_pretrained("ViT-B/16"), default_pretrained("pocket")
+    ('openai', None)
+    """
+    return "openai" if get_pretrained_cfg(name.replace("/", "-"), "openai") else None
+
+
 def _load_architecture(
     name: str, pretrained: str | None, seed: int | None, quick_gelu: bool | None, cache: Path
 ) -> Any:
