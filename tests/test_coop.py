@@ -21,6 +21,7 @@ from slimprompt.methods.task import Task
 from slimprompt.seeds import stream_seed
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 from slimprompt.training.evaluation import accuracy
+from tests.clip.test_weights import Malicious
 from tests.conftest import TINY, draw
 
 COLOURS = ["red", "green", "blue", "dark orange", "light_sea_green"]
@@ -218,11 +219,7 @@ def test_tokens_of_another_model(tiny, checkpoint):
 
 @pytest.mark.parametrize("zip_format", [True, False])
 def test_code_in_a_coop_checkpoint_is_not_executed(tmp_path, zip_format):
-    class Malicious:
-        def __reduce__(self):
-            return (open, (str(tmp_path / "executed"), "w"))
-
-    state = {"state_dict": {"ctx": torch.zeros(4, 32)}, "optimizer": Malicious()}
+    state = {"state_dict": {"ctx": torch.zeros(4, 32)}, "optimizer": Malicious(tmp_path / "executed")}
     torch.save(state, tmp_path / "x.tar", _use_new_zipfile_serialization=zip_format)
     assert read_coop_checkpoint(tmp_path / "x.tar").context.shape == (4, 32)
     assert not (tmp_path / "executed").exists()

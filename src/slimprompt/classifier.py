@@ -15,7 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from slimprompt import __version__
-from slimprompt.clip.backbone import Backbone, load_backbone
+from slimprompt.clip.backbone import Backbone, default_pretrained, load_backbone
+from slimprompt.clip.weights import ACTIVATIONS, UnknownActivationError
 from slimprompt.errors import InputError
 from slimprompt.images.bank import FeatureBank, ImageSource, encode_eval_views
 from slimprompt.methods.prompt_learning import learn_prompts
@@ -40,7 +41,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     backbone
-        A loaded `Backbone`, or a name for `load_backbone`, which then also gets `pretrained`, `device` and `precision`.
+        A loaded `Backbone`, or a name for `load_backbone`.
+    pretrained
+        Tag or file of the weights; default: OpenAI's, where OpenAI published weights of the model.
     variant
         "fixed-B" (train A over a fixed token basis), "dense" (CoOp), "joint" or "fixed-A".
     rank
@@ -55,7 +58,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         How it is trained: "fast", "paper" or a `Recipe`.
     seed
         Seed of everything random.
-    device, precision
+    activation, device, precision
         Passed to `load_backbone`.
     cache
         Store image features on disk.
@@ -86,6 +89,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         position: str = "end",
         recipe: str | Recipe = "fast",
         seed: int = 1,
+        activation: str | None = None,
         device: str = "auto",
         precision: str = "fp32",
         cache: bool = True,
@@ -99,6 +103,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         self.position = position
         self.recipe = recipe
         self.seed = seed
+        self.activation = activation
         self.device = device
         self.precision = precision
         self.cache = cache
@@ -210,6 +215,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             "backbone": {
                 "name": self.backbone_.name,
                 "pretrained": self.backbone_.pretrained,
+                "activation": self.backbone_.activation,
                 "fingerprint": self.backbone_.fingerprint,
             },
             "variant": self.variant,
@@ -238,6 +244,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         *,
         backbone: Backbone | None = None,
         pretrained: str | None = None,
+        activation: str | None = None,
         device: str = "auto",
         precision: str = "fp32",
         cache: bool = True,
@@ -252,6 +259,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             A loaded backbone to use.
         pretrained
             Tag or file of the weights, if it differs from when the prompt was saved.
+        activation
+            Activation of the backbone; default: the one that the prompt was trained with.
         device, precision
             Passed to `load_backbone`.
         cache
@@ -261,9 +270,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         description, factors = _read(folder)
         saved = description["backbone"]
         if backbone is None:
-            backbone = load_backbone(
-                saved["name"], pretrained or saved["pretrained"], device=device, precision=precision
-            )
+            backbone = _backbone_of(saved, pretrained, activation, device=device, precision=precision)
         if backbone.fingerprint != saved["fingerprint"]:
             raise InputError(
                 f"{folder} was trained on {saved['name']} ({saved['pretrained'] or 'own weights'}, fingerprint {saved['fingerprint'][:12]}), "
@@ -323,7 +330,28 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
     def _load_backbone(self) -> Backbone:
         if isinstance(self.backbone, Backbone):
             return self.backbone
-        return load_backbone(self.backbone, self.pretrained, device=self.device, precision=self.precision)
+        return load_backbone(
+            self.backbone,
+            self.pretrained or default_pretrained(self.backbone),
+            activation=self.activation,
+            device=self.device,
+            precision=self.precision,
+        )
+
+
+def _backbone_of(saved: dict[str, Any], pretrained: str | None, activation: str | None, **options: Any) -> Backbone:
+    """The backbone that a saved prompt describes."""
+    if activation in (None, "auto"):
+        activation = saved.get("activation")
+
+    def load_with(activation: str | None) -> Backbone:
+        return load_backbone(saved["name"], pretrained or saved["pretrained"], activation=activation, **options)
+
+    try:
+        return load_with(activation)
+    except UnknownActivationError:  # a prompt of version 0.1, which did not store it: the fingerprint tells
+        candidates = [load_with(activation) for activation in ACTIVATIONS]
+        return next((one for one in candidates if one.fingerprint == saved["fingerprint"]), candidates[0])
 
 
 def check_free(folder: Path, *, overwrite: bool) -> None:

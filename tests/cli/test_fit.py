@@ -11,6 +11,7 @@ import time
 
 import pytest
 from PIL import Image
+from safetensors.torch import save_file
 
 from slimprompt.clip.backbone import Backbone
 from slimprompt.images.bank import cached_banks
@@ -28,7 +29,7 @@ def prompt(run, photos, tmp_path_factory):
 def test_fit_says_what_it_did(prompt):
     folder, out = prompt
     assert "3 classes, 12 training images (4 per class), 6 held out" in out
-    assert "64 parameters trained (fixed-B, rank 2, orthogonal basis)" in out
+    assert f"64 parameters trained (fixed-B, rank 2, orthogonal basis) on {TINY} (random:0, GELU)" in out
     for part in ("zero-shot, “a photo of a {}.”", "learned prompt", "chance (3 classes)", "33.3 %", "green disc"):
         assert part in out
     description = json.loads((folder / "prompt.json").read_text())
@@ -53,6 +54,19 @@ def test_evaluate_and_predict(run, prompt, photos):
     parsed = list(csv.DictReader(io.StringIO(text)))
     assert len(parsed) == 18
     assert {row["class"] for row in parsed} <= {"red panda", "otter"}
+
+
+def test_the_activation_of_a_local_file_is_asked_for_once(run, tiny, photos, tmp_path):
+    weights = tmp_path / "weights.safetensors"
+    save_file(tiny.model.state_dict(), weights)
+    fit = ["fit", photos, "--out", tmp_path / "p", *QUICK, "--pretrained", weights]
+    failed(run(*fit), "activation of the weights", "--activation quickgelu or --activation gelu")
+    assert f"({weights}, QuickGELU)" in ok(run(*fit, "--activation", "quickgelu"))
+    image = next(photos.glob("*/*.png"))
+    ok(run("predict", tmp_path / "p", image))
+    ok(run("evaluate", tmp_path / "p", photos))
+    failed(run("predict", tmp_path / "p", image, "--activation", "gelu"), "only works with the weights")
+    failed(run("evaluate", tmp_path / "p", photos, "--activation", "relu"), "unknown activation 'relu'")
 
 
 def test_evaluate_on_classes_new_to_the_prompt(run, prompt, tmp_path):

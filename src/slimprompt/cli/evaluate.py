@@ -10,7 +10,17 @@ from typing import Annotated
 import typer
 
 from slimprompt.cli.fit import note_skipped, print_comparison
-from slimprompt.cli.options import DataRoot, Device, NoCache, Precision, Pretrained, SkipBad, Templates, Verbose
+from slimprompt.cli.options import (
+    Activation,
+    DataRoot,
+    Device,
+    NoCache,
+    Precision,
+    Pretrained,
+    SkipBad,
+    Templates,
+    Verbose,
+)
 from slimprompt.errors import InputError, choose
 
 
@@ -23,6 +33,7 @@ def evaluate(
     data_root: DataRoot = None,
     template: Templates = None,
     pretrained: Pretrained = None,
+    activation: Activation = "auto",
     device: Device = "auto",
     precision: Precision = "fp32",
     no_cache: NoCache = False,
@@ -49,7 +60,9 @@ def evaluate(
     from slimprompt.text.tokens import name_tokens
 
     description = saved_description(prompt)
-    classifier = PromptClassifier.load(prompt, pretrained=pretrained, device=device, precision=precision)
+    classifier = PromptClassifier.load(
+        prompt, pretrained=pretrained, activation=activation, device=device, precision=precision
+    )
     known = [str(name) for name in classifier.classes_]
     # Two spellings with equal tokens are one class: names read from a CoOp checkpoint have lost their spelling.
     tokens = cache(partial(name_tokens, classifier.backbone_))

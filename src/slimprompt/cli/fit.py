@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimprompt.cli.options import (
+    Activation,
     BackboneName,
     DataRoot,
     Device,
@@ -57,6 +58,7 @@ def fit(
     ] = None,
     backbone: BackboneName = "pocket",
     pretrained: Pretrained = None,
+    activation: Activation = "auto",
     template: Templates = None,
     recipe: Annotated[str, typer.Option(help="How it is trained: fast, or paper for the published protocol.")] = "fast",
     device: Device = "auto",
@@ -97,7 +99,7 @@ def fit(
     from slimprompt.images.bank import FeatureBank
 
     check_free(out, overwrite=overwrite)
-    model = load_backbone(backbone, pretrained, device=device, precision=precision)
+    model = load_backbone(backbone, pretrained, activation=activation, device=device, precision=precision)
     bank = FeatureBank(model, None if no_cache else "default")
     classifier = PromptClassifier(model, recipe=chosen, **prompt)
     templates = template or images.templates
@@ -161,7 +163,7 @@ def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path
         parts.append(f"{classifier.basis} basis")
     typer.echo(
         f"{classifier.prompt_.trainable_parameters:,} parameters trained ({', '.join(parts)}) "
-        f"on {classifier.backbone_.name} in {result.seconds:.1f} s"
+        f"on {classifier.backbone_.title} in {result.seconds:.1f} s"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from slimprompt.cli.options import BackboneName, Overwrite, Pretrained
+from slimprompt.cli.options import Activation, BackboneName, Overwrite, Pretrained
 from slimprompt.cli.predict import parse_class_names
 from slimprompt.errors import InputError
 
@@ -17,6 +17,7 @@ def import_coop(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the prompt.")] = Path("prompt"),
     backbone: BackboneName = "ViT-B-16",
     pretrained: Pretrained = None,
+    activation: Activation = "auto",
     classes: Annotated[
         str | None,
         typer.Option(
@@ -43,11 +44,11 @@ def import_coop(
     check_free(out, overwrite=overwrite)
     content = read_coop_checkpoint(checkpoint)
     names = _class_names(classes) if classes is not None else None
-    model = load_backbone(backbone, pretrained or default_pretrained(backbone))
+    model = load_backbone(backbone, pretrained or default_pretrained(backbone), activation=activation)
     classifier = import_checkpoint(checkpoint, model, names, position)  # type: ignore[arg-type]
     saved = classifier.save(out, overwrite=overwrite)
     typer.echo(
-        f"{len(content.context)} context vectors for {len(classifier.classes_)} classes on {model.name}; saved to {saved}"
+        f"{len(content.context)} context vectors for {len(classifier.classes_)} classes on {model.title}; saved to {saved}"
     )
 
 

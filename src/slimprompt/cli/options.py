@@ -33,6 +33,12 @@ Pretrained = Annotated[
         "OpenAI published weights of the model.",
     ),
 ]
+Activation = Annotated[
+    str,
+    typer.Option(
+        "--activation", help="gelu, quickgelu, or auto: the one that the weights were trained with, if that is known."
+    ),
+]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 Precision = Annotated[
     str, typer.Option("--precision", help="Of the frozen model: fp32, bf16 or fp16. The prompt is always fp32.")

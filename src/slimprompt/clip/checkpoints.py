@@ -70,16 +70,23 @@ def _read(path: Path) -> tuple[Any, bool]:
     except InputError:
         raise
     except Exception as error:
-        # PyTorch's text advises to load the file without protection, so only the name of the object is taken from it.
-        named = re.search(r"GLOBAL (\S+)|^([\w.]+)$", str(error)) if isinstance(error, pickle.UnpicklingError) else None
-        if named:
-            raise InputError(
-                f"{path} holds more than weights ({named[1] or named[2]}) and is not loaded, because that could execute "
-                "code from it. Save it as safetensors or as a dictionary of tensors"
-            ) from None
-        raise InputError(
-            f"{path} is not a readable checkpoint: damaged, cut off, or neither PyTorch nor safetensors. Download or save it again"
-        ) from None
+        raise refusal(str(path), error) from None
+
+
+def refusal(what: str, error: Exception) -> InputError:
+    """The error for weights that cannot be read.
+
+    PyTorch's own text advises to load the file without protection, so only the name of the object is taken from it.
+    """
+    named = re.search(r"GLOBAL (\S+)|^([\w.]+)$", str(error)) if isinstance(error, pickle.UnpicklingError) else None
+    if named:
+        return InputError(
+            f"{what} holds more than weights ({named[1] or named[2]}) and is not loaded, because that could execute "
+            "code from it. Save it as safetensors or as a dictionary of tensors"
+        )
+    return InputError(
+        f"{what} is not a readable checkpoint: damaged, cut off, or neither PyTorch nor safetensors. Download or save it again"
+    )
 
 
 def _is_torchscript(path: Path) -> bool:
