@@ -79,7 +79,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        backbone: str | Backbone = "pocket",
+        backbone: str | Backbone = "ViT-B-16",
         *,
         pretrained: str | None = None,
         variant: str = "fixed-B",

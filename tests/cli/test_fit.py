@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from safetensors.torch import save_file
 
+from slimprompt import InputError, PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.images.bank import cached_banks
 from tests.cli.conftest import QUICK, failed, ok
@@ -67,6 +68,30 @@ def test_the_activation_of_a_local_file_is_asked_for_once(run, tiny, photos, tmp
     ok(run("evaluate", tmp_path / "p", photos))
     failed(run("predict", tmp_path / "p", image, "--activation", "gelu"), "only works with the weights")
     failed(run("evaluate", tmp_path / "p", photos, "--activation", "relu"), "unknown activation 'relu'")
+
+
+def test_own_images_need_a_real_model(run, photos, tmp_path, monkeypatch):
+    """Without --backbone, OpenAI's ViT-B-16 is loaded; offline, the message names the file, its place and the toy model."""
+
+    def no_network(_):
+        raise OSError("no network")
+
+    monkeypatch.setattr("slimprompt.clip.weights.download_pretrained", no_network)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    parts = ("'openai' of ViT-B-16", "no network", "ViT-B-16.pt as", "--backbone pocket")
+    failed(run("fit", photos, "--out", tmp_path / "p"), *parts)
+    assert not (tmp_path / "p").exists()
+    with pytest.raises(InputError, match="'openai' of ViT-B-16"):
+        PromptClassifier().fit(["a.png", "b.png"], ["a", "b"])
+
+
+def test_the_toy_model_is_called_a_toy_on_own_images_only(run, photos, tmp_path):
+    quick = ["--shots", 1, "--epochs", 1, "--views", 1, "--device", "cpu"]
+    assert "pocket is a toy model" in ok(run("fit", photos, "--out", tmp_path / "a", "--backbone", "pocket", *quick))
+    out = ok(run("fit", "--benchmark", "pocket-sketch", "--out", tmp_path / "b", *quick))
+    assert "on pocket (GELU)" in out
+    assert "toy" not in out
 
 
 def test_evaluate_on_classes_new_to_the_prompt(run, prompt, tmp_path):

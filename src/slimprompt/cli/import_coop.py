@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from slimprompt.cli.options import Activation, BackboneName, Overwrite, Pretrained
+from slimprompt.cli.options import DEFAULT_BACKBONE, Activation, BackboneName, Overwrite, Pretrained
 from slimprompt.cli.predict import parse_class_names
 from slimprompt.errors import InputError
 
@@ -15,7 +15,7 @@ from slimprompt.errors import InputError
 def import_coop(
     checkpoint: Annotated[Path, typer.Argument(help="A CoOp checkpoint, prompt_learner/model.pth.tar-N.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the prompt.")] = Path("prompt"),
-    backbone: BackboneName = "ViT-B-16",
+    backbone: BackboneName = None,
     pretrained: Pretrained = None,
     activation: Activation = "auto",
     classes: Annotated[
@@ -44,6 +44,7 @@ def import_coop(
     check_free(out, overwrite=overwrite)
     content = read_coop_checkpoint(checkpoint)
     names = _class_names(classes) if classes is not None else None
+    backbone = backbone or DEFAULT_BACKBONE
     model = load_backbone(backbone, pretrained or default_pretrained(backbone), activation=activation)
     classifier = import_checkpoint(checkpoint, model, names, position)  # type: ignore[arg-type]
     saved = classifier.save(out, overwrite=overwrite)

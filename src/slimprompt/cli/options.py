@@ -19,10 +19,13 @@ from pydantic.fields import FieldInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+DEFAULT_BACKBONE = "ViT-B-16"
 BackboneName = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--backbone", help="Model: pocket (embedded), an open_clip name (ViT-B-16, RN50, …), hf-hub:… or local-dir:…"
+        "--backbone",
+        help="Model: an open_clip name (ViT-B-16, RN50, …), hf-hub:…, local-dir:…, or pocket, an embedded toy. Default: "
+        f"{DEFAULT_BACKBONE}; pocket for the pocket benchmarks.",
     ),
 ]
 Pretrained = Annotated[
