@@ -91,7 +91,7 @@ def test_the_toy_model_is_called_a_toy_on_own_images_only(run, photos, tmp_path)
     assert "pocket is a toy model" in ok(run("fit", photos, "--out", tmp_path / "a", "--backbone", "pocket", *quick))
     out = ok(run("fit", "--benchmark", "pocket-sketch", "--out", tmp_path / "b", *quick))
     assert "on pocket (GELU)" in out
-    assert "toy" not in out
+    assert "toy model" not in out
 
 
 def test_evaluate_on_classes_new_to_the_prompt(run, prompt, tmp_path):

@@ -80,7 +80,7 @@ def find_weights(name: str, tag_name: str, tag: dict[str, Any], cache: Path) -> 
     try:
         return Path(download_pretrained(tag))
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = (str(error) or type(error).__name__).splitlines()[0].rpartition("Last error: ")[2].rstrip(".")
     repository, _, filename = (tag.get("hf_hub") or "").rpartition("/")
     address = f"https://huggingface.co/{repository}/resolve/main/{filename or HF_SAFE_WEIGHTS_NAME}"
     sources = [(tag.get("url"), own[0])]
