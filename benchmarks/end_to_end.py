@@ -119,7 +119,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     keep_freed_memory()  # as the commands do
-    backbone = load_backbone("ViT-B-16", "random:0", device="cpu", quick_gelu=True)
+    backbone = load_backbone("ViT-B-16", "random:0", device="cpu", activation="quickgelu")
     results = []
     for n_classes in options.classes:
         n_images = n_classes * options.shots

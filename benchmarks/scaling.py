@@ -34,7 +34,7 @@ def measure(n_classes: int, n_ctx: int, rank: int, n_images: int, n_prompts: int
     from slimprompt.training.recipe import Recipe
 
     keep_freed_memory()  # as the commands do
-    backbone = load_backbone("ViT-B-16", seed=0, device="cpu", quick_gelu=True)
+    backbone = load_backbone("ViT-B-16", seed=0, device="cpu", activation="quickgelu")
     encoder = SharedPrefixTextEncoder(backbone, names(n_classes), n_ctx)
     prompts = [
         start_prompt("fixed-B", width=512, seed=seed, n_ctx=n_ctx, rank=min(rank, n_ctx), basis="orthogonal")

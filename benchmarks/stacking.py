@@ -88,7 +88,7 @@ def main() -> None:
     torch.set_num_threads(1)
     results = []
     for name in options.backbones:
-        weights = {} if name.startswith("pocket") else {"seed": 0, "quick_gelu": True}
+        weights = {} if name.startswith("pocket") else {"seed": 0, "activation": "quickgelu"}
         backbone = load_backbone(name, device="cpu", **weights)
         steps = options.steps * (10 if backbone.text_width < 512 else 1)
         for n_classes in options.classes:

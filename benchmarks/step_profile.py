@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--json", help="also write the results to this file")
     options = parser.parse_args()
     keep_freed_memory()
-    weights = {} if options.backbone.startswith("pocket") else {"seed": 0, "quick_gelu": True}
+    weights = {} if options.backbone.startswith("pocket") else {"seed": 0, "activation": "quickgelu"}
     backbone = load_backbone(options.backbone, device="cpu", **weights)
     encoder = SharedPrefixTextEncoder(backbone, names(options.classes), 16)
     context = (0.02 * torch.randn(16, backbone.text_width)).requires_grad_()

@@ -54,7 +54,7 @@ def names(n: int) -> list[str]:
 
 @lru_cache(maxsize=1)
 def backbone() -> Backbone:
-    return load_backbone("ViT-B-16", seed=0, device="cpu", quick_gelu=True)
+    return load_backbone("ViT-B-16", seed=0, device="cpu", activation="quickgelu")
 
 
 def make_step(kind: str, n_classes: int) -> Callable[[], object]:

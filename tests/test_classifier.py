@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.torch import save_file
 from sklearn.base import clone
 
 from slimprompt import InputError, PromptClassifier, Recipe, load_backbone
@@ -101,6 +102,45 @@ def test_another_backbone_is_refused(classifier, tmp_path):
     folder = classifier.save(tmp_path / "prompt")
     with pytest.raises(InputError, match="only works with the weights it was trained on"):
         PromptClassifier.load(folder, backbone=load_backbone(TINY, seed=1, device="cpu"))
+
+
+@pytest.fixture
+def local_file(tiny, tmp_path):
+    """A weight file whose activation is not known."""
+    path = tmp_path / "weights.safetensors"
+    save_file(tiny.model.state_dict(), path)
+    return path
+
+
+@pytest.mark.parametrize("activation", ["gelu", "quickgelu"])
+def test_the_activation_is_stored_with_the_prompt(images, labels, local_file, tmp_path, activation):
+    options = {"recipe": QUICK, "n_ctx": 4, "rank": 2, "device": "cpu"}
+    classifier = PromptClassifier(TINY, pretrained=str(local_file), activation=activation, **options)
+    folder = classifier.fit(images, labels).save(tmp_path / "prompt")
+    description = json.loads((folder / "prompt.json").read_text())
+    assert description["backbone"]["activation"] == activation
+    moved = local_file.rename(tmp_path / "moved.safetensors")
+    loaded = PromptClassifier.load(folder, pretrained=str(moved), device="cpu")
+    assert np.array_equal(loaded.predict_proba(images), classifier.predict_proba(images))
+
+    # version 0.1 did not store it
+    del description["backbone"]["activation"]
+    (folder / "prompt.json").write_text(json.dumps(description))
+    loaded = PromptClassifier.load(folder, pretrained=str(moved), device="cpu")
+    assert loaded.backbone_.activation == activation
+    other = {"gelu": "quickgelu", "quickgelu": "gelu"}[activation]
+    with pytest.raises(InputError, match="only works with the weights it was trained on"):
+        PromptClassifier.load(folder, pretrained=str(moved), activation=other, device="cpu")
+
+
+def test_other_weights_of_unknown_activation_are_refused(classifier, tmp_path):
+    folder = classifier.save(tmp_path / "prompt")
+    description = json.loads((folder / "prompt.json").read_text())
+    del description["backbone"]["activation"]
+    (folder / "prompt.json").write_text(json.dumps(description))
+    save_file(load_backbone(TINY, seed=1, device="cpu").model.state_dict(), tmp_path / "other.safetensors")
+    with pytest.raises(InputError, match="only works with the weights it was trained on"):
+        PromptClassifier.load(folder, pretrained=str(tmp_path / "other.safetensors"), device="cpu")
 
 
 def test_nothing_is_overwritten_unasked(classifier, tmp_path):

@@ -1,10 +1,16 @@
 """CoOp: the same training, proven against a plain implementation of it, and its checkpoints."""
 
+import json
+import pickle
+import time
+import zipfile
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import LRScheduler
 
 from slimprompt import FeatureBank, InputError, PromptClassifier, Recipe, load_backbone, start_prompt
 from slimprompt.coop import import_coop, read_coop_checkpoint
@@ -15,6 +21,7 @@ from slimprompt.methods.task import Task
 from slimprompt.seeds import stream_seed
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 from slimprompt.training.evaluation import accuracy
+from tests.clip.test_weights import Malicious
 from tests.conftest import TINY, draw
 
 COLOURS = ["red", "green", "blue", "dark orange", "light_sea_green"]
@@ -94,43 +101,158 @@ def test_dense_training_is_coop_s(tiny, tmp_path):
     assert accuracy(bank.features(paths), text, target) == pytest.approx(theirs)
 
 
+class PromptLearner(nn.Module):
+    """State of CoOp's prompt learner: `ctx` and two buffers that are views of the embeddings of all tokens."""
+
+    def __init__(self, plain, dtype):
+        super().__init__()
+        n_ctx = len(plain.ctx)
+        embedding = plain.clip.token_embedding(plain.tokens).detach().to(dtype)
+        self.ctx = nn.Parameter(plain.ctx.detach().to(dtype))
+        self.register_buffer("token_prefix", embedding[:, :1, :])
+        self.register_buffer("token_suffix", embedding[:, 1 + n_ctx :, :])
+
+
+class ConstantWarmupScheduler(LRScheduler):
+    """As Dassl writes it: holds its successor, which holds the live optimizer."""
+
+    def __init__(self, optimizer, successor, warmup_epoch, cons_lr):
+        self.successor, self.warmup_epoch, self.cons_lr = successor, warmup_epoch, cons_lr
+        super().__init__(optimizer, -1)
+
+    def get_lr(self):
+        if self.last_epoch >= self.warmup_epoch:
+            return self.successor.get_last_lr()
+        return [self.cons_lr for _ in self.base_lrs]
+
+    def step(self, epoch=None):
+        if self.last_epoch >= self.warmup_epoch:
+            self.successor.step(epoch)
+            self._last_lr = self.successor.get_last_lr()
+        else:
+            super().step(epoch)
+
+
+def train_and_save(tiny, path, *, names=COLOURS, dtype=torch.float32, val_result=None, zip_format=True):
+    """Train CoOp's prompt learner for two epochs and save it as Dassl does."""
+    plain = PlainCoOp(tiny.model, tiny.tokenizer, names, torch.randn(4, 32))
+    learner = PromptLearner(plain, dtype)
+    optimizer = torch.optim.SGD(learner.parameters(), lr=0.002, momentum=0.9, weight_decay=5e-4)
+    successor = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50.0)
+    scheduler = ConstantWarmupScheduler(optimizer, successor, 1, 1e-5)
+    for _ in range(2):
+        plain.ctx = nn.Parameter(learner.ctx.detach().float())
+        F.cross_entropy(plain(torch.randn(2, 3, 32, 32)), torch.tensor([0, 1])).backward()
+        learner.ctx.grad = plain.ctx.grad.to(dtype)
+        optimizer.step()
+        scheduler.step()
+    state = {
+        "state_dict": learner.state_dict(),
+        "epoch": 2,
+        "optimizer": optimizer.state_dict(),
+        "scheduler": scheduler.state_dict(),
+        "val_result": val_result,
+    }
+    torch.save(state, path, _use_new_zipfile_serialization=zip_format)
+    return learner.ctx.detach().float()
+
+
 @pytest.fixture
 def checkpoint(tiny, tmp_path):
-    """As Dassl writes it: the prompt learner's state, an optimizer, and a scheduler that holds live objects."""
-    context = torch.randn(4, 32)
-    plain = PlainCoOp(tiny.model, tiny.tokenizer, COLOURS, context)
-    optimizer = torch.optim.SGD([plain.ctx], lr=0.002)
-    state = {
-        "state_dict": {"ctx": context.half(), "token_prefix": plain.prefix.half(), "token_suffix": plain.suffix.half()},
-        "epoch": 50,
-        "optimizer": optimizer.state_dict(),
-        "scheduler": {"successor": torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50), "last_epoch": 50},
-        "val_result": np.float64(71.5),
-    }
-    torch.save(state, tmp_path / "model.pth.tar-50")
-    return tmp_path / "model.pth.tar-50", context.half().float()
+    return tmp_path / "model.pth.tar-2", train_and_save(tiny, tmp_path / "model.pth.tar-2", dtype=torch.float16)
 
 
-def test_import(tiny, checkpoint, photos, tmp_path):
-    path, context = checkpoint
-    classifier = import_coop(path, tiny)
-    assert classifier.classes_.tolist() == [name.replace("_", " ") for name in COLOURS]
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("model.pth.tar-2", {}),
+        ("model.pth.tar-2", {"dtype": torch.float16}),
+        ("model-best.pth.tar", {"val_result": np.float64(71.5)}),
+        ("model.pth.tar-2", {"zip_format": False}),
+        ("model-best.pth.tar", {"dtype": torch.float16, "val_result": np.float64(71.5), "zip_format": False}),
+    ],
+)
+def test_checkpoints_of_coop_s_training_are_imported(tiny, photos, tmp_path, name, options):
+    context = train_and_save(tiny, tmp_path / name, **options)
+    classifier = import_coop(tmp_path / name, tiny)
+    assert classifier.classes_.tolist() == [colour.replace("_", " ") for colour in COLOURS]
     assert torch.equal(classifier.prompt_().detach(), context)
     saved = classifier.save(tmp_path / "prompt")
     images = sorted(photos.glob("*/*.png"))
     assert np.array_equal(PromptClassifier.load(saved).predict(images), classifier.predict(images))
-    named = import_coop(path, tiny, ["a", "b", "c", "d", "e"])
-    assert named.classes_.tolist() == list("abcde")
 
 
-def test_code_in_a_coop_checkpoint_is_not_run(tmp_path):
-    class Harm:
-        def __reduce__(self):
-            return (open, (str(tmp_path / "harm-was-done"), "w"))
+def test_an_imported_prompt_says_where_it_comes_from(tiny, checkpoint, tmp_path):
+    saved = import_coop(checkpoint[0], tiny).save(tmp_path / "a")
+    description = json.loads((saved / "prompt.json").read_text())
+    assert description["imported"] == {"from": "model.pth.tar-2", "epoch": 2}
+    assert description["recipe"] is None
+    assert description["seed"] is None
+    again = PromptClassifier.load(saved).with_classes(description["class_names"]).save(tmp_path / "b")
+    assert (again / "prompt.json").read_text() == (saved / "prompt.json").read_text()
 
-    torch.save({"state_dict": {"ctx": torch.zeros(4, 32)}, "optimizer": Harm()}, tmp_path / "x.tar")
+
+def test_a_prompt_imported_by_an_earlier_version_loads(tiny, checkpoint, tmp_path):
+    saved = import_coop(checkpoint[0], tiny).save(tmp_path / "a")
+    description = json.loads((saved / "prompt.json").read_text())
+    del description["imported"]
+    description |= {"recipe": Recipe().model_dump(), "seed": 1, "imported_from": "model.pth.tar-2", "imported_epoch": 2}
+    (saved / "prompt.json").write_text(json.dumps(description))
+    assert PromptClassifier.load(saved).seed == 1
+
+
+def test_names_are_compared_by_their_tokens(tiny, tmp_path):
+    names = ["707-320", "shiba_inu", "C-130"]
+    train_and_save(tiny, tmp_path / "x", names=names)
+    assert import_coop(tmp_path / "x", tiny).classes_.tolist() == ["7 0 7 - 3 2 0", "shiba inu", "c - 1 3 0"]
+    assert import_coop(tmp_path / "x", tiny, names).classes_.tolist() == names
+    with pytest.raises(InputError, match="class 2 of .* is 'shiba inu', but 'beagle' was given"):
+        import_coop(tmp_path / "x", tiny, ["707-320", "beagle", "C-130"])
+
+
+def test_tokens_of_another_model(tiny, checkpoint):
+    with pytest.raises(InputError, match="do not belong to this model"):
+        import_coop(checkpoint[0], load_backbone(TINY, seed=1, device="cpu"))
+
+
+@pytest.mark.parametrize("zip_format", [True, False])
+def test_code_in_a_coop_checkpoint_is_not_executed(tmp_path, zip_format):
+    state = {"state_dict": {"ctx": torch.zeros(4, 32)}, "optimizer": Malicious(tmp_path / "executed")}
+    torch.save(state, tmp_path / "x.tar", _use_new_zipfile_serialization=zip_format)
     assert read_coop_checkpoint(tmp_path / "x.tar").context.shape == (4, 32)
-    assert not (tmp_path / "harm-was-done").exists()
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("entry", ["x/data.pkl", "x/data/0"])
+def test_a_compressed_entry_of_gigabytes_is_not_read(tmp_path, entry):
+    """3 MB that inflate to 3 GB."""
+    with zipfile.ZipFile(tmp_path / "x.tar", "w", zipfile.ZIP_DEFLATED) as archive:
+        if entry != "x/data.pkl":
+            archive.writestr("x/data.pkl", pickle.dumps({}))
+        with archive.open(entry, "w", force_zip64=True) as file:
+            for _ in range(300):
+                file.write(bytes(10**7))
+    begin = time.perf_counter()
+    with pytest.raises(InputError, match=f"{entry} is compressed and would take 3.0 GB"):
+        read_coop_checkpoint(tmp_path / "x.tar")
+    assert time.perf_counter() - begin < 1
+
+
+def test_values_that_are_not_needed_are_not_read(tmp_path):
+    """The optimizer's storages may be damaged or missing."""
+    state = {"state_dict": {"ctx": torch.ones(4, 32)}, "optimizer": {"state": {0: torch.zeros(1000)}}}
+    torch.save(state, tmp_path / "whole")
+    with zipfile.ZipFile(tmp_path / "whole") as whole, zipfile.ZipFile(tmp_path / "part", "w") as part:
+        for entry in whole.infolist():
+            if not entry.filename.endswith("data/1"):
+                part.writestr(entry, whole.read(entry))
+    assert torch.equal(read_coop_checkpoint(tmp_path / "part").context, torch.ones(4, 32))
+
+
+def test_a_context_larger_than_its_storage_is_refused(tmp_path):
+    torch.save({"state_dict": {"ctx": torch.zeros(1).expand(10**6, 10**6)}}, tmp_path / "x")
+    with pytest.raises(InputError, match="not a readable PyTorch checkpoint .*larger than its 1 stored values"):
+        read_coop_checkpoint(tmp_path / "x")
 
 
 def test_what_cannot_be_imported(tiny, checkpoint, tmp_path):
@@ -142,6 +264,9 @@ def test_what_cannot_be_imported(tiny, checkpoint, tmp_path):
     torch.save({"state_dict": {"weight": torch.zeros(3)}}, tmp_path / "other")
     with pytest.raises(InputError, match="expected a tensor 'ctx'.*found weight"):
         read_coop_checkpoint(tmp_path / "other")
+    torch.save([torch.zeros(3)], tmp_path / "list")
+    with pytest.raises(InputError, match="expected a tensor 'ctx'.*found a list"):
+        read_coop_checkpoint(tmp_path / "list")
     torch.save({"state_dict": {"ctx": torch.zeros(4, 7)}}, tmp_path / "narrow")
     with pytest.raises(InputError, match="width 7"):
         import_coop(tmp_path / "narrow", tiny, ["a", "b"])
@@ -149,5 +274,9 @@ def test_what_cannot_be_imported(tiny, checkpoint, tmp_path):
     with pytest.raises(InputError, match="give their names"):
         import_coop(tmp_path / "bare", tiny)
     (tmp_path / "junk").write_bytes(b"junk")
-    with pytest.raises(InputError, match="not a readable PyTorch checkpoint"):
-        read_coop_checkpoint(tmp_path / "junk")
+    (tmp_path / "cut").write_bytes(checkpoint[0].read_bytes()[:3000])
+    for name in ("junk", "cut"):
+        with pytest.raises(InputError, match="not a readable PyTorch checkpoint"):
+            read_coop_checkpoint(tmp_path / name)
+    with pytest.raises(InputError, match="no checkpoint file at"):
+        read_coop_checkpoint(tmp_path / "none")

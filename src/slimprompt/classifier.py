@@ -15,7 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from slimprompt import __version__
-from slimprompt.clip.backbone import Backbone, load_backbone
+from slimprompt.clip.backbone import Backbone, default_pretrained, load_backbone
+from slimprompt.clip.weights import ACTIVATIONS, UnknownActivationError
 from slimprompt.errors import InputError
 from slimprompt.images.bank import FeatureBank, ImageSource, encode_eval_views
 from slimprompt.methods.prompt_learning import learn_prompts
@@ -40,7 +41,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     backbone
-        A loaded `Backbone`, or a name for `load_backbone`, which then also gets `pretrained`, `device` and `precision`.
+        A loaded `Backbone`, or a name for `load_backbone`.
+    pretrained
+        Tag or file of the weights; default: OpenAI's, where OpenAI published weights of the model.
     variant
         "fixed-B" (train A over a fixed token basis), "dense" (CoOp), "joint" or "fixed-A".
     rank
@@ -55,7 +58,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         How it is trained: "fast", "paper" or a `Recipe`.
     seed
         Seed of everything random.
-    device, precision
+    activation, device, precision
         Passed to `load_backbone`.
     cache
         Store image features on disk.
@@ -70,11 +73,13 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         Class features (n_classes, embed_dim), computed once.
     curve_ : list of EpochResult
         Learning curve; only after `fit`.
+    imported_ : dict or None
+        Origin of a prompt that was trained by other software.
     """
 
     def __init__(
         self,
-        backbone: str | Backbone = "pocket",
+        backbone: str | Backbone = "ViT-B-16",
         *,
         pretrained: str | None = None,
         variant: str = "fixed-B",
@@ -84,6 +89,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         position: str = "end",
         recipe: str | Recipe = "fast",
         seed: int = 1,
+        activation: str | None = None,
         device: str = "auto",
         precision: str = "fp32",
         cache: bool = True,
@@ -97,6 +103,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         self.position = position
         self.recipe = recipe
         self.seed = seed
+        self.activation = activation
         self.device = device
         self.precision = precision
         self.cache = cache
@@ -160,7 +167,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         if repeated:
             raise InputError(f"the class name {repeated[0]!r} was given twice")
         other = PromptClassifier(**self.get_params(deep=False))
-        return other.set_prompt(self.backbone_, self.prompt_, names)
+        return other.set_prompt(self.backbone_, self.prompt_, names, imported=self.imported_)
 
     def predict_proba(self, images: Sequence[ImageSource]) -> np.ndarray:
         """Class probabilities (n_images, n_classes), columns as in `classes_`."""
@@ -208,6 +215,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             "backbone": {
                 "name": self.backbone_.name,
                 "pretrained": self.backbone_.pretrained,
+                "activation": self.backbone_.activation,
                 "fingerprint": self.backbone_.fingerprint,
             },
             "variant": self.variant,
@@ -216,8 +224,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             "n_ctx": self.prompt_.n_ctx,
             "rank": self.prompt_.rank,
             "position": self.position,
-            "recipe": make_recipe(self.recipe).model_dump(),
-            "seed": self.seed,
+            "recipe": None if self.imported_ else make_recipe(self.recipe).model_dump(),
+            "seed": None if self.imported_ else self.seed,
+            **({"imported": self.imported_} if self.imported_ else {}),
             "factors_sha256": sha256(factors),
             **facts,
         }
@@ -235,6 +244,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         *,
         backbone: Backbone | None = None,
         pretrained: str | None = None,
+        activation: str | None = None,
         device: str = "auto",
         precision: str = "fp32",
         cache: bool = True,
@@ -249,6 +259,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             A loaded backbone to use.
         pretrained
             Tag or file of the weights, if it differs from when the prompt was saved.
+        activation
+            Activation of the backbone; default: the one that the prompt was trained with.
         device, precision
             Passed to `load_backbone`.
         cache
@@ -258,9 +270,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         description, factors = _read(folder)
         saved = description["backbone"]
         if backbone is None:
-            backbone = load_backbone(
-                saved["name"], pretrained or saved["pretrained"], device=device, precision=precision
-            )
+            backbone = _backbone_of(saved, pretrained, activation, device=device, precision=precision)
         if backbone.fingerprint != saved["fingerprint"]:
             raise InputError(
                 f"{folder} was trained on {saved['name']} ({saved['pretrained'] or 'own weights'}, fingerprint {saved['fingerprint'][:12]}), "
@@ -272,6 +282,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             raise InputError(
                 f"{folder / FACTORS_FILE} is damaged: its width {prompt.width} is not the text width {backbone.text_width}"
             )
+        trained: dict[str, Any] = {}  # an imported prompt was trained with neither
+        if description["recipe"] is not None:
+            trained = {"recipe": Recipe(**description["recipe"]), "seed": description["seed"]}
         classifier = cls(
             backbone,
             variant=description["variant"],
@@ -279,14 +292,33 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             basis=description["basis"],
             n_ctx=description["n_ctx"],
             position=description["position"],
-            recipe=Recipe(**description["recipe"]),
-            seed=description["seed"],
+            **trained,
             cache=cache,
         )
-        return classifier.set_prompt(backbone, prompt, description["class_names"])
+        return classifier.set_prompt(backbone, prompt, description["class_names"], imported=description.get("imported"))
 
-    def set_prompt(self, backbone: Backbone, prompt: Prompt, class_names: Sequence[str]) -> PromptClassifier:
-        """Use a finished prompt instead of fitting one."""
+    def set_prompt(
+        self,
+        backbone: Backbone,
+        prompt: Prompt,
+        class_names: Sequence[str],
+        *,
+        imported: dict[str, Any] | None = None,
+    ) -> PromptClassifier:
+        """Use a finished prompt instead of fitting one.
+
+        Parameters
+        ----------
+        backbone
+            The model that the prompt belongs to.
+        prompt
+            The finished prompt.
+        class_names
+            Class names in the order of `classes_`.
+        imported
+            Origin of a prompt that was trained by other software, for `prompt.json`.
+        """
+        self.imported_ = imported
         self.backbone_ = backbone
         self.prompt_ = prompt.to(backbone.device)
         self.classes_ = np.array(class_names, dtype=object if not len(class_names) else None)
@@ -298,7 +330,28 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
     def _load_backbone(self) -> Backbone:
         if isinstance(self.backbone, Backbone):
             return self.backbone
-        return load_backbone(self.backbone, self.pretrained, device=self.device, precision=self.precision)
+        return load_backbone(
+            self.backbone,
+            self.pretrained or default_pretrained(self.backbone),
+            activation=self.activation,
+            device=self.device,
+            precision=self.precision,
+        )
+
+
+def _backbone_of(saved: dict[str, Any], pretrained: str | None, activation: str | None, **options: Any) -> Backbone:
+    """The backbone that a saved prompt describes."""
+    if activation in (None, "auto"):
+        activation = saved.get("activation")
+
+    def load_with(activation: str | None) -> Backbone:
+        return load_backbone(saved["name"], pretrained or saved["pretrained"], activation=activation, **options)
+
+    try:
+        return load_with(activation)
+    except UnknownActivationError:  # a prompt of version 0.1, which did not store it: the fingerprint tells
+        candidates = [load_with(activation) for activation in ACTIVATIONS]
+        return next((one for one in candidates if one.fingerprint == saved["fingerprint"]), candidates[0])
 
 
 def check_free(folder: Path, *, overwrite: bool) -> None:

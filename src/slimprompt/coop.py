@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from slimprompt.classifier import PromptClassifier
 from slimprompt.clip.backbone import Backbone
-from slimprompt.clip.checkpoints import read_tensors_only
-from slimprompt.errors import InputError
+from slimprompt.clip.torch_files import StoredTensor, open_torch_file
+from slimprompt.errors import InputError, first_few
 from slimprompt.prompts.prompt import Prompt
-from slimprompt.text.tokens import Position, prompt_tokens
+from slimprompt.text.tokens import Position, name_tokens
 
 
 class CoOpCheckpoint(NamedTuple):
@@ -46,21 +46,37 @@ def read_coop_checkpoint(path: str | Path) -> CoOpCheckpoint:
     InputError
         If the file contains no context, or a context per class (CSC).
     """
-    content = read_tensors_only(Path(path))
-    state = content.get("state_dict", content)
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"no checkpoint file at {path}")
+    try:
+        with open_torch_file(path) as content:
+            return _coop_checkpoint(content, path)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{path} is not a readable PyTorch checkpoint ({type(error).__name__}: {error})") from None
+
+
+def _coop_checkpoint(content: Any, path: Path) -> CoOpCheckpoint:
+    state = content.get("state_dict", content) if isinstance(content, dict) else None
     context = state.get("ctx") if isinstance(state, dict) else None
-    if not isinstance(context, Tensor):
-        found = ", ".join(map(str, list(state)[:6])) if isinstance(state, dict) else "no state dict"
-        raise InputError(f"{path} is not a CoOp prompt: expected a tensor 'ctx' in its state dict, found {found}")
-    if context.ndim != 2:
+    if not isinstance(state, dict) or not isinstance(context, StoredTensor):
+        found = first_few([*map(str, state)]) if isinstance(state, dict) else f"a {type(content).__name__}"
         raise InputError(
-            f"the context in {path} has shape {tuple(context.shape)}: a context per class (CSC) cannot be applied to other class names; "
+            f"{path} is not a CoOp prompt: expected a tensor 'ctx' in its state dict, found {found}. "
+            "Give the file prompt_learner/model.pth.tar-N of CoOp's output folder"
+        )
+    if len(context.shape) != 2:
+        raise InputError(
+            f"the context in {path} has shape {context.shape}: a context per class (CSC) cannot be applied to other class names; "
             "only a unified context (n_ctx, width) can be imported"
         )
-    suffix = state.get("token_suffix")
-    epoch = content.get("epoch")
+    suffix, epoch = state.get("token_suffix"), content.get("epoch")
     return CoOpCheckpoint(
-        context.float(), suffix if isinstance(suffix, Tensor) else None, epoch if isinstance(epoch, int) else None
+        context.load().float(),
+        suffix.load() if isinstance(suffix, StoredTensor) else None,
+        epoch if isinstance(epoch, int) else None,
     )
 
 
@@ -76,7 +92,8 @@ def import_coop(
     backbone
         The CLIP model that the prompt was trained with.
     class_names
-        Class names in the order of training; None reads them from the file.
+        Class names in the order of training; None reads them from the file, which knows their tokens but not their
+        spelling: "707-320" is read as "7 0 7 - 3 2 0".
     position
         Position of the class name: "end", "middle" or "front".
 
@@ -88,7 +105,7 @@ def import_coop(
     Raises
     ------
     InputError
-        If the checkpoint does not match the backbone or the class names.
+        If the checkpoint does not match the backbone, or a name does not have the tokens of its class in the file.
     """
     checkpoint = read_coop_checkpoint(path)
     n_ctx, width = checkpoint.context.shape
@@ -96,31 +113,60 @@ def import_coop(
         raise InputError(
             f"the context in {path} has width {width}, but {backbone.name} reads {backbone.text_width}: the prompt belongs to another model"
         )
-    if class_names is None:
-        if checkpoint.suffix is None:
-            raise InputError(f"{path} does not list its classes; give their names in the order of training")
-        class_names = _names_in(checkpoint.suffix, backbone)
-    elif checkpoint.suffix is not None and len(class_names) != len(checkpoint.suffix):
-        raise InputError(
-            f"{path} was trained on {len(checkpoint.suffix)} classes, but {len(class_names)} names were given"
-        )
-    prompt_tokens(backbone, class_names, n_ctx, position)
+    if checkpoint.suffix is not None:
+        tokens = _name_tokens(checkpoint.suffix, backbone)
+        if class_names is None:
+            class_names = _decode(tokens, backbone)
+        else:
+            _check_names(path, class_names, tokens, backbone)
+    elif class_names is None:
+        raise InputError(f"{path} does not list its classes; give their names in the order of training")
     classifier = PromptClassifier(backbone, variant="dense", rank=None, basis=None, n_ctx=n_ctx, position=position)
-    return classifier.set_prompt(backbone, Prompt(torch.eye(n_ctx), checkpoint.context, "A"), class_names)
+    imported = {"from": Path(path).name, "epoch": checkpoint.epoch}
+    prompt = Prompt(torch.eye(n_ctx), checkpoint.context, "A")
+    return classifier.set_prompt(backbone, prompt, class_names, imported=imported)
 
 
-def _names_in(suffix: Tensor, backbone: Backbone) -> list[str]:
-    """Class names decoded from the embeddings of `name . EOT`, which are rows of the token embedding (rounded if fp16)."""
+def _name_tokens(suffix: Tensor, backbone: Backbone) -> list[list[int]]:
+    """Token ids of `name . EOT` of each class, from embeddings (n_classes, length, width) that may be rounded to fp16."""
     table = backbone.text_tower.token_embedding.weight.detach().float().cpu()  # (vocab_size, width)
     end_token = backbone.tokenize("a")[-1]
-    names = []
-    for rows in suffix.float():  # (length, width)
-        distance, ids = torch.cdist(rows, table).min(1)  # (length,) each
-        if distance[0] > 0.05 * table.norm(dim=1).mean():
+    tolerance = 0.05 * table.norm(dim=1).mean()
+    if suffix.ndim != 3 or suffix.shape[2] != table.shape[1]:
+        raise _other_tokens()
+    sequences: list[list[int]] = [[] for _ in suffix]
+    for rows in suffix.float().unbind(1):  # (n_classes, width): the tokens at one position
+        distance, ids = torch.cdist(rows, table).min(1)  # (n_classes,) each
+        for sequence, token, error in zip(sequences, ids.tolist(), distance, strict=True):
+            if end_token not in sequence[-1:]:
+                if error > tolerance:
+                    raise _other_tokens()
+                sequence.append(token)
+        if all(sequence[-1] == end_token for sequence in sequences):
+            break
+    return sequences
+
+
+def _other_tokens() -> InputError:
+    return InputError(
+        "the class tokens in this checkpoint do not belong to this model; use the weights that it was trained with"
+    )
+
+
+def _decode(sequences: Sequence[Sequence[int]], backbone: Backbone) -> list[str]:
+    texts = (backbone.tokenizer.decode(sequence[:-1]) for sequence in sequences)
+    return [" ".join(text.split()).removesuffix(".").strip() for text in texts]
+
+
+def _check_names(
+    path: str | Path, given: Sequence[str], sequences: Sequence[Sequence[int]], backbone: Backbone
+) -> None:
+    """Raise an error unless each name has the tokens of its class in the file."""
+    if len(given) != len(sequences):
+        raise InputError(f"{path} was trained on {len(sequences)} classes, but {len(given)} names were given")
+    for number, (name, sequence) in enumerate(zip(given, sequences, strict=True), 1):
+        if list(name_tokens(backbone, name)[-len(sequence) :]) != list(sequence):
+            (found,) = _decode([sequence], backbone)
             raise InputError(
-                "the class tokens in this checkpoint do not belong to this model; use the weights that it was trained with"
+                f"class {number} of {path} is {found!r}, but {name!r} was given; give the names in the order of training"
             )
-        tokens = ids.tolist()
-        text = backbone.tokenizer.decode(tokens[: tokens.index(end_token)] if end_token in tokens else tokens)
-        names.append(" ".join(text.split()).removesuffix(".").strip())
-    return names

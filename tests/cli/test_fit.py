@@ -8,77 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
-from contextlib import redirect_stderr, redirect_stdout
-from typing import NamedTuple
 
 import pytest
 from PIL import Image
+from safetensors.torch import save_file
 
-from slimprompt.cli import main
+from slimprompt import InputError, PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.images.bank import cached_banks
+from tests.cli.conftest import QUICK, failed, ok
 from tests.conftest import TINY, TINY_CONFIG, draw
-
-QUICK = [
-    "--backbone",
-    TINY,
-    "--pretrained",
-    "random:0",
-    "--epochs",
-    "2",
-    "--views",
-    "1",
-    "--n-ctx",
-    "4",
-    "--rank",
-    "2",
-    "--device",
-    "cpu",
-]
-
-
-class Result(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture(scope="module")
-def run(tiny):
-    """`slimprompt …` in this process: exit code and both streams."""
-
-    def call(*arguments):
-        stdout, stderr, argv = io.StringIO(), io.StringIO(), sys.argv
-        sys.argv = ["slimprompt", *map(str, arguments)]
-        code: object = 0
-        try:
-            with redirect_stdout(stdout), redirect_stderr(stderr):
-                main()
-        except SystemExit as stop:
-            code = stop.code
-        except Exception:  # only with --debug
-            stderr.write(traceback.format_exc())
-            code = 1
-        finally:
-            sys.argv = argv
-        return Result(int(code or 0), stdout.getvalue(), stderr.getvalue())
-
-    return call
-
-
-def ok(result):
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
-def failed(result, *parts):
-    assert result.returncode == 2, result.stdout + result.stderr
-    message = " ".join(result.stderr.split())
-    for part in parts:
-        assert part in message, message
-    assert "Traceback" not in result.stderr
-    return message
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +30,7 @@ def prompt(run, photos, tmp_path_factory):
 def test_fit_says_what_it_did(prompt):
     folder, out = prompt
     assert "3 classes, 12 training images (4 per class), 6 held out" in out
-    assert "64 parameters trained (fixed-B, rank 2, orthogonal basis)" in out
+    assert f"64 parameters trained (fixed-B, rank 2, orthogonal basis) on {TINY} (random:0, GELU)" in out
     for part in ("zero-shot, “a photo of a {}.”", "learned prompt", "chance (3 classes)", "33.3 %", "green disc"):
         assert part in out
     description = json.loads((folder / "prompt.json").read_text())
@@ -116,6 +55,43 @@ def test_evaluate_and_predict(run, prompt, photos):
     parsed = list(csv.DictReader(io.StringIO(text)))
     assert len(parsed) == 18
     assert {row["class"] for row in parsed} <= {"red panda", "otter"}
+
+
+def test_the_activation_of_a_local_file_is_asked_for_once(run, tiny, photos, tmp_path):
+    weights = tmp_path / "weights.safetensors"
+    save_file(tiny.model.state_dict(), weights)
+    fit = ["fit", photos, "--out", tmp_path / "p", *QUICK, "--pretrained", weights]
+    failed(run(*fit), "activation of the weights", "--activation quickgelu or --activation gelu")
+    assert f"({weights}, QuickGELU)" in ok(run(*fit, "--activation", "quickgelu"))
+    image = next(photos.glob("*/*.png"))
+    ok(run("predict", tmp_path / "p", image))
+    ok(run("evaluate", tmp_path / "p", photos))
+    failed(run("predict", tmp_path / "p", image, "--activation", "gelu"), "only works with the weights")
+    failed(run("evaluate", tmp_path / "p", photos, "--activation", "relu"), "unknown activation 'relu'")
+
+
+def test_own_images_need_a_real_model(run, photos, tmp_path, monkeypatch):
+    """Without --backbone, OpenAI's ViT-B-16 is loaded; offline, the message names the file, its place and the toy model."""
+
+    def no_network(_):
+        raise OSError("no network")
+
+    monkeypatch.setattr("slimprompt.clip.weights.download_pretrained", no_network)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    parts = ("'openai' of ViT-B-16", "no network", "ViT-B-16.pt as", "--backbone pocket")
+    failed(run("fit", photos, "--out", tmp_path / "p"), *parts)
+    assert not (tmp_path / "p").exists()
+    with pytest.raises(InputError, match="'openai' of ViT-B-16"):
+        PromptClassifier().fit(["a.png", "b.png"], ["a", "b"])
+
+
+def test_the_toy_model_is_called_a_toy_on_own_images_only(run, photos, tmp_path):
+    quick = ["--shots", 1, "--epochs", 1, "--views", 1, "--device", "cpu"]
+    assert "pocket is a toy model" in ok(run("fit", photos, "--out", tmp_path / "a", "--backbone", "pocket", *quick))
+    out = ok(run("fit", "--benchmark", "pocket-sketch", "--out", tmp_path / "b", *quick))
+    assert "on pocket (GELU)" in out
+    assert "toy model" not in out
 
 
 def test_evaluate_on_classes_new_to_the_prompt(run, prompt, tmp_path):

@@ -56,7 +56,7 @@ def test_number_of_classes(tiny, names):
 @pytest.mark.parametrize("name", ["ViT-B-16", "RN50"])
 def test_text_towers_of_the_paper(name):
     """Width 512, 8 heads, 12 layers, 77 tokens, QuickGELU: the text towers of the paper's two backbones."""
-    encoder = assert_equals_open_clip(load_backbone(name, seed=0, device="cpu", quick_gelu=True), NAMES)
+    encoder = assert_equals_open_clip(load_backbone(name, seed=0, device="cpu", activation="quickgelu"), NAMES)
     assert encoder.shared_prefix
     assert encoder.n_tokens < 17 + 12 * len(NAMES)
 

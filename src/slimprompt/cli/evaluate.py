@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from slimprompt.cli.fit import note_skipped, print_comparison
-from slimprompt.cli.options import DataRoot, Device, NoCache, Precision, Pretrained, SkipBad, Templates, Verbose
+from slimprompt.cli.options import (
+    Activation,
+    DataRoot,
+    Device,
+    NoCache,
+    Precision,
+    Pretrained,
+    SkipBad,
+    Templates,
+    Verbose,
+)
 from slimprompt.errors import InputError, choose
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from slimprompt.data import Benchmark
 
 
 def evaluate(
@@ -27,6 +33,7 @@ def evaluate(
     data_root: DataRoot = None,
     template: Templates = None,
     pretrained: Pretrained = None,
+    activation: Activation = "auto",
     device: Device = "auto",
     precision: Precision = "fp32",
     no_cache: NoCache = False,
@@ -41,21 +48,33 @@ def evaluate(
     Example: slimprompt evaluate my-prompt photos/test
     """
     choose("format", format, {"table": None, "json": None})
+    if (source is None) == (benchmark is None):
+        raise InputError("evaluate on what? Give either a folder (or CSV) of labelled images or --benchmark NAME")
+    if source is not None and not source.exists():
+        raise InputError(f"no such folder or CSV file: {source}")
     from slimprompt.classifier import PromptClassifier, saved_description
+    from slimprompt.data import load_benchmark
+    from slimprompt.data.folder import load_eval_folder
     from slimprompt.fitting import compare_with_zero_shot, readable
     from slimprompt.images.bank import FeatureBank
+    from slimprompt.text.tokens import name_tokens
 
     description = saved_description(prompt)
-    images = _images(source, benchmark, data_root, description["class_names"])
-    classifier = PromptClassifier.load(prompt, pretrained=pretrained, device=device, precision=precision)
-    if list(images.class_names) != list(classifier.classes_):
+    classifier = PromptClassifier.load(
+        prompt, pretrained=pretrained, activation=activation, device=device, precision=precision
+    )
+    known = [str(name) for name in classifier.classes_]
+    # Two spellings with equal tokens are one class: names read from a CoOp checkpoint have lost their spelling.
+    tokens = cache(partial(name_tokens, classifier.backbone_))
+    images = load_eval_folder(source, known, tokens) if source else load_benchmark(str(benchmark), data_root)
+    n_new = len({tokens(name) for name in images.class_names} - {tokens(name) for name in known})
+    if list(images.class_names) != known:
         classifier = classifier.with_classes(images.class_names)
     bank = FeatureBank(classifier.backbone_, None if no_cache else "default")
     items, skipped = readable(bank, images, images.test or images.train, skip_bad=skip_bad_images)
     templates = template or description.get("templates") or images.templates
     comparison = compare_with_zero_shot(classifier, bank, images, items, templates)
 
-    n_new = len(set(images.class_names) - set(description["class_names"]))
     counts = {"images": len(items), "classes": len(images.class_names), "new_classes": n_new, "left_out": len(skipped)}
     if format == "json":
         typer.echo(json.dumps({**counts, **comparison.scores}))
@@ -64,14 +83,3 @@ def evaluate(
     typer.echo(f"{len(items)} images of {len(images.class_names)} classes{new}")
     note_skipped(skipped)
     print_comparison(comparison, verbose=verbose)
-
-
-def _images(source: Path | None, benchmark: str | None, data_root: Path | None, names: Sequence[str]) -> Benchmark:
-    from slimprompt.data import load_benchmark
-    from slimprompt.data.folder import load_eval_folder
-
-    if benchmark is None and source is not None:
-        return load_eval_folder(source, names)
-    if benchmark is None or source is not None:
-        raise InputError("evaluate on what? Give either a folder (or CSV) of labelled images or --benchmark NAME")
-    return load_benchmark(benchmark, data_root)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimprompt.cli.options import (
+    DEFAULT_BACKBONE,
+    Activation,
     BackboneName,
     DataRoot,
     Device,
@@ -55,8 +57,9 @@ def fit(
             help="Train on exactly the images of this manifest (slimprompt data sample, or a run's manifest.json)."
         ),
     ] = None,
-    backbone: BackboneName = "pocket",
+    backbone: BackboneName = None,
     pretrained: Pretrained = None,
+    activation: Activation = "auto",
     template: Templates = None,
     recipe: Annotated[str, typer.Option(help="How it is trained: fast, or paper for the published protocol.")] = "fast",
     device: Device = "auto",
@@ -92,12 +95,16 @@ def fit(
 
     # torch is imported from here on: everything above fails fast
     from slimprompt.classifier import PromptClassifier, check_free
-    from slimprompt.clip.backbone import load_backbone
+    from slimprompt.clip.backbone import EMBEDDED, default_pretrained, load_backbone
     from slimprompt.fitting import fit_classifier
     from slimprompt.images.bank import FeatureBank
 
     check_free(out, overwrite=overwrite)
-    model = load_backbone(backbone, pretrained, device=device, precision=precision)
+    backbone = backbone or _default_backbone(benchmark)
+    pretrained = pretrained or default_pretrained(backbone)
+    model = load_backbone(backbone, pretrained, activation=activation, device=device, precision=precision)
+    if backbone in EMBEDDED and benchmark is None:
+        note(f"{backbone} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
     bank = FeatureBank(model, None if no_cache else "default")
     classifier = PromptClassifier(model, recipe=chosen, **prompt)
     templates = template or images.templates
@@ -127,6 +134,10 @@ def fit(
             templates=templates[:1],
         )
         typer.echo(f"report: {page}")
+
+
+def _default_backbone(benchmark: str | None) -> str:
+    return "pocket" if benchmark and benchmark.startswith("pocket") else DEFAULT_BACKBONE
 
 
 def _images(source: Path | None, benchmark: str | None, data_root: Path | None) -> Benchmark:
@@ -161,7 +172,7 @@ def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path
         parts.append(f"{classifier.basis} basis")
     typer.echo(
         f"{classifier.prompt_.trainable_parameters:,} parameters trained ({', '.join(parts)}) "
-        f"on {classifier.backbone_.name} in {result.seconds:.1f} s"
+        f"on {classifier.backbone_.title} in {result.seconds:.1f} s"
     )
 
 

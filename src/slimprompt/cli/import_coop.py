@@ -7,18 +7,23 @@ from typing import Annotated
 
 import typer
 
-from slimprompt.cli.options import BackboneName, Overwrite, Pretrained
+from slimprompt.cli.options import DEFAULT_BACKBONE, Activation, BackboneName, Overwrite, Pretrained
 from slimprompt.cli.predict import parse_class_names
+from slimprompt.errors import InputError
 
 
 def import_coop(
     checkpoint: Annotated[Path, typer.Argument(help="A CoOp checkpoint, prompt_learner/model.pth.tar-N.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the prompt.")] = Path("prompt"),
-    backbone: BackboneName = "ViT-B-16",
-    pretrained: Pretrained = "openai",
+    backbone: BackboneName = None,
+    pretrained: Pretrained = None,
+    activation: Activation = "auto",
     classes: Annotated[
         str | None,
-        typer.Option(help="Comma-separated class names in the order of training; default: read from the file."),
+        typer.Option(
+            help="Class names in the order of training: a comma-separated list, a text file with one name per line, "
+            "or a split file of the benchmark (split_zhou_*.json); default: read from the tokens in the file."
+        ),
     ] = None,
     position: Annotated[
         str, typer.Option(help="Position of the class name in training: end, middle or front.")
@@ -32,16 +37,36 @@ def import_coop(
     Example: slimprompt import-coop output/prompt_learner/model.pth.tar-50 --out my-prompt
     """
     from slimprompt.classifier import check_free
-    from slimprompt.clip.backbone import EMBEDDED, load_backbone
+    from slimprompt.clip.backbone import default_pretrained, load_backbone
     from slimprompt.coop import import_coop as import_checkpoint
     from slimprompt.coop import read_coop_checkpoint
 
     check_free(out, overwrite=overwrite)
     content = read_coop_checkpoint(checkpoint)
-    names = parse_class_names(classes) if classes is not None else None
-    model = load_backbone(backbone, None if backbone in EMBEDDED and pretrained == "openai" else pretrained)
+    names = _class_names(classes) if classes is not None else None
+    backbone = backbone or DEFAULT_BACKBONE
+    model = load_backbone(backbone, pretrained or default_pretrained(backbone), activation=activation)
     classifier = import_checkpoint(checkpoint, model, names, position)  # type: ignore[arg-type]
-    saved = classifier.save(out, overwrite=overwrite, imported_from=checkpoint.name, imported_epoch=content.epoch)
+    saved = classifier.save(out, overwrite=overwrite)
     typer.echo(
-        f"{len(content.context)} context vectors for {len(classifier.classes_)} classes on {model.name}; saved to {saved}"
+        f"{len(content.context)} context vectors for {len(classifier.classes_)} classes on {model.title}; saved to {saved}"
     )
+
+
+def _class_names(text: str) -> list[str]:
+    path = Path(text)
+    if path.suffix not in (".txt", ".json"):
+        return parse_class_names(text)
+    if not path.is_file():
+        raise InputError(f"--classes {text}: no such file")
+    if path.suffix == ".json":
+        from slimprompt.data.splits import read_split_file
+
+        return list(read_split_file(path).class_names)
+    try:
+        names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+    except UnicodeDecodeError:
+        raise InputError(f"--classes {text} is not a UTF-8 text file") from None
+    if not any(names):
+        raise InputError(f"--classes {text} names no class; write one name per line")
+    return [name for name in names if name]

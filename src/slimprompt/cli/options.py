@@ -19,17 +19,27 @@ from pydantic.fields import FieldInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+DEFAULT_BACKBONE = "ViT-B-16"
 BackboneName = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--backbone", help="Model: pocket (embedded), an open_clip name (ViT-B-16, RN50, …), hf-hub:… or local-dir:…"
+        "--backbone",
+        help="Model: an open_clip name (ViT-B-16, RN50, …), hf-hub:…, local-dir:…, or pocket, an embedded toy. Default: "
+        f"{DEFAULT_BACKBONE}; pocket for the pocket benchmarks.",
     ),
 ]
 Pretrained = Annotated[
     str | None,
     typer.Option(
         "--pretrained",
-        help="Its weights: an open_clip tag such as openai, a checkpoint file, or random:0 to try things out.",
+        help="Its weights: an open_clip tag, a checkpoint file, or random:0 to try things out. Default: openai, where "
+        "OpenAI published weights of the model.",
+    ),
+]
+Activation = Annotated[
+    str,
+    typer.Option(
+        "--activation", help="gelu, quickgelu, or auto: the one that the weights were trained with, if that is known."
     ),
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from slimprompt.cli.options import Device, Precision, Pretrained, SkipBad
+from slimprompt.cli.options import Activation, Device, Precision, Pretrained, SkipBad
 from slimprompt.cli.printing import print_table
 from slimprompt.errors import InputError, choose
 
@@ -28,6 +28,7 @@ def predict(
     ] = None,
     format: Annotated[str, typer.Option("--format", help="table, json or csv.")] = "table",
     pretrained: Pretrained = None,
+    activation: Activation = "auto",
     device: Device = "auto",
     precision: Precision = "fp32",
     skip_bad_images: SkipBad = False,
@@ -43,7 +44,9 @@ def predict(
     from slimprompt.classifier import PromptClassifier
 
     paths, skipped = _readable(paths) if skip_bad_images else (paths, [])
-    classifier = PromptClassifier.load(prompt, pretrained=pretrained, device=device, precision=precision)
+    classifier = PromptClassifier.load(
+        prompt, pretrained=pretrained, activation=activation, device=device, precision=precision
+    )
     if names is not None:
         classifier = classifier.with_classes(names)
     probabilities = classifier.predict_proba(paths)

@@ -1,1 +1,10 @@
-"""Frozen CLIP models (`backbone`), weight files (`checkpoints`), and the embedded pocket models (`models`)."""
+"""Frozen CLIP models.
+
+| module | contents |
+|---|---|
+| `backbone` | load a model and freeze it |
+| `weights` | where published weights are found, and the activation that they were trained with |
+| `checkpoints` | the weights in a checkpoint file |
+| `torch_files` | tensors in PyTorch files, without executing code |
+| `models` | the embedded pocket models |
+"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import pickle
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,14 +16,15 @@ import open_clip
 import torch
 from open_clip.convert import convert_state_dict
 from open_clip.model import convert_to_custom_text_state_dict, convert_weights_to_lp
-from open_clip.pretrained import download_pretrained, get_pretrained_cfg, list_pretrained_tags_by_model
+from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from open_clip.transformer import LayerNorm, LayerNormFp32
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from slimprompt.clip.checkpoints import read_state_dict
+from slimprompt.clip.checkpoints import read_state_dict, refusal
+from slimprompt.clip.weights import ACTIVATIONS, find_weights, recognise_activation
 from slimprompt.errors import InputError, unknown
 from slimprompt.storage import cache_dir
 
@@ -89,6 +91,16 @@ class Backbone:
         return int(self.text_tower.context_length)
 
     @property
+    def activation(self) -> str:
+        """Activation of the text tower, "gelu" or "quickgelu"."""
+        return "quickgelu" if _text_activation(self.model) == "QuickGELU" else "gelu"
+
+    @property
+    def title(self) -> str:
+        """Name, weights and activation: `ViT-B-16 (openai, QuickGELU)`."""
+        return f"{self.name} ({', '.join(filter(None, (self.pretrained, ACTIVATIONS[self.activation])))})"
+
+    @property
     def logit_scale(self) -> float:
         """The factor on cosine similarities, the exponential of the model's `logit_scale` parameter."""
         return float(self.model.logit_scale.detach().float().exp())
@@ -140,13 +152,13 @@ class Backbone:
 
 
 def load_backbone(
-    name: str = "pocket",
+    name: str,
     pretrained: str | None = None,
     *,
     seed: int | None = None,
     device: str = "auto",
     precision: str = "fp32",
-    quick_gelu: bool | None = None,
+    activation: str | None = None,
     cache: Path | None = None,
 ) -> Backbone:
     """Load a CLIP model and freeze it.
@@ -158,7 +170,8 @@ def load_backbone(
         "local-dir:folder".
     pretrained
         An open_clip tag ("openai", "laion2b_s34b_b88k") or a checkpoint file (OpenAI's .pt archive, open_clip's .pt or
-        .safetensors). The weights of a tag are downloaded unless `<cache>/weights/<name>/<tag>.{pt,safetensors}` exists.
+        .safetensors). The weights of a tag are looked for as `<cache>/weights/<name>/<tag>.{pt,safetensors}`, in
+        `~/.cache/clip` and in the Hugging Face cache before they are downloaded.
     seed
         Seed of random weights, for tests and benchmarks, if `pretrained` is None. `pretrained="random:0"` is equivalent
         to `seed=0`.
@@ -166,8 +179,10 @@ def load_backbone(
         "auto", "cpu", "cuda" or "mps".
     precision
         Precision of the frozen forward passes: "fp32", "bf16" or "fp16". Prompts are always trained in fp32.
-    quick_gelu
-        Whether to use QuickGELU; None enables it for weights that are known to be trained with it, such as OpenAI's.
+    activation
+        "gelu" or "quickgelu". None or "auto" recognises the one that the weights were trained with: from the tag, the form
+        of OpenAI's files, a name that ends in "-quickgelu", or the configuration of a hub or local model. Random weights
+        get the activation of the configuration.
     cache
         Cache directory; default: `storage.cache_dir()`.
 
@@ -179,8 +194,13 @@ def load_backbone(
     Raises
     ------
     InputError
-        If an argument is unknown, weights are missing or damaged, or the model has no usable text tower.
+        If an argument is unknown, weights are missing or damaged, the activation of a weight file is not known, or the
+        model has no usable text tower.
     """
+    if activation == "auto":
+        activation = None
+    if activation is not None and activation not in ACTIVATIONS:
+        raise unknown("activation", activation, ["auto", *ACTIVATIONS])
     if pretrained is not None and pretrained.startswith("random:"):
         seed = _seed(pretrained)
         pretrained = None
@@ -195,7 +215,7 @@ def load_backbone(
         model = _load_embedded(name) if name in EMBEDDED else _load_hub(name)
     else:
         name = name.replace("/", "-")
-        model = _load_architecture(name, pretrained, seed, quick_gelu, cache or cache_dir())
+        model = _load_architecture(name, pretrained, seed, activation, cache or cache_dir())
         pretrained = pretrained or f"random:{seed}"
 
     _refuse_unusable(model, name)
@@ -206,7 +226,7 @@ def load_backbone(
     with warnings.catch_warnings(), _quiet():
         warnings.simplefilter("ignore")
         tokenizer = _tokenizer(name)
-    return Backbone(
+    backbone = Backbone(
         name=name,
         pretrained=pretrained,
         model=model,
@@ -216,25 +236,37 @@ def load_backbone(
         precision=precision,
         fingerprint=fingerprint,
     )
+    if activation not in (None, backbone.activation):
+        raise InputError(
+            f"the model {name!r} uses {ACTIVATIONS[backbone.activation]}, not {activation}: leave the activation out"
+        )
+    return backbone
 
 
-def _load_architecture(
-    name: str, pretrained: str | None, seed: int | None, quick_gelu: bool | None, cache: Path
-) -> Any:
+def default_pretrained(name: str) -> str | None:
+    """OpenAI's tag for an architecture that OpenAI published weights of, else None.
+
+    >>> default_pretrained("ViT-B/16"), default_pretrained("pocket")
+    ('openai', None)
+    """
+    return "openai" if get_pretrained_cfg(name.replace("/", "-"), "openai") else None
+
+
+def _load_architecture(name: str, pretrained: str | None, seed: int | None, activation: str | None, cache: Path) -> Any:
     known = [*open_clip.list_models(), *EMBEDDED]
     if name not in known:
         raise unknown("backbone", name, known, next_step="`slimprompt backbones` lists them all.")
     if "hf_model_name" in open_clip.get_model_config(name)["text_cfg"]:
         raise _hugging_face_text(name)
     if pretrained is not None:
-        return _load_pretrained(name, pretrained, quick_gelu, cache)
+        return _load_pretrained(name, pretrained, activation, cache)
     if seed is None:
         tags = ", ".join(list_pretrained_tags_by_model(name)) or "none published"
         raise InputError(
             f"which weights for {name}? Set pretrained to a tag ({tags}) or a checkpoint file; "
             "random weights, for tests and benchmarks, need an explicit seed."
         )
-    return _build(name, quick_gelu or False, seed)
+    return _build(name, activation, seed)
 
 
 def model_config(name: str) -> dict[str, Any] | None:
@@ -273,13 +305,15 @@ class _quiet:
         logging.disable(self._level)
 
 
-def _build(name: str, quick_gelu: bool, seed: int = 0) -> Any:
+def _build(name: str, activation: str | None, seed: int = 0) -> Any:
+    """A model with random weights; None keeps the activation of its configuration."""
+    options = {} if activation is None else {"quick_gelu": activation == "quickgelu"}
     with torch.random.fork_rng(devices=[]), _quiet():
         torch.manual_seed(seed)
-        return open_clip.create_model(name, pretrained=None, force_quick_gelu=quick_gelu)
+        return open_clip.create_model(name, pretrained=None, **options)
 
 
-def _load_pretrained(name: str, pretrained: str, quick_gelu: bool | None, cache: Path) -> Any:
+def _load_pretrained(name: str, pretrained: str, activation: str | None, cache: Path) -> Any:
     tag = get_pretrained_cfg(name, pretrained)
     if not tag and not Path(pretrained).exists():
         tags = list_pretrained_tags_by_model(name)
@@ -288,37 +322,16 @@ def _load_pretrained(name: str, pretrained: str, quick_gelu: bool | None, cache:
         raise unknown(
             f"weights tag for {name}", pretrained, tags, next_step="A checkpoint file can be used instead of a tag."
         )
-    path = _weights_of_tag(name, pretrained, tag, cache) if tag else Path(pretrained)
-    state, openai = read_state_dict(path)
-    if quick_gelu is None:
-        quick_gelu = openai or bool(tag and tag.get("quick_gelu"))
-    model = _build(name, quick_gelu)
+    with _quiet():
+        path = find_weights(name, pretrained, tag, cache) if tag else Path(pretrained)
+    state, is_openai = read_state_dict(path)
+    model = _build(name, activation or recognise_activation(name, path, tag, is_openai=is_openai))
     if tag:
         model.visual.preprocess_cfg.update(
             {key: tag[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in tag}
         )
     _load_weights(model, state, str(path), name)
     return model
-
-
-def _weights_of_tag(name: str, pretrained: str, tag: dict[str, Any], cache: Path) -> Path:
-    folder = cache / "weights" / name
-    for suffix in (".pt", ".safetensors"):
-        if (folder / f"{pretrained}{suffix}").is_file():
-            return folder / f"{pretrained}{suffix}"
-    try:
-        with _quiet():
-            return Path(download_pretrained(tag))
-    except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        sources = " or ".join(
-            source for source in (tag.get("url"), tag.get("hf_hub") and f"the hub repository {tag['hf_hub']}") if source
-        )
-        raise InputError(
-            f"the weights {pretrained!r} of {name} were not found on this machine and could not be downloaded ({reason}). "
-            f"Download them from {sources} and save the file as {folder}/{pretrained}.pt (or .safetensors), or set pretrained "
-            "to the path of the file. The embedded model 'pocket' needs no download."
-        ) from None
 
 
 def _load_weights(model: Any, state: dict[str, Tensor], path: str, name: str) -> None:
@@ -328,6 +341,8 @@ def _load_weights(model: Any, state: dict[str, Tensor], path: str, name: str) ->
     if "logit_scale" in state:
         state["logit_scale"] = state["logit_scale"].reshape(model.logit_scale.shape)
     expected = model.state_dict()
+    # Converted files often lack the counters of batch norm, which are not used by a frozen model.
+    state = {key: value for key, value in expected.items() if key.endswith("num_batches_tracked")} | state
     wrong = [
         f"{key} has shape {tuple(state[key].shape)} instead of {tuple(expected[key].shape)}"
         for key in expected
@@ -348,6 +363,8 @@ def _load_hub(name: str) -> Any:
     try:
         with _quiet():
             return open_clip.create_model(name, require_pretrained=True)
+    except pickle.UnpicklingError as error:
+        raise refusal(name, error) from None
     except Exception as error:
         reason = str(error).splitlines()[0]
         hint = (
@@ -367,7 +384,7 @@ def _load_embedded(name: str) -> Any:
     if hashlib.sha256(path.read_bytes()).hexdigest() != facts["sha256"]:
         raise InputError(f"{path} is damaged (its hash differs from the published one); reinstall slimprompt")
     open_clip.add_model_config(_MODELS / f"{name}.json")
-    model = _build(name, quick_gelu=False)
+    model = _build(name, None)
     state = {key: value.float() if value.is_floating_point() else value for key, value in load_file(path).items()}
     rows, stored = state.pop("token_embedding.rows"), state["token_embedding.weight"]
     # Untrained tokens get random embeddings of the same scale, from a fixed seed, so that they differ from each other.
@@ -429,8 +446,13 @@ def _fingerprint(model: Any) -> str:
         digest.update(
             value.detach().cpu().contiguous().view(torch.uint8).numpy() if value.ndim else value.cpu().numpy().tobytes()
         )
-    digest.update(type(getattr(model, "text", model).transformer.resblocks[0].mlp.gelu).__name__.encode())
+    digest.update(_text_activation(model).encode())
     return digest.hexdigest()
+
+
+def _text_activation(model: Any) -> str:
+    """Class name of the activation."""
+    return type(getattr(model, "text", model).transformer.resblocks[0].mlp.gelu).__name__
 
 
 def _lower_precision(model: Any, precision: str) -> None:

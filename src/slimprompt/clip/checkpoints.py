@@ -1,67 +1,26 @@
-"""Checkpoint files, read without executing code from them.
+"""Weights of a model from a checkpoint file, read without executing code from it.
 
-`read_state_dict` reads the weights of a model. `read_tensors_only` reads files that contain other objects too, such as
-CoOp's checkpoints with their optimizers and schedulers: it keeps tensors and containers and replaces everything else by
-an empty placeholder.
-
-Three formats are supported: safetensors, PyTorch's own format (read with `weights_only`), and the TorchScript archives in
-which OpenAI published CLIP. The latter are zip files; the pickle inside is read by an unpickler that only knows tensors
-and standard containers.
+Three formats are supported: safetensors, PyTorch's own format, and the TorchScript archives in which OpenAI published
+CLIP.
 """
 
 from __future__ import annotations
 
-import io
 import pickle
+import re
 import zipfile
-from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from slimprompt.errors import InputError
+from slimprompt.clip.torch_files import Placeholder, StoredTensor, check_entry_sizes, open_torch_file
+from slimprompt.errors import InputError, first_few
 
-
-def read_checkpoint(path: Path) -> tuple[dict[str, Any], bool]:
-    """Read a checkpoint file in any supported format.
-
-    Parameters
-    ----------
-    path
-        The checkpoint file.
-
-    Returns
-    -------
-    content : dict
-        The dictionary in the file.
-    is_torchscript : bool
-        Whether the file is a TorchScript archive, as OpenAI's CLIP files are.
-
-    Raises
-    ------
-    InputError
-        If the file is missing, damaged, or contains objects other than weights.
-    """
-    if not path.is_file():
-        raise InputError(f"no checkpoint file at {path}")
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(path), False
-        if _is_torchscript(path):
-            return _read_torchscript(path), True
-        return torch.load(path, map_location="cpu", weights_only=True), False
-    except pickle.UnpicklingError as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"{path} holds more than weights and is not loaded, because that could execute code from it ({reason}). "
-            "Save it as safetensors or as a dictionary of tensors."
-        ) from None
-    except Exception as error:
-        raise InputError(f"{path} is not a readable checkpoint ({type(error).__name__}: {error})") from None
+#: Sizes of the model that OpenAI's files list among the weights.
+_OPENAI_SIZES = ("input_resolution", "context_length", "vocab_size")
 
 
 def read_state_dict(path: Path) -> tuple[dict[str, Tensor], bool]:
@@ -77,134 +36,76 @@ def read_state_dict(path: Path) -> tuple[dict[str, Tensor], bool]:
     state : dict of str to Tensor
         The weights by name.
     is_openai : bool
-        Whether OpenAI published the file.
+        Whether the file has the form of OpenAI's: a TorchScript archive, or weights with their three size entries.
+
+    Raises
+    ------
+    InputError
+        If the file is missing or damaged, or contains anything but weights.
     """
-    content, is_torchscript = read_checkpoint(path)
-    state = content.get("state_dict", content)
-    if not isinstance(state, dict) or not any(isinstance(value, Tensor) for value in state.values()):
-        raise InputError(
-            f"{path} contains no state dict; found the entries {', '.join(map(str, list(content)[:5])) or 'none'}"
-        )
-    tensors = {name.removeprefix("module."): value for name, value in state.items() if isinstance(value, Tensor)}
-    # OpenAI's files list three sizes of the model among the weights.
-    is_openai = is_torchscript or "input_resolution" in tensors
-    for name in ("input_resolution", "context_length", "vocab_size"):
-        tensors.pop(name, None)
-    return tensors, is_openai
+    content, is_torchscript = _read(path)
+    state = content.get("state_dict", content) if isinstance(content, dict) else content
+    if not isinstance(state, dict):
+        raise InputError(f"{path} contains a {type(state).__name__}; expected a dictionary of weights by name")
+    tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
+    if not tensors:
+        raise InputError(f"{path} contains no weights; found the entries {first_few([*map(str, state)]) or 'none'}")
+    tensors = {name.removeprefix("module."): value for name, value in tensors.items()}
+    is_openai = is_torchscript or _OPENAI_SIZES[0] in tensors
+    return {name: value for name, value in tensors.items() if name not in _OPENAI_SIZES}, is_openai
 
 
-def read_tensors_only(path: Path) -> dict[str, Any]:
-    """Read the dictionary in a PyTorch file, with a placeholder for every object other than tensors and basic types.
-
-    Parameters
-    ----------
-    path
-        A file in PyTorch's zip format.
-    """
+def _read(path: Path) -> tuple[Any, bool]:
+    """The object in a checkpoint file, and whether the file is a TorchScript archive."""
     if not path.is_file():
         raise InputError(f"no checkpoint file at {path}")
     try:
-        with zipfile.ZipFile(path) as archive:
-            pickled = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
-            content = _TensorUnpickler(archive, pickled[: -len("data.pkl")], strict=False).load()
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path), False
+        if _is_torchscript(path):
+            return _read_torchscript(path), True
+        return torch.load(path, map_location="cpu", weights_only=True), False
+    except InputError:
+        raise
     except Exception as error:
-        raise InputError(f"{path} is not a readable PyTorch checkpoint ({type(error).__name__}: {error})") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path} contains a {type(content).__name__} instead of a dictionary")
-    return content
+        raise refusal(str(path), error) from None
+
+
+def refusal(what: str, error: Exception) -> InputError:
+    """The error for weights that cannot be read.
+
+    PyTorch's own text advises to load the file without protection, so only the name of the object is taken from it.
+    """
+    named = re.search(r"GLOBAL (\S+)|^([\w.]+)$", str(error)) if isinstance(error, pickle.UnpicklingError) else None
+    if named:
+        return InputError(
+            f"{what} holds more than weights ({named[1] or named[2]}) and is not loaded, because that could execute "
+            "code from it. Save it as safetensors or as a dictionary of tensors"
+        )
+    return InputError(
+        f"{what} is not a readable checkpoint: damaged, cut off, or neither PyTorch nor safetensors. Download or save it again"
+    )
 
 
 def _is_torchscript(path: Path) -> bool:
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
+        check_entry_sizes(archive)
         return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
 def _read_torchscript(path: Path) -> dict[str, Tensor]:
     """All tensors of a TorchScript archive by their dotted names."""
-    with zipfile.ZipFile(path) as archive:
-        pickled = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
-        root = pickled[: -len("data.pkl")]
-        module = _TensorUnpickler(archive, root).load()
-    tensors: dict[str, Tensor] = {}
-
-    def collect(value: object, name: str) -> None:
-        if isinstance(value, Tensor):
-            tensors[name] = value
-        elif isinstance(value, _Module):
-            for key, child in value.attributes.items():
-                collect(child, f"{name}.{key}" if name else key)
-
-    collect(module, "")
-    return {name: value for name, value in tensors.items() if not name.endswith("attn_mask")}
+    with open_torch_file(path, weights_only=True) as module:
+        return {name: value.load() for name, value in _tensors(module, "") if not name.endswith("attn_mask")}
 
 
-class _Module:
-    """Placeholder for a TorchScript module or any other object: keeps its attributes, not its code."""
-
-    def __init__(self, *_: object) -> None:
-        self.attributes: dict[str, Any] = {}
-
-    def __setstate__(self, state: object) -> None:
-        if isinstance(state, dict):
-            self.attributes = state
-
-
-class _TensorUnpickler(pickle.Unpickler):
-    """Loads tensors and ordered dictionaries; other globals raise an error if `strict`, else become a `_Module`."""
-
-    def __init__(self, archive: zipfile.ZipFile, root: str, *, strict: bool = True) -> None:
-        super().__init__(io.BytesIO(archive.read(root + "data.pkl")))
-        self._strict = strict
-        self._archive, self._root = archive, root
-        self._storages: dict[str, torch.UntypedStorage] = {}
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module.startswith("__torch__"):
-            return _Module
-        if module == "torch" and name.endswith("Storage"):
-            return name  # used in persistent_load only
-        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return _rebuild_tensor
-        if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
-        if module == "torch.jit._pickle":  # type tags and typed lists: the value is the first argument
-            return lambda value, *_: value
-        if (module, name) == ("torch._utils", "_rebuild_parameter"):
-            return lambda data, *_: data
-        if not self._strict:
-            return _Module
-        raise pickle.UnpicklingError(f"{module}.{name} does not belong in a file of weights")
-
-    def persistent_load(self, pid: Any) -> Any:
-        kind, storage_type, key = pid[0], pid[1], pid[2]
-        if kind != "storage":
-            raise pickle.UnpicklingError(f"unknown kind of record {kind!r}")
-        if key not in self._storages:
-            data = bytearray(self._archive.read(f"{self._root}data/{key}"))
-            self._storages[key] = (
-                torch.frombuffer(data, dtype=torch.uint8).untyped_storage() if data else torch.UntypedStorage(0)
-            )
-        return self._storages[key], _STORAGE_DTYPES[storage_type]
-
-
-def _rebuild_tensor(
-    storage: tuple[torch.UntypedStorage, torch.dtype], offset: int, size: Any, stride: Any, *_: object
-) -> Tensor:
-    untyped, dtype = storage
-    return torch.empty(0, dtype=dtype).set_(untyped, offset, tuple(size), tuple(stride))
-
-
-_STORAGE_DTYPES = {
-    "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16,
-    "FloatStorage": torch.float32,
-    "DoubleStorage": torch.float64,
-    "LongStorage": torch.int64,
-    "IntStorage": torch.int32,
-    "ShortStorage": torch.int16,
-    "CharStorage": torch.int8,
-    "ByteStorage": torch.uint8,
-    "BoolStorage": torch.bool,
-}
+def _tensors(value: object, name: str) -> Iterator[tuple[str, StoredTensor]]:
+    if isinstance(value, StoredTensor):
+        yield name, value
+    elif isinstance(value, Placeholder):
+        for key, child in value.attributes.items():
+            yield from _tensors(child, f"{name}.{key}" if name else key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -54,6 +54,11 @@ class _Listing(NamedTuple):
         """The test files or, without a test split, all files; all of them as test files."""
         tested = [file for file in self.files if file.split == "test"] or self.files
         return self._replace(files=[file._replace(split="test") for file in tested])
+
+
+def _key(class_name: str) -> str:
+    """A class name as the prompt sees it: `_` becomes a space, and the tokenizer lower-cases."""
+    return " ".join(class_name.replace("_", " ").split()).casefold()
 
 
 def load_folder(path: str | Path) -> FolderBenchmark:
@@ -108,11 +113,13 @@ def load_test_folder(path: str | Path, class_names: Sequence[str]) -> FolderBenc
     return _benchmark(listing.as_test(), class_names)
 
 
-def load_eval_folder(path: str | Path, known_names: Sequence[str]) -> FolderBenchmark:
+def load_eval_folder(
+    path: str | Path, known_names: Sequence[str], key: Callable[[str], Hashable] = _key
+) -> FolderBenchmark:
     """Read the images of a folder or CSV file as test items, for the evaluation of a trained prompt.
 
     If all classes are known, the labels are those of `known_names`. If none is known, the folder is read as new classes
-    in sorted order. Names are compared as they appear in a prompt: case, spaces and underscores do not matter.
+    in sorted order.
 
     Parameters
     ----------
@@ -120,6 +127,8 @@ def load_eval_folder(path: str | Path, known_names: Sequence[str]) -> FolderBenc
         Layouts as in `load_folder`; if there is a test split, only its images are used.
     known_names
         Class names that the prompt was trained on, in label order.
+    key
+        Names with equal keys are the same class; default: the name without regard to case, spaces and underscores.
 
     Returns
     -------
@@ -132,9 +141,9 @@ def load_eval_folder(path: str | Path, known_names: Sequence[str]) -> FolderBenc
         If some classes are known and others are not: a misspelt name would count as a new class.
     """
     listing = _list_files(Path(path))
-    names, unknown = listing.class_names(), _unknown_names(listing, known_names)
+    names, unknown = listing.class_names(), _unknown_names(listing, known_names, key)
     if not unknown:
-        return _benchmark(listing.as_test(), known_names)
+        return _benchmark(listing.as_test(), known_names, key)
     if len(unknown) < len(names):
         questions = {name: did_you_mean(name, known_names) for name in unknown}
         listed = ", ".join(f"{name!r} ({asked})" if asked else repr(name) for name, asked in questions.items())
@@ -170,12 +179,12 @@ def write_folder(benchmark: Benchmark, out: Path) -> None:
 # --- class names -----------------------------------------------------------------------------------------------------
 
 
-def _benchmark(listing: _Listing, class_names: Iterable[str]) -> FolderBenchmark:
+def _benchmark(listing: _Listing, class_names: Iterable[str], key: Callable[[str], Hashable] = _key) -> FolderBenchmark:
     names = tuple(class_names)
-    label_of = {_key(name): label for label, name in enumerate(names)}
+    label_of = {key(name): label for label, name in enumerate(names)}
     items: dict[str, list[Item]] = {split: [] for split in SPLITS}
     for file in listing.files:
-        label = label_of[_key(file.class_name)]
+        label = label_of[key(file.class_name)]
         items[file.split].append(Item(file.path, label, names[label]))
     train, val, test = (tuple(items[split]) for split in SPLITS)
     name = listing.source.resolve().stem
@@ -201,19 +210,14 @@ def _train_classes(listing: _Listing) -> list[str]:
     return names
 
 
-def _unknown_names(listing: _Listing, known: Iterable[str]) -> list[str]:
-    keys = {_key(name) for name in known}
-    return [name for name in listing.class_names() if _key(name) not in keys]
+def _unknown_names(listing: _Listing, known: Iterable[str], key: Callable[[str], Hashable] = _key) -> list[str]:
+    keys = {key(name) for name in known}
+    return [name for name in listing.class_names() if key(name) not in keys]
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
     question = did_you_mean(name, known)
     return f"; {question}" if question else "."
-
-
-def _key(class_name: str) -> str:
-    """A class name as the prompt sees it: `_` becomes a space, and the tokenizer lower-cases."""
-    return " ".join(class_name.replace("_", " ").split()).casefold()
 
 
 # --- folders ---------------------------------------------------------------------------------------------------------

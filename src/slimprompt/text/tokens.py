@@ -67,6 +67,12 @@ def prompt_tokens(
     return sequences
 
 
+def name_tokens(backbone: Backbone, class_name: str) -> tuple[int, ...]:
+    """Token ids of a class in a prompt without context, `SOS name . EOT`: equal for two spellings of one class."""
+    (sequence,) = prompt_tokens(backbone, [class_name], 0)
+    return tuple(sequence)
+
+
 def shared_prefix_length(sequences: Sequence[Sequence[int]]) -> int:
     """Number of leading tokens that all classes share: the start token and the context before the class name."""
     if len({sequence[0] for sequence in sequences}) > 1:
