@@ -23,7 +23,7 @@ from slimprompt.methods.prompt_learning import learn_prompts
 from slimprompt.methods.task import Task
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.start import start_prompt
-from slimprompt.prompts.variants import VARIANTS
+from slimprompt.prompts.variants import used_settings
 from slimprompt.storage import draft_folder, publish, sha256
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 from slimprompt.training.evaluation import class_scores
@@ -150,14 +150,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             width=backbone.text_width,
             seed=self.seed,
             n_ctx=self.n_ctx,
-            rank=None if self.variant == "dense" else self.rank,
-            basis=self._basis,
+            **used_settings(self.variant, rank=self.rank, basis=self.basis),
         )
-
-    @property
-    def _basis(self) -> str | None:
-        row = VARIANTS.get(self.variant)
-        return self.basis if row and row.bases else None
 
     def with_classes(self, class_names: Sequence[str]) -> PromptClassifier:
         """The same prompt on other class names; nothing is trained."""
@@ -219,7 +213,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
                 "fingerprint": self.backbone_.fingerprint,
             },
             "variant": self.variant,
-            "basis": self._basis,
+            "basis": used_settings(self.variant, rank=self.rank, basis=self.basis)["basis"],
             "trains": self.prompt_.trainable,
             "n_ctx": self.prompt_.n_ctx,
             "rank": self.prompt_.rank,
@@ -380,7 +374,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             f"no saved prompt at {folder}: expected {DESCRIPTION_FILE} and {FACTORS_FILE}, as `slimprompt fit --out` writes them"
         )
     try:
-        description = json.loads((folder / DESCRIPTION_FILE).read_text())
+        description = json.loads((folder / DESCRIPTION_FILE).read_text(encoding="utf-8"))
         if description["format"] != _FORMAT:
             raise InputError(
                 f"{folder} has prompt format {description['format']}; this slimprompt reads format {_FORMAT}: update it"

@@ -101,6 +101,11 @@ def test_evaluate_on_classes_new_to_the_prompt(run, prompt, tmp_path):
     assert "2 images of 2 classes, 2 of them new to the prompt" in out
 
 
+def test_a_field_that_may_be_none(run, photos, tmp_path):
+    ok(run("fit", photos, "--out", tmp_path / "p", "--shots", 4, *QUICK, "--batch-size", "none"))
+    assert json.loads((tmp_path / "p" / "prompt.json").read_text())["recipe"]["batch_size"] is None
+
+
 def test_a_misspelt_class_folder_is_not_a_new_class(run, prompt, photos, tmp_path):
     for path in photos.glob("*/0.png"):
         folder = tmp_path / path.parent.name.replace("green disc", "gren disc")
@@ -206,6 +211,8 @@ def test_bad_folders(run, tmp_path, make, parts):
     [
         (["--rank", "0"], ["rank 0 does not fit", "between 1 and"]),
         (["--rank", "9"], ["rank 9 does not fit"]),
+        (["--rank", "few"], ["--rank takes a whole number or none (given: 'few')"]),
+        (["--rank", "none"], ["fixed-B needs a rank"]),
         (["--backbone", "ViT-B-61"], ["unknown backbone", "did you mean"]),
         (["--variant", "fixed-C"], ["unknown variant 'fixed-C'", "fixed-B"]),
         (["--basis", "orthogonl"], ["did you mean 'orthogonal'"]),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slimprompt.cli.options import BackboneName, DataRoot, Device, Precision, Pretrained
+from slimprompt.cli.options import DataRoot, Device, Precision, Pretrained
 
 if TYPE_CHECKING:
     from slimprompt.doctor.check import Finding
@@ -16,7 +16,12 @@ _COLOURS = {"ok": "green", "warning": "yellow", "FAILED": "red", "skipped": "bri
 
 
 def doctor(
-    backbone: BackboneName = "pocket",
+    backbone: Annotated[
+        str,
+        typer.Option(
+            "--backbone", help="Model to check: pocket (embedded), an open_clip name, hf-hub:… or local-dir:…"
+        ),
+    ] = "pocket",
     pretrained: Pretrained = None,
     device: Device = "auto",
     precision: Precision = "fp32",

@@ -83,11 +83,11 @@ def fit(
     Example: slimprompt fit photos/ --out my-prompt --shots 4
     """
     from slimprompt.data import apply_manifest, few_shot, read_manifest
-    from slimprompt.prompts.variants import check_rank
+    from slimprompt.prompts.variants import check_variant, used_settings
 
     chosen = make_recipe(recipe, **overrides)
-    if prompt["variant"] != "dense":
-        check_rank(prompt["rank"], prompt["n_ctx"])
+    prompt |= used_settings(prompt["variant"], rank=prompt.get("rank"), basis=prompt["basis"])
+    check_variant(prompt["variant"], rank=prompt["rank"], basis=prompt["basis"], n_ctx=prompt["n_ctx"])
     images = _images(source, benchmark, data_root)
     sample = (
         few_shot(images, shots, prompt["seed"]) if manifest is None else apply_manifest(read_manifest(manifest), images)

@@ -17,6 +17,8 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from slimprompt.errors import InputError
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_BACKBONE = "ViT-B-16"
@@ -94,7 +96,7 @@ def options_from(
         def wrapper(**given: Any) -> Any:
             values = {name: given.pop(name) for name in names}
             fields = {
-                name: _split(value) if _is_list(model.model_fields[name]) else value
+                name: _parse(name, value, model.model_fields[name])
                 for name, value in values.items()
                 if value is not None
             }
@@ -112,10 +114,12 @@ def _option(name: str, field: FieldInfo, panel: str, default: Any) -> inspect.Pa
     help_text = (field.description or "").strip()
     if _is_list(field):
         help_text += "; comma-separated"
+    kind: Any = _plain_type(field.annotation)
+    if _may_be_none(field) and kind is int:
+        kind = str  # a number, or "none"
     option = typer.Option(
         f"--{name.replace('_', '-')}", help=help_text[:1].upper() + help_text[1:] + ".", rich_help_panel=panel
     )
-    kind: Any = _plain_type(field.annotation)
     annotation = Annotated[kind | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
@@ -131,5 +135,19 @@ def _plain_type(annotation: Any) -> type:
     return annotation if annotation in (int, float, bool) else str
 
 
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+def _may_be_none(field: FieldInfo) -> bool:
+    return type(None) in typing.get_args(field.annotation)
+
+
+def _parse(name: str, value: Any, field: FieldInfo) -> Any:
+    """The value of an option as the field takes it: lists are split at commas, and "none" is None."""
+    if _is_list(field):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    if _may_be_none(field) and _plain_type(field.annotation) is int:
+        if value == "none":
+            return None
+        try:
+            return int(value)
+        except ValueError:
+            raise InputError(f"--{name.replace('_', '-')} takes a whole number or none (given: {value!r})") from None
+    return value

@@ -6,7 +6,7 @@ Specs, start rules, command-line help, tables and claims read this table.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from slimprompt.errors import InputError, choose, unknown
 
@@ -50,6 +50,12 @@ def count_parameters(variant: str, *, n_ctx: int, width: int, rank: int | None =
     [8192, 2112, 2048, 64]
     """
     return VARIANTS[variant].parameters(n_ctx, width, rank or 0)
+
+
+def used_settings(variant: str, *, rank: int | None, basis: str | None) -> dict[str, Any]:
+    """The rank and basis that the variant uses: a dense prompt has no rank, and a variant that freezes nothing no basis."""
+    row: Variant = choose("variant", variant, VARIANTS)
+    return {"rank": None if variant == "dense" else rank, "basis": basis if row.bases else None}
 
 
 def check_variant(variant: str, *, rank: int | None, basis: str | None, n_ctx: int) -> Variant:
