@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,7 @@ def find_weights(name: str, tag_name: str, tag: dict[str, Any], cache: Path) -> 
     found = next((path for path in [*own, *_files_of_other_tools(tag)] if path.is_file()), None)
     if found:
         return found
+    print(f"downloading the weights {tag_name!r} of {name} …", file=sys.stderr)
     try:
         return Path(download_pretrained(tag))
     except Exception as error:
