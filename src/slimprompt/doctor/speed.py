@@ -11,7 +11,8 @@ from slimprompt.doctor.check import OK, SKIPPED, WARNING, Outcome, Subject
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors import default_workers
 from slimprompt.lab.observer import duration
-from slimprompt.lab.plan import measure, plan_runs
+from slimprompt.lab.plan import plan_runs
+from slimprompt.lab.speed import measure_speed
 from slimprompt.paper.studies import make_grid, studies_of
 from slimprompt.training.recipe import RECIPES
 
@@ -23,7 +24,7 @@ def check_speed(subject: Subject) -> Iterator[Outcome]:
     from slimprompt.text.encoder import SharedPrefixTextEncoder
 
     backbone = subject.backbone
-    speed = measure(backbone, backbone.name, image_size=400, seconds=0.1 if subject.quick else 0.5)
+    speed = measure_speed(backbone, backbone.name, image_size=400, seconds=0.1 if subject.quick else 0.5)
     measured = (
         f"a step takes {1000 * speed.step:.1f} ms + {1000 * speed.token:.3f} ms per text token, "
         f"an image {1000 * speed.image:.1f} ms"
