@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from slimprompt.clip.backbone import Backbone, load_backbone
+from slimprompt.data.benchmark import Benchmark
 from slimprompt.data.benchmarks import BENCHMARKS
 from slimprompt.doctor import machine, numerics, speed, zero_shot
 from slimprompt.doctor.check import FAILED, OK, SKIPPED, Check, Outcome, Subject, run_checks
@@ -149,14 +150,19 @@ def test_the_data_root_must_be_a_folder(subject: Subject, tmp_path: Path) -> Non
 
 def test_published_accuracies_are_of_known_benchmarks() -> None:
     rows = zero_shot.published_accuracies()
-    assert len({(row.backbone, row.dataset) for row in rows}) == len(rows) == 10
+    assert len({(row.backbone, row.dataset, row.class_subset) for row in rows}) == len(rows) == 30
+    assert {(row.backbone, row.class_subset) for row in rows} == {
+        ("RN50", "all"),
+        ("ViT-B-16", "base"),
+        ("ViT-B-16", "new"),
+    }
     for row in rows:
         assert row.dataset in BENCHMARKS and 0 < row.accuracy < 100 and row.source
 
 
 def test_zero_shot_needs_all_test_images(subject: Subject, data_root: Path) -> None:
-    rows = {row.dataset: row for row in zero_shot.published_accuracies()}
-    outcome = zero_shot._compare(load_backbone("pocket", device="cpu"), rows["dtd"], data_root)
+    row = next(row for row in zero_shot.published_accuracies() if row.dataset == "dtd")
+    outcome = zero_shot._compare(load_backbone("pocket", device="cpu"), row, data_root)
     assert outcome == Outcome(SKIPPED, "0 of 1,692 test images", "dtd")
 
 
@@ -166,6 +172,23 @@ def test_zero_shot_accuracy_decides_by_the_tolerance(data_root: Path, monkeypatc
     for distance, verdict in ((0.99, OK), (-0.99, OK), (1.01, FAILED), (-1.01, FAILED)):
         monkeypatch.setattr(zero_shot, "zero_shot_accuracy", lambda *_, found=row.accuracy + distance: found)
         assert zero_shot._compare(backbone, row, data_root).verdict == verdict
+
+
+def test_zero_shot_is_measured_on_the_published_classes(data_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: dict[str, int] = {}
+
+    def note_classes(_: Backbone, benchmark: Benchmark) -> float:
+        measured[row.class_subset] = len(benchmark.class_names)
+        return row.accuracy
+
+    monkeypatch.setattr(zero_shot, "zero_shot_accuracy", note_classes)
+    backbone = load_backbone("pocket", device="cpu")
+    rows = [row for row in zero_shot.published_accuracies() if row.dataset == "oxford_pets"]
+    titles = []
+    for row in rows:
+        titles.append(zero_shot._compare(backbone, row, data_root).part)
+    assert measured == {"all": 37, "base": 19, "new": 18}
+    assert titles == ["oxford_pets", "oxford_pets, base classes", "oxford_pets, new classes"]
 
 
 def test_zero_shot_is_for_openai_weights(subject: Subject, tiny: Backbone, tmp_path: Path) -> None:
