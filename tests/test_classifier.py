@@ -123,8 +123,8 @@ def test_the_activation_is_stored_with_the_prompt(images, labels, local_file, tm
     loaded = PromptClassifier.load(folder, pretrained=str(moved), device="cpu")
     assert np.array_equal(loaded.predict_proba(images), classifier.predict_proba(images))
 
-    # version 0.1 did not store it
-    del description["backbone"]["activation"]
+    # version 0.1 did not store it, nor a checksum
+    del description["backbone"]["activation"], description["checksum"]
     (folder / "prompt.json").write_text(json.dumps(description))
     loaded = PromptClassifier.load(folder, pretrained=str(moved), device="cpu")
     assert loaded.backbone_.activation == activation
@@ -136,7 +136,7 @@ def test_the_activation_is_stored_with_the_prompt(images, labels, local_file, tm
 def test_other_weights_of_unknown_activation_are_refused(classifier, tmp_path):
     folder = classifier.save(tmp_path / "prompt")
     description = json.loads((folder / "prompt.json").read_text())
-    del description["backbone"]["activation"]
+    del description["backbone"]["activation"], description["checksum"]
     (folder / "prompt.json").write_text(json.dumps(description))
     save_file(load_backbone(TINY, seed=1, device="cpu").model.state_dict(), tmp_path / "other.safetensors")
     with pytest.raises(InputError, match="only works with the weights it was trained on"):
@@ -181,7 +181,7 @@ def test_a_failed_save_leaves_nothing(classifier, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("slimprompt.classifier.publish", full)
+    monkeypatch.setattr("slimprompt.saved_files.publish", full)
     with pytest.raises(InputError, match="No space left on device"):
         classifier.save(tmp_path / "prompt")
     assert list(tmp_path.iterdir()) == []

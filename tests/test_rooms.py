@@ -14,7 +14,7 @@ SOURCE = Path(slimprompt.__file__).parent
 #: From top to bottom; modules on one line do not import each other.
 ROOMS = (
     ("errors",),
-    ("seeds", "storage", "progress", "allocator"),
+    ("seeds", "storage", "progress", "allocator", "class_names"),
     ("clip",),
     ("images",),
     ("prompts",),
@@ -23,6 +23,8 @@ ROOMS = (
     ("methods",),
     ("pocket",),
     ("data",),
+    ("saved_files",),
+    ("saved_prompt",),
     ("classifier",),
     ("coop", "fitting"),
     ("lab",),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -62,20 +63,73 @@ def test_a_folder_is_published_replaced_and_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_leftovers_of_dead_processes_are_removed_and_others_stay(tmp_path: Path) -> None:
+def leave_a_folder_and_a_file(folder: Path) -> None:
+    """What a process leaves that is killed while it writes."""
     script = (
         "import os, sys, pathlib; from slimprompt import storage\n"
         "kept = storage.draft_folder(pathlib.Path(sys.argv[1])); kept.__enter__(); open(storage._temporary(pathlib.Path(sys.argv[2])), 'w')\n"
         "os._exit(9)"
     )
-    targets = [str(tmp_path / "run.one"), str(tmp_path / "page.html")]
-    subprocess.run([sys.executable, "-c", script, *targets], check=False)
+    subprocess.run([sys.executable, "-c", script, str(folder / "run.one"), str(folder / "page.html")], check=False)
+
+
+def test_leftovers_of_dead_processes_are_removed_and_others_stay(tmp_path: Path) -> None:
     (tmp_path / ".mine.tmp").write_text("")
-    assert len(list(tmp_path.iterdir())) == 3
+    (tmp_path / f".x.{storage._host()}.{10**30}.0.tmp").write_text("")  # no process has such a number
     with storage.draft_folder(tmp_path / "busy") as draft:
+        leave_a_folder_and_a_file(tmp_path)
+        assert len(list(tmp_path.iterdir())) == 4
         assert storage.remove_leftovers(tmp_path) == 2
         assert draft.is_dir()
     assert [path.name for path in tmp_path.iterdir()] == [".mine.tmp"]
+
+
+def test_the_next_writer_removes_leftovers(tmp_path: Path) -> None:
+    for name in ("file", "folder"):
+        leave_a_folder_and_a_file(tmp_path / name)
+    storage.write_file(tmp_path / "file" / "new", "")
+    with storage.draft_folder(tmp_path / "folder" / "new") as draft:
+        storage.publish(draft, tmp_path / "folder" / "new")
+    assert [path.name for name in ("file", "folder") for path in (tmp_path / name).iterdir()] == ["new", "new"]
+
+
+def test_a_leftover_of_an_earlier_process_with_our_number_is_removed(tmp_path: Path) -> None:
+    """After a restart of a container, processes have the same numbers again."""
+    ours = storage._temporary(tmp_path / "x")
+    ours.write_text("")
+    earlier = ours.with_name(ours.name.replace(storage._PROCESS, "0" * len(storage._PROCESS)))
+    earlier.write_text("")
+    assert storage.remove_leftovers(tmp_path) == 1
+    assert list(tmp_path.iterdir()) == [ours]
+
+
+def test_a_long_name_can_be_written(tmp_path: Path) -> None:
+    for name in ("x" * 255, "é" * 127):
+        assert storage.write_file(tmp_path / name, "").name == name
+
+
+def test_a_target_is_checked_by_writing_to_its_disk(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    storage.check_writable(tmp_path / "a" / "b" / "c")
+    storage.check_writable(tmp_path)
+    for path, reason in ((tmp_path / "file" / "x", "Not a directory"), (tmp_path / ("x" * 256), "File name too long")):
+        with pytest.raises(InputError, match=f"cannot be written: {reason}"):
+            storage.check_writable(path)
+    limited = (
+        "import resource, sys, pathlib; from slimprompt import storage\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); storage.check_writable(pathlib.Path(sys.argv[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", limited, str(tmp_path / "x")], capture_output=True, text=True)
+    assert "cannot be written: File too large" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_json_with_surrogates_is_text_and_comes_back() -> None:
+    plain, odd = {"name": "é"}, {"name": "\udcff"}
+    assert "é" in storage.json_text(plain)
+    for content in (plain, odd):
+        assert json.loads(storage.json_text(content).encode().decode()) == content
+        assert storage.json_checksum(content) == storage.json_checksum(json.loads(storage.json_text(content)))
 
 
 def test_a_lock_keeps_another_process_out(tmp_path: Path) -> None:

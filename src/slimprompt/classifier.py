@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load, save
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from slimprompt import __version__
+from slimprompt.class_names import check_class_names
 from slimprompt.clip.backbone import Backbone, default_pretrained, load_backbone
 from slimprompt.clip.weights import ACTIVATIONS, UnknownActivationError
 from slimprompt.errors import InputError
@@ -24,13 +22,10 @@ from slimprompt.methods.task import Task
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.start import start_prompt
 from slimprompt.prompts.variants import used_settings
-from slimprompt.storage import draft_folder, publish, sha256
+from slimprompt.saved_prompt import PROMPT_FILES, SavedBackbone, read_prompt, write_prompt
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 from slimprompt.training.evaluation import class_scores
 from slimprompt.training.recipe import Recipe, make_recipe
-
-FACTORS_FILE, DESCRIPTION_FILE = "prompt.safetensors", "prompt.json"
-_FORMAT = 1
 
 
 class PromptClassifier(ClassifierMixin, BaseEstimator):
@@ -126,12 +121,14 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         classes = sorted(set(names))
         if len(classes) < 2:
             raise InputError(f"only one class was given ({classes[0]!r}): a classifier needs at least two")
+        check_class_names(classes)
         make_recipe(self.recipe)  # an unknown recipe is an error before the backbone is loaded
         bank = FeatureBank(self._load_backbone(), "default" if self.cache else None)
         return self.fit_task(Task(bank, images, [classes.index(name) for name in names], tuple(classes), self.seed))
 
     def fit_task(self, task: Task) -> PromptClassifier:
         """Learn the prompt from a task, with the feature bank and backbone of the task."""
+        check_class_names(task.class_names)
         backbone = task.bank.backbone
         prompt = self.start(backbone)
         (learned,) = learn_prompts(
@@ -157,9 +154,6 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         """The same prompt on other class names; nothing is trained."""
         check_is_fitted(self)
         names = [str(name).strip() for name in class_names]
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        if repeated:
-            raise InputError(f"the class name {repeated[0]!r} was given twice")
         other = PromptClassifier(**self.get_params(deep=False))
         return other.set_prompt(self.backbone_, self.prompt_, names, imported=self.imported_)
 
@@ -200,11 +194,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         folder = Path(folder)
-        check_free(folder, overwrite=overwrite)
-        factors = save({"A": self.prompt_.A.detach().cpu(), "B": self.prompt_.B.detach().cpu()})
-        description = {
-            "format": _FORMAT,
-            "slimprompt": __version__,
+        PROMPT_FILES.check_free(folder, overwrite=overwrite)
+        entries = {
             "class_names": self.classes_.tolist(),
             "backbone": {
                 "name": self.backbone_.name,
@@ -214,21 +205,13 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             },
             "variant": self.variant,
             "basis": used_settings(self.variant, rank=self.rank, basis=self.basis)["basis"],
-            "trains": self.prompt_.trainable,
-            "n_ctx": self.prompt_.n_ctx,
-            "rank": self.prompt_.rank,
             "position": self.position,
             "recipe": None if self.imported_ else make_recipe(self.recipe).model_dump(),
             "seed": None if self.imported_ else self.seed,
             **({"imported": self.imported_} if self.imported_ else {}),
-            "factors_sha256": sha256(factors),
             **facts,
         }
-        with draft_folder(folder) as draft:
-            (draft / FACTORS_FILE).write_bytes(factors)
-            text = json.dumps(description, indent=1, ensure_ascii=False) + "\n"
-            (draft / DESCRIPTION_FILE).write_text(text, encoding="utf-8")
-            publish(draft, folder)
+        write_prompt(folder, entries, self.prompt_)
         return folder
 
     @classmethod
@@ -261,35 +244,33 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             Store image features on disk.
         """
         folder = Path(folder)
-        description, factors = _read(folder)
-        saved = description["backbone"]
+        description, _, prompt = read_prompt(folder)
+        saved = description.backbone
         if backbone is None:
             backbone = _backbone_of(saved, pretrained, activation, device=device, precision=precision)
-        if backbone.fingerprint != saved["fingerprint"]:
+        if backbone.fingerprint != saved.fingerprint:
             raise InputError(
-                f"{folder} was trained on {saved['name']} ({saved['pretrained'] or 'own weights'}, fingerprint {saved['fingerprint'][:12]}), "
+                f"{folder} was trained on {saved.name} ({saved.pretrained or 'own weights'}, fingerprint {saved.fingerprint[:12]}), "
                 f"but {backbone.name} ({backbone.pretrained or 'own weights'}) has fingerprint {backbone.fingerprint[:12]}: "
                 "a prompt only works with the weights it was trained on"
             )
-        prompt = Prompt(factors["B"], factors["A"], description["trains"])
         if prompt.width != backbone.text_width:
-            raise InputError(
-                f"{folder / FACTORS_FILE} is damaged: its width {prompt.width} is not the text width {backbone.text_width}"
-            )
+            reason = f"A: its width {prompt.width} is not the text width {backbone.text_width} of {backbone.name}"
+            raise PROMPT_FILES.damaged(folder / PROMPT_FILES.tensors, reason)
         trained: dict[str, Any] = {}  # an imported prompt was trained with neither
-        if description["recipe"] is not None:
-            trained = {"recipe": Recipe(**description["recipe"]), "seed": description["seed"]}
+        if description.recipe is not None:
+            trained = {"recipe": description.recipe, "seed": description.seed}
         classifier = cls(
             backbone,
-            variant=description["variant"],
-            rank=None if description["variant"] == "dense" else description["rank"],
-            basis=description["basis"],
-            n_ctx=description["n_ctx"],
-            position=description["position"],
+            variant=description.variant,
+            rank=None if description.variant == "dense" else description.rank,
+            basis=description.basis,
+            n_ctx=description.n_ctx,
+            position=description.position,
             **trained,
             cache=cache,
         )
-        return classifier.set_prompt(backbone, prompt, description["class_names"], imported=description.get("imported"))
+        return classifier.set_prompt(backbone, prompt, description.class_names, imported=description.imported)
 
     def set_prompt(
         self,
@@ -312,13 +293,17 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         imported
             Origin of a prompt that was trained by other software, for `prompt.json`.
         """
-        self.imported_ = imported
-        self.backbone_ = backbone
-        self.prompt_ = prompt.to(backbone.device)
-        self.classes_ = np.array(class_names, dtype=object if not len(class_names) else None)
+        check_class_names(class_names)
         encode = SharedPrefixTextEncoder(backbone, class_names, prompt.n_ctx, self.position)  # type: ignore[arg-type]
         with torch.inference_mode():
-            self.class_features_ = encode(prompt())  # computed once: prediction only runs the image tower
+            features = encode(prompt.to(backbone.device)())
+        if not features.isfinite().all():
+            raise InputError(f"this prompt cannot be used with {backbone.title}: its class features are not finite")
+        self.imported_ = imported
+        self.backbone_ = backbone
+        self.prompt_ = prompt
+        self.classes_ = np.array(class_names, dtype=object if not len(class_names) else None)
+        self.class_features_ = features  # computed once: prediction only runs the image tower
         return self
 
     def _load_backbone(self) -> Backbone:
@@ -333,62 +318,16 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         )
 
 
-def _backbone_of(saved: dict[str, Any], pretrained: str | None, activation: str | None, **options: Any) -> Backbone:
+def _backbone_of(saved: SavedBackbone, pretrained: str | None, activation: str | None, **options: Any) -> Backbone:
     """The backbone that a saved prompt describes."""
     if activation in (None, "auto"):
-        activation = saved.get("activation")
+        activation = saved.activation
 
     def load_with(activation: str | None) -> Backbone:
-        return load_backbone(saved["name"], pretrained or saved["pretrained"], activation=activation, **options)
+        return load_backbone(saved.name, pretrained or saved.pretrained, activation=activation, **options)
 
     try:
         return load_with(activation)
     except UnknownActivationError:  # a prompt of version 0.1, which did not store it: the fingerprint tells
         candidates = [load_with(activation) for activation in ACTIVATIONS]
-        return next((one for one in candidates if one.fingerprint == saved["fingerprint"]), candidates[0])
-
-
-def check_free(folder: Path, *, overwrite: bool) -> None:
-    """Raise an error unless a prompt may be written to `folder`: an old prompt is only replaced on request, other files never."""
-    if not folder.exists():
-        return
-    is_prompt = (folder / DESCRIPTION_FILE).is_file()
-    if folder.is_dir() and not any(folder.iterdir()):
-        return
-    if not is_prompt:
-        raise InputError(f"{folder} exists and is not a saved prompt, so it is left alone; choose another name")
-    if not overwrite:
-        raise InputError(
-            f"{folder} already holds a saved prompt; choose another name, or ask to overwrite it (--overwrite)"
-        )
-
-
-def saved_description(folder: str | Path) -> dict[str, Any]:
-    """The content of a saved prompt's `prompt.json`."""
-    return _read(Path(folder))[0]
-
-
-def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    if not (folder / DESCRIPTION_FILE).is_file():
-        raise InputError(
-            f"no saved prompt at {folder}: expected {DESCRIPTION_FILE} and {FACTORS_FILE}, as `slimprompt fit --out` writes them"
-        )
-    try:
-        description = json.loads((folder / DESCRIPTION_FILE).read_text(encoding="utf-8"))
-        if description["format"] != _FORMAT:
-            raise InputError(
-                f"{folder} has prompt format {description['format']}; this slimprompt reads format {_FORMAT}: update it"
-            )
-        data = (folder / FACTORS_FILE).read_bytes()
-        if sha256(data) != description["factors_sha256"]:
-            raise InputError(
-                f"{folder / FACTORS_FILE} is damaged: its content is not what {DESCRIPTION_FILE} describes. Fit the prompt again or restore the file"
-            )
-        factors = load(data)
-        return description, {"B": factors["B"], "A": factors["A"]}
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(
-            f"the saved prompt at {folder} is damaged ({type(error).__name__}: {error}). Fit it again or restore the files"
-        ) from None
+        return next((one for one in candidates if one.fingerprint == saved.fingerprint), candidates[0])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    from pydantic import BaseModel, ValidationError
 
     Model = TypeVar("Model", bound=BaseModel)
 
@@ -81,9 +82,15 @@ def validate(model: type[Model], fields: Mapping[str, Any], what: str) -> Model:
     try:
         return model(**fields)
     except ValidationError as error:
-        problems = []
-        for problem in error.errors():
-            where = ".".join(str(part) for part in problem["loc"])
-            message = problem["msg"].removeprefix("Value error, ")
-            problems.append(f"{where}: {message} (given: {problem['input']!r})" if where else message)
-        raise InputError(f"this {what} cannot be used: " + "; ".join(problems)) from None
+        raise InputError(f"this {what} cannot be used: " + "; ".join(problems(error))) from None
+
+
+def problems(error: ValidationError) -> list[str]:
+    """What pydantic found, one phrase per field: `rank: Input should be greater than 0 (given: -1)`."""
+    found = []
+    for problem in error.errors():
+        where = ".".join(str(part) for part in problem["loc"])
+        message = problem["msg"].removeprefix("Value error, ")
+        given = "" if problem["type"] == "missing" else f" (given: {reprlib.repr(problem['input'])})"
+        found.append(f"{where}: {message}{given}" if where else message)
+    return found

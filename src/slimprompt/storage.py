@@ -1,23 +1,31 @@
 """Files and folders that are written completely or not at all; locks, hashes and the cache directory.
 
 A writer first creates a temporary entry beside the target, named `.<target>.<host>.<process>.<random>.tmp`, flushes it to
-disk and then renames it. A reader therefore never sees half a file. The name tells which process wrote it, so that
-`remove_leftovers` can delete what a killed process left behind. File modes follow the umask.
+disk and then renames it. A reader therefore never sees half a file. The name tells which process wrote it, so that what a
+killed process left behind is deleted by the next process that writes to the same folder. File modes follow the umask.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from slimprompt.errors import InputError
+
+#: A temporary name keeps this many bytes of the target's name, so that it is not too long where the target's is not.
+_KEPT_NAME = 100
+#: Begins the random part of this process's temporary names: after a restart of a container, a process may have the
+#: number of the killed one.
+_PROCESS = secrets.token_hex(4)
 
 
 def cache_dir() -> Path:
@@ -35,6 +43,19 @@ def sha256(content: bytes | Path) -> str:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def json_checksum(content: Mapping[str, Any]) -> str:
+    """sha256 of plain JSON data, whatever the order of its keys and its layout in a file."""
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False)
+    return sha256(text.encode("utf-8", "surrogatepass"))  # a path that is not UTF-8 holds surrogates
+
+
+def json_text(content: Mapping[str, Any]) -> str:
+    """Plain JSON data as the text of a file: readable, with escapes only for what UTF-8 cannot hold."""
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    valid = text.encode("utf-8", "replace").decode() == text
+    return (text if valid else json.dumps(content, indent=1)) + "\n"
 
 
 def lock(path: Path) -> AbstractContextManager[Any]:
@@ -56,6 +77,7 @@ def new_file(target: Path) -> Iterator[Path]:
     draft = _temporary(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers_once(target.parent.resolve())
         yield draft
         _flush(draft)
         draft.replace(target)
@@ -80,6 +102,7 @@ def draft_folder(target: Path) -> Iterator[Path]:
     draft = _temporary(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers_once(target.parent.resolve())
         draft.mkdir()
         yield draft
     except OSError as error:
@@ -89,7 +112,10 @@ def draft_folder(target: Path) -> Iterator[Path]:
 
 
 def publish(draft: Path, target: Path) -> None:
-    """Flush a draft folder to disk and rename it to `target`; an existing folder there is replaced."""
+    """Flush a draft folder to disk and rename it to `target`; a folder that is there already is deleted.
+
+    Only for targets whose old content is worthless: a process that is killed between the two renames leaves no folder.
+    """
     for path in draft.rglob("*"):
         _flush(path)
     if target.exists():
@@ -100,6 +126,26 @@ def publish(draft: Path, target: Path) -> None:
     else:
         draft.rename(target)
     _flush(target.parent)
+
+
+def check_writable(target: Path, n_bytes: int = 100_000) -> None:
+    """Raise an error unless a file or folder of this size can be written at `target`, by writing to the same disk.
+
+    Nothing is left behind, and missing folders above the target are not created.
+    """
+    target = target.resolve()
+    try:
+        with suppress(FileNotFoundError):
+            target.lstat()  # a name that is too long, or a file where a folder is expected
+        place = next(folder for folder in (target, *target.parents) if folder.is_dir())
+        probe = _temporary(place / "probe")
+        try:
+            probe.write_bytes(bytes(n_bytes))
+        finally:
+            with suppress(OSError):
+                probe.unlink(missing_ok=True)
+    except OSError as error:
+        raise cannot_write(target, error) from None
 
 
 def remove_folder(folder: Path) -> None:
@@ -120,10 +166,17 @@ def remove_leftovers(folder: Path) -> int:
     removed = 0
     for path in folder.glob(".*.tmp"):
         parts = path.name.split(".")  # "", target…, host, process, random, "tmp"
-        if len(parts) >= 6 and parts[-4] == _host() and parts[-3].isdigit() and not _is_running(int(parts[-3])):
+        if len(parts) >= 6 and parts[-4] == _host() and parts[-3].isdigit() and not _is_written(*parts[-3:-1]):
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
             removed += 1
     return removed
+
+
+@lru_cache(maxsize=64)
+def _remove_leftovers_once(folder: Path) -> None:
+    """Once per process and folder: a runs folder has many entries."""
+    with suppress(OSError):
+        remove_leftovers(folder)
 
 
 def cannot_write(target: Path, error: OSError) -> InputError:
@@ -132,7 +185,8 @@ def cannot_write(target: Path, error: OSError) -> InputError:
 
 
 def _temporary(target: Path) -> Path:
-    return target.with_name(f".{target.name}.{_host()}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    kept = target.name.encode("utf-8", "replace")[:_KEPT_NAME].decode("utf-8", "ignore")
+    return target.with_name(f".{kept}.{_host()}.{os.getpid()}.{_PROCESS}{secrets.token_hex(4)}.tmp")
 
 
 def _host() -> str:
@@ -150,7 +204,10 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _is_running(process: int) -> bool:
+def _is_written(process: str, random: str) -> bool:
+    """Whether the process that named a temporary entry is still running."""
     import psutil
 
-    return bool(psutil.pid_exists(process))
+    if int(process) == os.getpid():
+        return random.startswith(_PROCESS)
+    return len(process) < 10 and bool(psutil.pid_exists(int(process)))

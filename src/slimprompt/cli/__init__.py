@@ -29,6 +29,7 @@ from slimprompt.cli import (
     study,
     theory,
 )
+from slimprompt.cli.streams import output_error, safe_streams
 from slimprompt.errors import InputError
 
 app = typer.Typer(
@@ -81,36 +82,42 @@ def main() -> None:
     """Run the command line: an error a user can act on is one message and exit code 2, never a traceback."""
     debug = "--debug" in sys.argv or os.environ.get("SLIMPROMPT_DEBUG") == "1"
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
+    safe_streams()
     keep_freed_memory()
     warnings.showwarning = _show_warning
     received = _stop_on_signals()
     try:
         app()
-    except InputError as error:
-        if debug:
-            raise
-        _say(str(error))
-        sys.exit(2)
+        code: object = 0
+    except KeyboardInterrupt:  # typer turns it into exit code 130, except while it ends itself
+        code = 130
     except SystemExit as stop:
-        if stop.code != 130:
-            raise
-        _say("stopped. Nothing half-written is left, and what was computed for the cache is kept.", "")
-        sys.exit(128 + received[-1] if received else 130)
-    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except OSError as error:
-        if debug:
-            raise
-        _say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
-        sys.exit(2)
+        code = stop.code
     except Exception as error:
         if debug:
             raise
-        _say(
-            f"this is a bug in slimprompt ({type(error).__name__}: {error}). Run the command again with --debug to see where"
-        )
-        sys.exit(1)
+        code = _explain(error)
+    if received or code == 130:
+        _say("stopped. Nothing half-written is left, and what was computed for the cache is kept.", "")
+        sys.exit(128 + received[-1] if received else 130)
+    if not code and (failed := output_error()):
+        _say(f"the output could not be written completely: {failed.strerror or failed}")
+        code = 2
+    sys.exit(code)  # type: ignore[arg-type]
+
+
+def _explain(error: Exception) -> int:
+    """Say what went wrong; returns the exit code."""
+    if isinstance(error, InputError):
+        _say(str(error))
+        return 2
+    if isinstance(error, OSError):
+        _say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+        return 2
+    _say(
+        f"this is a bug in slimprompt ({type(error).__name__}: {error}). Run the command again with --debug to see where"
+    )
+    return 1
 
 
 def _stop_on_signals() -> list[int]:

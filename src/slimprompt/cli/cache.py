@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from slimprompt.cli.printing import print_table, size
+from slimprompt.cli.printing import count, print_table, size
 
 app = typer.Typer(help="Show or delete the image features on disk.", no_args_is_help=True)
 
@@ -24,10 +24,14 @@ def show() -> None:
 
 @app.command()
 def clear(yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask for confirmation.")) -> None:
-    """Delete all image features; they are computed again when needed."""
+    """Delete all image features, which are computed again when needed, and what killed commands left in the cache."""
     from slimprompt.images.bank import cached_banks, clear_cached_banks
+    from slimprompt.storage import cache_dir, remove_leftovers
 
     total = sum(bank.size for bank in cached_banks())
     if not yes and not typer.confirm(f"Delete {size(total)} of image features?"):
         raise typer.Abort
     typer.echo(f"freed {size(clear_cached_banks())}")
+    folders = [path for path in (cache_dir(), *cache_dir().glob("*")) if path.is_dir()]
+    if removed := sum(remove_leftovers(folder) for folder in folders):
+        typer.echo(f"removed {count(removed, 'leftover')} of killed commands")

@@ -52,14 +52,15 @@ def evaluate(
         raise InputError("evaluate on what? Give either a folder (or CSV) of labelled images or --benchmark NAME")
     if source is not None and not source.exists():
         raise InputError(f"no such folder or CSV file: {source}")
-    from slimprompt.classifier import PromptClassifier, saved_description
+    from slimprompt.classifier import PromptClassifier
     from slimprompt.data import load_benchmark
     from slimprompt.data.folder import load_eval_folder
     from slimprompt.fitting import compare_with_zero_shot, readable
     from slimprompt.images.bank import FeatureBank
+    from slimprompt.saved_prompt import read_prompt
     from slimprompt.text.tokens import name_tokens
 
-    description = saved_description(prompt)
+    saved_templates = read_prompt(prompt).description.templates
     classifier = PromptClassifier.load(
         prompt, pretrained=pretrained, activation=activation, device=device, precision=precision
     )
@@ -72,7 +73,7 @@ def evaluate(
         classifier = classifier.with_classes(images.class_names)
     bank = FeatureBank(classifier.backbone_, None if no_cache else "default")
     items, skipped = readable(bank, images, images.test or images.train, skip_bad=skip_bad_images)
-    templates = template or description.get("templates") or images.templates
+    templates = template or saved_templates or images.templates
     comparison = compare_with_zero_shot(classifier, bank, images, items, templates)
 
     counts = {"images": len(items), "classes": len(images.class_names), "new_classes": n_new, "left_out": len(skipped)}

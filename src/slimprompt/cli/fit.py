@@ -94,12 +94,13 @@ def fit(
     )
 
     # torch is imported from here on: everything above fails fast
-    from slimprompt.classifier import PromptClassifier, check_free
+    from slimprompt.classifier import PromptClassifier
     from slimprompt.clip.backbone import EMBEDDED, default_pretrained, load_backbone
     from slimprompt.fitting import fit_classifier
     from slimprompt.images.bank import FeatureBank
+    from slimprompt.saved_prompt import PROMPT_FILES
 
-    check_free(out, overwrite=overwrite)
+    PROMPT_FILES.check_free(out, overwrite=overwrite)
     backbone = backbone or _default_backbone(benchmark)
     pretrained = pretrained or default_pretrained(backbone)
     model = load_backbone(backbone, pretrained, activation=activation, device=device, precision=precision)
@@ -119,7 +120,8 @@ def fit(
         print_comparison(result.comparison, verbose=verbose)
     else:
         note("no images are left to evaluate on:", "give fewer --shots, or a test/ folder beside train/")
-    typer.echo(f"saved to {saved} ({sum(file.stat().st_size for file in saved.iterdir()) / 1000:.1f} KB)")
+    n_bytes = sum((saved / name).stat().st_size for name in (PROMPT_FILES.tensors, PROMPT_FILES.description))
+    typer.echo(f"saved to {saved} ({n_bytes / 1000:.1f} KB)")
     if report is not None and result.comparison:
         from slimprompt.report.fit_page import write_fit_page
 

@@ -36,12 +36,12 @@ def import_coop(
 
     Example: slimprompt import-coop output/prompt_learner/model.pth.tar-50 --out my-prompt
     """
-    from slimprompt.classifier import check_free
     from slimprompt.clip.backbone import default_pretrained, load_backbone
     from slimprompt.coop import import_coop as import_checkpoint
     from slimprompt.coop import read_coop_checkpoint
+    from slimprompt.saved_prompt import PROMPT_FILES
 
-    check_free(out, overwrite=overwrite)
+    PROMPT_FILES.check_free(out, overwrite=overwrite)
     content = read_coop_checkpoint(checkpoint)
     names = _class_names(classes) if classes is not None else None
     backbone = backbone or DEFAULT_BACKBONE

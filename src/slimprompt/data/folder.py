@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from slimprompt.class_names import check_class_names, name_key
 from slimprompt.data.benchmark import SPLITS, Benchmark, Item
 from slimprompt.errors import InputError, did_you_mean, first_few
 from slimprompt.images.files import IMAGE_SUFFIXES
@@ -54,11 +55,6 @@ class _Listing(NamedTuple):
         """The test files or, without a test split, all files; all of them as test files."""
         tested = [file for file in self.files if file.split == "test"] or self.files
         return self._replace(files=[file._replace(split="test") for file in tested])
-
-
-def _key(class_name: str) -> str:
-    """A class name as the prompt sees it: `_` becomes a space, and the tokenizer lower-cases."""
-    return " ".join(class_name.replace("_", " ").split()).casefold()
 
 
 def load_folder(path: str | Path) -> FolderBenchmark:
@@ -114,7 +110,7 @@ def load_test_folder(path: str | Path, class_names: Sequence[str]) -> FolderBenc
 
 
 def load_eval_folder(
-    path: str | Path, known_names: Sequence[str], key: Callable[[str], Hashable] = _key
+    path: str | Path, known_names: Sequence[str], key: Callable[[str], Hashable] = name_key
 ) -> FolderBenchmark:
     """Read the images of a folder or CSV file as test items, for the evaluation of a trained prompt.
 
@@ -179,7 +175,9 @@ def write_folder(benchmark: Benchmark, out: Path) -> None:
 # --- class names -----------------------------------------------------------------------------------------------------
 
 
-def _benchmark(listing: _Listing, class_names: Iterable[str], key: Callable[[str], Hashable] = _key) -> FolderBenchmark:
+def _benchmark(
+    listing: _Listing, class_names: Iterable[str], key: Callable[[str], Hashable] = name_key
+) -> FolderBenchmark:
     names = tuple(class_names)
     label_of = {key(name): label for label, name in enumerate(names)}
     items: dict[str, list[Item]] = {split: [] for split in SPLITS}
@@ -196,13 +194,10 @@ def _train_classes(listing: _Listing) -> list[str]:
     path, names = listing.source, listing.class_names("train")
     if not names:
         raise InputError(f"{path} has no training images: {_LAYOUTS.format(path)}")
-    first_of: dict[str, str] = {}
-    for name in names:
-        other = first_of.setdefault(_key(name), name)
-        if other != name:
-            raise InputError(
-                f"{path}: the classes {other!r} and {name!r} are the same words in a prompt; rename or merge them"
-            )
+    try:
+        check_class_names(names)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     if len(names) < 2:
         raise InputError(f"{path} has one class only, {names[0]!r}; a classifier needs at least two")
     for name in _unknown_names(listing, names):
@@ -210,7 +205,7 @@ def _train_classes(listing: _Listing) -> list[str]:
     return names
 
 
-def _unknown_names(listing: _Listing, known: Iterable[str], key: Callable[[str], Hashable] = _key) -> list[str]:
+def _unknown_names(listing: _Listing, known: Iterable[str], key: Callable[[str], Hashable] = name_key) -> list[str]:
     keys = {key(name) for name in known}
     return [name for name in listing.class_names() if key(name) not in keys]
 
@@ -273,7 +268,7 @@ def _read_classes(base: Path, prefix: str, split: str) -> tuple[list[_File], int
     classes, files = _entries(base / prefix)
     ignored = len(files) if prefix else 0
     for name in classes:
-        if not _key(name):
+        if not name_key(name):
             raise InputError(f"the class folder {str(base / prefix / name)!r} has an empty name; rename it")
         inner, files = _entries(base / prefix / name)
         images = [file for file in files if Path(file).suffix.lower() in IMAGE_SUFFIXES]
@@ -314,7 +309,7 @@ def _read_csv(path: Path) -> _Listing:
     line_of: dict[Path, int] = {}
     missing: list[str] = []
     for line, name, label, split in _csv_rows(path):
-        if not name or not _key(label):
+        if not name or not name_key(label):
             raise InputError(f"{path}, line {line}: the {'label' if name else 'path'} is empty")
         if split.lower() not in _SPLIT_NAMES:
             raise InputError(f"{path}, line {line}: the split is {split!r}; expected train, val or test")

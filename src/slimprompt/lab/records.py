@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-from slimprompt.errors import InputError, unknown
+from slimprompt.errors import InputError, problems, unknown
 from slimprompt.lab.spec import RunSpec, parse_spec
-from slimprompt.storage import draft_folder, lock, publish, remove_folder, sha256
+from slimprompt.storage import draft_folder, json_checksum, json_text, lock, publish, remove_folder
 from slimprompt.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -91,6 +91,9 @@ class _RecordSchema(BaseModel):
     error: str | None = None
     times: dict[str, FiniteFloat] = Field(default_factory=dict)
     trainable_parameters: int | None = None
+    peak_memory_mb: FiniteFloat | None = None
+    prompt_batch: list[str] = Field(default_factory=list)
+    traceback: str | None = None
     n_images: dict[str, int] = Field(default_factory=dict)
     n_classes: dict[str, int] = Field(default_factory=dict)
     chance: dict[str, FiniteFloat] = Field(default_factory=dict)
@@ -106,13 +109,12 @@ def read_record(folder: Path) -> Record:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         checksum = data.pop("checksum", None)  # version 0.1 wrote none
-        if checksum is not None and checksum != _checksum(data):
+        if checksum is not None and checksum != json_checksum(data):
             raise InputError("its checksum does not match its content")
         _RecordSchema.model_validate(data)
         spec = parse_spec(data.pop("spec"))
     except ValidationError as error:
-        problem = error.errors()[0]
-        raise _damaged(path, f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}") from None
+        raise _damaged(path, problems(error)[0]) from None
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise _damaged(path, str(error)) from None
     if _FINGERPRINT.fullmatch(folder.name) and folder.name != spec.fingerprint:
@@ -122,10 +124,6 @@ def read_record(folder: Path) -> Record:
 
 def _damaged(path: Path, reason: str) -> InputError:
     return InputError(f"{path} is not a run record: {' '.join(reason.split())[:300]}")
-
-
-def _checksum(record: dict[str, Any]) -> str:
-    return sha256(json.dumps(record, sort_keys=True, ensure_ascii=False).encode())
 
 
 def scan_records(root: Path) -> tuple[list[Record], dict[Path, str]]:
@@ -243,8 +241,8 @@ def store_run(
                 lines = ["epoch,lr,loss,accuracy", *(",".join(repr(value) for value in row) for row in curve)]
                 (draft / CURVE).write_text("\n".join(lines) + "\n", encoding="utf-8")
             content = json.loads(json.dumps({"spec": spec.model_dump(mode="json"), **record}))  # plain JSON values
-            text = json.dumps({**content, "checksum": _checksum(content)}, indent=1, ensure_ascii=False)
-            (draft / RECORD).write_text(text + "\n", encoding="utf-8")
+            text = json_text({**content, "checksum": json_checksum(content)})
+            (draft / RECORD).write_text(text, encoding="utf-8")
             with lock(root / _LOCK):  # two writers of one run: the first complete one counts
                 present = _try_read(target)
                 if present is None or not present.complete:

@@ -38,9 +38,10 @@ def make_run(spec: RunSpec, run_cache: RunCache) -> Record:
 
 
 def make_runs(specs: Sequence[RunSpec], run_cache: RunCache) -> list[Record]:
-    """The records of runs with one `prompt_batch_key`; complete ones are read, the others are trained as a prompt batch.
+    """The records of runs with one `prompt_batch_key`, trained as a prompt batch unless all of them are complete.
 
-    A run that fails is recorded with its error.
+    If some are complete, they are trained again with the others, because float rounding depends on the prompts that are
+    trained together; their records stay. A run that fails is recorded with its error.
 
     Raises
     ------
@@ -55,7 +56,7 @@ def make_runs(specs: Sequence[RunSpec], run_cache: RunCache) -> list[Record]:
     missing = [spec for spec in specs if spec not in records]
     if missing:
         with torch_threads(environment.threads):
-            records |= PromptBatch(missing, run_cache).run()
+            records |= PromptBatch(specs, run_cache).run(missing)
     return [records[spec] for spec in specs]
 
 
@@ -71,8 +72,8 @@ class PromptBatch:
         self._memory = provenance.PeakMemory(run_cache.environment.device)
         self._seconds = {"setup": 0.0, "features": 0.0}
 
-    def run(self) -> dict[RunSpec, Record]:
-        """Train, evaluate and store every run."""
+    def run(self, missing: Sequence[RunSpec]) -> dict[RunSpec, Record]:
+        """Train and evaluate the batch and store its missing runs."""
         begin = time.perf_counter()
         results: dict[RunSpec, LearnedPrompt | Exception] = {}
         prompts: dict[RunSpec, Prompt] = {}
@@ -90,12 +91,14 @@ class PromptBatch:
             self._seconds = {"setup": ready - begin, "features": time.perf_counter() - ready}
             waiting = list(prompts)
             for first in range(0, len(waiting), size):
-                results |= self._learn(task, {spec: prompts[spec] for spec in waiting[first : first + size]})
+                together = waiting[first : first + size]
+                if not set(together).isdisjoint(missing):
+                    results |= self._learn(task, {spec: prompts[spec] for spec in together})
         except SetupError:
             raise
         except Exception as error:
             results |= {spec: error for spec in self._specs if spec not in results}
-        return {spec: self._store(spec, results[spec]) for spec in self._specs}
+        return {spec: self._store(spec, results[spec]) for spec in missing}
 
     def _task(self) -> Task:
         from slimprompt.methods.task import Task
@@ -192,6 +195,7 @@ class PromptBatch:
             "chance": {metric: 100 / len(one.class_names) for metric, one in sets.items()},
             "steps": len(result.curve) * spec.recipe.steps_per_epoch(len(train.train)),
             "trained_together": result.batch_size,
+            "prompt_batch": [one.fingerprint for one in self._specs],
             "tokens_per_step": self._cache.encoder(spec, train.class_names).n_tokens,
             "source_run": source.fingerprint if source else None,
             "backbone_fingerprint": backbone.fingerprint,

@@ -84,9 +84,12 @@ def run_study(
         while schedule.waiting or schedule.running:
             while schedule.batches_running < executor.slots and (ready := schedule.take_ready()):
                 for spec in ready:
-                    observer.started(spec)
+                    if spec.fingerprint in schedule.running:
+                        observer.started(spec)
                 executor.submit(ready)
             for record in executor.collect():
+                if record.spec.fingerprint not in schedule.running:  # complete before; trained again for its batch
+                    continue
                 (outcome.complete if record.complete else outcome.failed).append(record)
                 observer.ended(record)
                 _check_weights(record, weights)
@@ -117,34 +120,53 @@ def _check_weights(record: Record, present: dict[tuple[str, str | None], Record]
 class _Schedule:
     """Which runs may start: their sources are complete, and no other run is encoding the same images.
 
-    Runs that can be trained together form prompt batches. The batches depend only on which runs are missing at the beginning,
-    so they are the same for every executor.
+    Runs that can be trained together form prompt batches. The batches depend only on the specs and on which runs are
+    complete, so they are the same for every executor.
     """
 
     def __init__(self, specs: list[RunSpec], runs: Path, prompt_batch: int = 1) -> None:
-        self.complete: dict[str, Record] = {}
-        self.waiting: dict[str, RunSpec] = {}
+        self._specs = {spec.fingerprint: spec for spec in specs}
+        found = {name: find_complete_run(runs, spec) for name, spec in self._specs.items()}
+        self.complete = {name: record for name, record in found.items() if record is not None}
+        self.waiting = {name: spec for name, spec in self._specs.items() if name not in self.complete}
         self.running: set[str] = set()
-        self._source: dict[str, str] = {}
-        self._images: dict[str, tuple[Any, ...]] = {}
-        self._batches: list[list[str]] = []
+        sources = {name: spec.source_spec() for name, spec in self._specs.items()}
+        self._source = {name: source.fingerprint for name, source in sources.items() if source is not None}
+        self._images = {name: _image_sets(spec) for name, spec in self._specs.items()}
+        self._batches = self._interrupted_batches(prompt_batch)
+        self._batches += self._new_batches(prompt_batch)
+        self._encoded = {key for name in self.complete for key in self._images[name]}
+
+    def _interrupted_batches(self, prompt_batch: int) -> list[list[str]]:
+        """The batches of which only some runs were stored, as their records name them.
+
+        Float rounding depends on the prompts that are trained together. The missing runs of an interrupted batch are
+        therefore trained with the same prompts again, so that they get the values of an undisturbed study.
+        """
+        batches: list[list[str]] = []
+        taken: set[str] = set()
+        for record in self.complete.values():
+            names = list(record.facts.get("prompt_batch", ()))
+            known = len(names) <= prompt_batch and self._specs.keys() >= set(names)
+            if known and taken.isdisjoint(names) and not self.waiting.keys().isdisjoint(names):
+                batches.append(names)
+                taken.update(names)
+        return batches
+
+    def _new_batches(self, prompt_batch: int) -> list[list[str]]:
+        """The other missing runs in batches of at most `prompt_batch`, in the order of the study."""
+        taken = {name for batch in self._batches for name in batch}
+        batches: list[list[str]] = []
         open_batches: dict[Any, list[str]] = {}
-        for spec in specs:
-            name, source = spec.fingerprint, spec.source_spec()
-            self._images[name] = _image_sets(spec)
-            if source is not None:
-                self._source[name] = source.fingerprint
-            record = find_complete_run(runs, spec)
-            if record is not None:
-                self.complete[name] = record
+        for name, spec in self.waiting.items():
+            if name in taken:
                 continue
-            self.waiting[name] = spec
-            key = (prompt_batch_key(spec), source is None)
+            key = (prompt_batch_key(spec), name in self._source)
             if len(open_batches.get(key, ())) in (0, prompt_batch):
                 open_batches[key] = []
-                self._batches.append(open_batches[key])
+                batches.append(open_batches[key])
             open_batches[key].append(name)
-        self._encoded = {key for name in self.complete for key in self._images[name]}
+        return batches
 
     @property
     def batches_running(self) -> int:
@@ -152,7 +174,10 @@ class _Schedule:
         return sum(not self.running.isdisjoint(batch) for batch in self._batches)
 
     def take_ready(self) -> list[RunSpec]:
-        """Take the first waiting batch that may start now; empty if there is none."""
+        """Take the first batch with waiting runs that may start now; empty if there is none.
+
+        Complete runs of an interrupted batch are returned too.
+        """
         encoding = {key for name in self.running for key in self._images[name]} - self._encoded
         for batch in self._batches:
             names = [name for name in batch if name in self.waiting]
@@ -161,8 +186,11 @@ class _Schedule:
                 continue
             if any(not encoding.isdisjoint(self._images[name]) for name in names):
                 continue
+            together = [self._specs[name] for name in batch if name in self.waiting or name in self.complete]
             self.running.update(names)
-            return [self.waiting.pop(name) for name in names]
+            for name in names:
+                del self.waiting[name]
+            return together
         return []
 
     def end(self, record: Record) -> list[RunSpec]:

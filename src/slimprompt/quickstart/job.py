@@ -7,9 +7,7 @@ on base and new classes. It consists of ordinary runs, like every study.
 from __future__ import annotations
 
 import json
-import os
 import random
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -31,6 +29,7 @@ from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.study import run_study
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.progress import progress
+from slimprompt.storage import remove_folder, write_file
 from slimprompt.training.recipe import RECIPES, Recipe
 
 if TYPE_CHECKING:
@@ -183,12 +182,11 @@ def _runs_folder(out: Path) -> Path:
     weights = json.loads(facts.read_text(encoding="utf-8"))["sha256"]
     note = runs / _WEIGHTS_NOTE
     if runs.exists():
-        if not note.is_file():
+        if not note.is_file() and any(not path.name.startswith(".") for path in runs.iterdir()):
             raise InputError(f"{runs} exists and was not written by quickstart; choose another --out")
-        if note.read_text().strip() != weights:
-            shutil.rmtree(runs)
-    runs.mkdir(parents=True, exist_ok=True)
-    note.write_text(weights + os.linesep)
+        if note.is_file() and note.read_text().strip() != weights:
+            remove_folder(runs)
+    write_file(note, weights + "\n")
     return runs
 
 

@@ -7,6 +7,7 @@ decided by `lab.study`, in the same way for every executor.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -35,6 +36,26 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Stop; runs that have not ended are abandoned without leaving files."""
+
+
+def retries(specs: Sequence[RunSpec], attempts: Counter[str]) -> tuple[list[Sequence[RunSpec]], list[RunSpec]]:
+    """The batches to try again after a worker died, and the runs to give up.
+
+    A prompt batch is tried again as a whole, which gives the same values. In their last attempt its runs are separated: the
+    batch may need too much memory.
+
+    Parameters
+    ----------
+    specs
+        The prompt batch of the worker.
+    attempts
+        How often each run was started, by fingerprint.
+    """
+    given_up = [spec for spec in specs if attempts[spec.fingerprint] >= ATTEMPTS]
+    left = [spec for spec in specs if spec not in given_up]
+    if left and max(attempts[spec.fingerprint] for spec in left) < ATTEMPTS - 1:
+        return [left], given_up
+    return [[spec] for spec in left], given_up
 
 
 def worker_devices(environment: RunEnvironment) -> list[str]:

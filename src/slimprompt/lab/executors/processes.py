@@ -17,7 +17,7 @@ from typing import Any
 from slimprompt.allocator import keep_freed_memory
 from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment
-from slimprompt.lab.executors import ATTEMPTS, worker_devices
+from slimprompt.lab.executors import ATTEMPTS, retries, worker_devices
 from slimprompt.lab.records import FAILED, Record, store_run
 from slimprompt.lab.run import make_runs
 from slimprompt.lab.run_cache import RunCache
@@ -27,7 +27,7 @@ from slimprompt.lab.spec import RunSpec
 class ProcessExecutor:
     """Runs in worker processes of this machine, each with its own loaded backbone; the feature banks are shared.
 
-    A worker that dies (killed, out of memory) is replaced, and its runs are tried again one by one.
+    A worker that dies (killed, out of memory) is replaced, and its runs are tried again.
     """
 
     def __init__(self, environment: RunEnvironment, workers: int) -> None:
@@ -61,8 +61,8 @@ class ProcessExecutor:
                 answer = worker.pipe.recv()
             except (EOFError, OSError):
                 code = worker.stop()
-                given_up = [spec for spec in worker.specs if self._attempts[spec.fingerprint] >= ATTEMPTS]
-                self._queue.extend([spec] for spec in worker.specs if spec not in given_up)
+                again, given_up = retries(worker.specs, self._attempts)
+                self._queue.extend(again)
                 self._dispatch_next()
                 if not given_up:
                     continue

@@ -7,10 +7,13 @@ replaced, so a repeated run loses and duplicates nothing.
 
 from __future__ import annotations
 
+import signal
 import socket
+import threading
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +21,7 @@ from slimprompt import __version__
 from slimprompt.allocator import keep_freed_memory
 from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment
-from slimprompt.lab.executors import ATTEMPTS
+from slimprompt.lab.executors import ATTEMPTS, retries
 from slimprompt.lab.records import FAILED, Record, find_run, store_run
 from slimprompt.lab.run import make_runs
 from slimprompt.lab.run_cache import RunCache
@@ -56,7 +59,8 @@ class RayExecutor:
         self._failed_starts = 0
         self._started_here = not ray.is_initialized()
         if self._started_here:
-            _connect(ray, address)
+            with _sigterm_handler_kept():
+                _connect(ray, address)
         # Absolute paths mean the same in every process.
         self._environment = replace(
             environment,
@@ -166,9 +170,9 @@ class RayExecutor:
         self._dispatch()
 
     def _retry(self, specs: Sequence[RunSpec], error: Exception) -> list[Record]:
-        """Queue the runs of a dead worker again, one by one; returns the records of those that were tried too often."""
-        given_up = [spec for spec in specs if self._attempts[spec.fingerprint] >= ATTEMPTS]
-        self._queue.extend([spec] for spec in specs if spec not in given_up)
+        """Queue the runs of a dead worker again; returns the records of those that were tried too often."""
+        again, given_up = retries(specs, self._attempts)
+        self._queue.extend(again)
         self._dispatch()
         reason = f"the worker of this run died {ATTEMPTS} times: {type(error).__name__}: {_first_line(error)}"
         return [store_run(self._environment.runs, spec, {"status": FAILED, "error": reason}) for spec in given_up]
@@ -198,6 +202,23 @@ def _nodes(ray: Any) -> list[dict[str, float]]:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0]
+
+
+@contextmanager
+def _sigterm_handler_kept() -> Iterator[None]:
+    """Restore the handler of SIGTERM, which Ray replaces by its own and then by one that dumps a native stack."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except SystemExit:  # from Ray's handler: the signal arrived while Ray was starting
+        if callable(handler):
+            handler(signal.SIGTERM, None)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _connect(ray: Any, address: str | None) -> None:

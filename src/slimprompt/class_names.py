@@ -1,0 +1,58 @@
+"""Class names as a prompt sees them: what makes two of them the same words, and which ones cannot be used."""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from collections.abc import Sequence
+
+from slimprompt.errors import InputError
+
+#: Texts that a tokenizer reads as one of its own control tokens, not as words.
+_SPECIAL = re.compile(
+    r"<\|.*?\|>|<(?:start_of_text|end_of_text|mask|pad|unk|bos|eos|cls|sep|s)>|</s>|\[(?:CLS|SEP|PAD|MASK|UNK)\]"
+)
+
+
+def name_key(name: str) -> str:
+    """The words of a class name: equal for two spellings that the tokenizer cannot tell apart.
+
+    `_` becomes a space, white space is collapsed, and case is ignored; HTML entities and composed characters are decoded.
+
+    >>> name_key("Red_panda") == name_key(" red  panda")
+    True
+    """
+    return " ".join(_text(name).replace("_", " ").split()).casefold()
+
+
+def check_class_names(names: Sequence[str]) -> None:
+    """Raise an error unless every name is usable text and no two of them are the same words in a prompt."""
+    first_of: dict[str, str] = {}
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(f"class names are texts; one of them is {name!r}")
+        shown = repr(name if len(name) <= 60 else f"{name[:60]}…")
+        odd = next((character for character in _text(name) if unicodedata.category(character) in ("Cc", "Cs")), None)
+        if odd is not None:
+            raise InputError(f"the class name {shown} holds the character {odd!r}, which is not text; rename the class")
+        if special := _SPECIAL.search(_text(name)):
+            raise InputError(
+                f"the class name {shown} holds {special[0]!r}, a control token of text encoders; rename the class"
+            )
+        key = name_key(name)
+        if not key:
+            raise InputError(f"an empty class name was given ({shown}): every class needs a name")
+        other = first_of.setdefault(key, name)
+        if other != name:
+            raise InputError(
+                f"the class names {other!r} and {shown} are the same words in a prompt; rename or merge them"
+            )
+    if len(first_of) < len(names):
+        twice = next(name for index, name in enumerate(names) if name in names[:index])
+        raise InputError(f"the class name {twice!r} was given twice")
+
+
+def _text(name: str) -> str:
+    """What CLIP's tokenizer reads: it decodes HTML entities twice and composes characters."""
+    return unicodedata.normalize("NFC", html.unescape(html.unescape(name)))

@@ -1,0 +1,210 @@
+"""Saved models: a folder with `<name>.json`, which describes the model, and `<name>.safetensors`, its tensors.
+
+The description holds the hash of the tensors and a checksum of itself, so it covers both files. A save replaces them one by
+one by renames, through a pending description `<name>.json.new`:
+
+    write <name>.json.new  →  replace <name>.safetensors  →  rename <name>.json.new to <name>.json
+
+A reader takes the description whose hash is that of the tensors. It finds the old model or the new one, wherever a save was
+killed. Other files in the folder are left alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from slimprompt.errors import InputError, problems
+from slimprompt.storage import (
+    cannot_write,
+    check_writable,
+    draft_folder,
+    json_checksum,
+    json_text,
+    publish,
+    sha256,
+    write_file,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Description(BaseModel):
+    """What every description holds; a kind of model adds its own fields. Further entries are allowed."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    format: int
+    slimprompt: str
+    """Version that wrote it."""
+    checksum: str | None = None
+    """Of all other entries; version 0.1 wrote none."""
+
+
+Schema = TypeVar("Schema", bound=Description)
+
+
+@dataclass(frozen=True)
+class SavedFiles:
+    """The two files of one kind of model.
+
+    Attributes
+    ----------
+    name
+        The kind, which is the name of the files: "prompt".
+    format
+        Version of the layout that is written and read.
+    hash_field
+        Entry of the description that holds the hash of the tensors.
+    """
+
+    name: str
+    format: int = 1
+    hash_field: str = "tensors_sha256"
+
+    @property
+    def description(self) -> str:
+        """Name of the description file."""
+        return f"{self.name}.json"
+
+    @property
+    def tensors(self) -> str:
+        """Name of the tensor file."""
+        return f"{self.name}.safetensors"
+
+    @property
+    def _pending(self) -> str:
+        return f"{self.description}.new"
+
+    def check_free(self, folder: Path, *, overwrite: bool) -> None:
+        """Raise an error unless a model may and can be written to `folder`.
+
+        An old model is only replaced on request, and a folder of other files is never used.
+        """
+        check_writable(folder)
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder} is a file; choose another name for the folder of the {self.name}")
+        if self._is_saved(folder):
+            if not overwrite:
+                raise InputError(
+                    f"{folder} already holds a saved {self.name}; choose another name, or ask to overwrite it (--overwrite)"
+                )
+        elif folder.exists() and any(not self._is_leftover(path) for path in folder.iterdir()):
+            raise InputError(
+                f"{folder} exists and is not a saved {self.name}, so it is left alone; choose another name"
+            )
+
+    def write(self, folder: Path, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Write both files; a new folder appears completely or not at all.
+
+        Parameters
+        ----------
+        folder
+            Where to write; a symbolic link is followed.
+        description
+            Entries of the description, as plain JSON data.
+        tensors
+            Tensors by name.
+        """
+        from safetensors.torch import save
+
+        data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+        content = json.loads(json.dumps({"format": self.format, **description, self.hash_field: sha256(data)}))
+        text = json_text({**content, "checksum": json_checksum(content)})
+        folder = folder.resolve()
+        if not folder.exists():
+            with draft_folder(folder) as draft:
+                write_file(draft / self.tensors, data)
+                write_file(draft / self.description, text)
+                publish(draft, folder)
+            return
+        pending = write_file(folder / self._pending, text)
+        try:
+            write_file(folder / self.tensors, data)
+        except InputError:
+            pending.unlink(missing_ok=True)
+            raise
+        try:
+            pending.replace(folder / self.description)
+        except OSError as error:
+            raise cannot_write(folder / self.description, error) from None
+
+    def read(self, folder: Path, schema: type[Schema]) -> tuple[Schema, dict[str, Any], dict[str, Tensor]]:
+        """The validated description, its entries as plain data, and the tensors.
+
+        Raises
+        ------
+        InputError
+            If there is no such model, or a file is damaged: the message names the file and the field.
+        """
+        from safetensors.torch import load
+
+        if not self._is_saved(folder):
+            raise InputError(f"no saved {self.name} at {folder}: expected {self.description} and {self.tensors}")
+        try:
+            data = (folder / self.tensors).read_bytes()
+        except OSError as error:
+            raise self.damaged(folder / self.tensors, error.strerror or str(error)) from None
+        path, content = self._description_of(folder, sha256(data))
+        if isinstance(content.get("format"), int) and content["format"] > self.format:
+            raise InputError(
+                f"{path} has {self.name} format {content['format']}; this slimprompt reads format {self.format}: update it"
+            )
+        try:
+            described = schema.model_validate(content)
+        except ValidationError as error:
+            raise self.damaged(path, problems(error)[0]) from None
+        if described.format != self.format:
+            raise self.damaged(path, f"format: {described.format} is unknown")
+        stored = {name: value for name, value in content.items() if name != "checksum"}
+        if described.checksum not in (None, json_checksum(stored)):
+            raise self.damaged(path, "checksum: the file was changed after it was saved")
+        if content.get(self.hash_field) != sha256(data):
+            raise self.damaged(folder / self.tensors, f"its content is not what {self.hash_field} of {path.name} says")
+        try:
+            return described, stored, load(data)
+        except Exception as error:  # safetensors has error types of its own
+            raise self.damaged(folder / self.tensors, str(error)) from None
+
+    def damaged(self, path: Path, reason: str) -> InputError:
+        """The error for a file that is not what `write` wrote."""
+        return InputError(
+            f"{path} is damaged: {' '.join(reason.split())[:300]}. Fit the {self.name} again or restore the file"
+        )
+
+    def _is_saved(self, folder: Path) -> bool:
+        """Whether `folder` holds a model, or what a save that was killed before its last rename leaves of one."""
+        if (folder / self.description).is_file():
+            return True
+        return (folder / self._pending).is_file() and (folder / self.tensors).is_file()
+
+    def _is_leftover(self, path: Path) -> bool:
+        """Whether a file is what a killed save leaves in an empty folder."""
+        return path.name == self._pending or (path.name.startswith(".") and path.suffix == ".tmp")
+
+    def _description_of(self, folder: Path, tensors_sha256: str) -> tuple[Path, dict[str, Any]]:
+        """The description that belongs to the tensors: the pending one if a save was killed before its last rename."""
+        path, pending = folder / self.description, folder / self._pending
+        if pending.is_file():
+            try:
+                content = self._parse(pending)
+            except InputError:  # of no use; the description itself decides
+                content = {}
+            if content.get(self.hash_field) == tensors_sha256:
+                return pending, content
+        return path, self._parse(path)
+
+    def _parse(self, path: Path) -> dict[str, Any]:
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise self.damaged(path, str(error)) from None
+        if not isinstance(content, dict):
+            raise self.damaged(path, f"expected an object of named entries, found {type(content).__name__}")
+        return content

@@ -1,0 +1,119 @@
+"""Saved prompts: `prompt.safetensors` (B and A) and `prompt.json`, validated as a whole when they are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor
+
+from slimprompt import __version__
+from slimprompt.class_names import check_class_names
+from slimprompt.prompts.prompt import Prompt
+from slimprompt.prompts.variants import Trainable, check_variant
+from slimprompt.saved_files import Description, SavedFiles
+from slimprompt.text.tokens import Position
+from slimprompt.training.recipe import Recipe
+
+PROMPT_FILES = SavedFiles("prompt", hash_field="factors_sha256")
+#: A context vector has the scale of a token embedding, about 0.01 to 1; factors beyond this are damage.
+_LARGEST_FACTOR = 1e6
+
+
+def _usable(names: list[str]) -> list[str]:
+    check_class_names(names)
+    return names
+
+
+class SavedBackbone(BaseModel):
+    """The weights that a prompt was trained on."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    name: str = Field(min_length=1)
+    pretrained: str | None
+    activation: str | None = None
+    """Version 0.1 did not store it."""
+    fingerprint: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class PromptDescription(Description):
+    """The entries of `prompt.json`. A field that is added later has a default, so that older prompts keep loading."""
+
+    class_names: Annotated[list[str], Field(min_length=1), AfterValidator(_usable)]
+    backbone: SavedBackbone
+    variant: str
+    basis: str | None
+    trains: Trainable
+    n_ctx: int = Field(ge=1)
+    rank: int = Field(ge=1)
+    position: Position
+    recipe: Recipe | None
+    """None if the prompt was trained by other software."""
+    seed: int | None = Field(ge=0)
+    imported: dict[str, Any] | None = None
+    factors_sha256: str
+    templates: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PromptDescription:
+        dense = self.variant == "dense"
+        row = check_variant(self.variant, rank=None if dense else self.rank, basis=self.basis, n_ctx=self.n_ctx)
+        if self.trains != row.trainable:
+            raise ValueError(f"trains: {self.trains!r} does not belong to the variant {self.variant}")
+        if dense and self.rank != self.n_ctx:
+            raise ValueError(f"rank: a dense prompt has rank n_ctx = {self.n_ctx}, not {self.rank}")
+        if (self.recipe is None) != (self.seed is None):
+            raise ValueError("recipe and seed go together: an imported prompt has neither")
+        return self
+
+
+class SavedPrompt(NamedTuple):
+    """A saved prompt: its validated description, all entries of `prompt.json`, and the factors."""
+
+    description: PromptDescription
+    entries: dict[str, Any]
+    prompt: Prompt
+
+
+def read_prompt(folder: Path) -> SavedPrompt:
+    """Read and validate a saved prompt; an `InputError` that names the file and the field if it is damaged."""
+    description, entries, factors = PROMPT_FILES.read(folder, PromptDescription)
+    wanted = {"B": (description.n_ctx, description.rank), "A": (description.rank, None)}
+    for name, (rows, columns) in wanted.items():
+        reason = _problem(factors.get(name), rows, columns)
+        if reason:
+            raise PROMPT_FILES.damaged(folder / PROMPT_FILES.tensors, f"{name}: {reason}")
+    return SavedPrompt(description, entries, Prompt(factors["B"], factors["A"], description.trains))
+
+
+def write_prompt(folder: Path, entries: dict[str, Any], prompt: Prompt) -> None:
+    """Write a prompt.
+
+    Parameters
+    ----------
+    folder
+        Where to write; a symbolic link is followed. Other files there are left alone.
+    entries
+        The entries of `prompt.json`, except for those that are known from the prompt and the program.
+    prompt
+        The factors.
+    """
+    known = {"slimprompt": __version__, "trains": prompt.trainable, "n_ctx": prompt.n_ctx, "rank": prompt.rank}
+    PROMPT_FILES.write(folder, known | entries, {"A": prompt.A, "B": prompt.B})
+
+
+def _problem(factor: Tensor | None, rows: int, columns: int | None) -> str:
+    """What is wrong with a factor; empty if it can be used."""
+    if factor is None:
+        return "it is missing"
+    if not factor.is_floating_point():
+        return f"its numbers are {factor.dtype}"
+    if factor.ndim != 2 or factor.shape[0] != rows or columns not in (None, factor.shape[1]):
+        expected = f"({rows}, {'width' if columns is None else columns})"
+        return f"its shape is {tuple(factor.shape)}, but {PROMPT_FILES.description} says {expected}"
+    if not factor.isfinite().all():
+        return "it holds numbers that are not finite"
+    largest = float(factor.abs().max()) if factor.numel() else 0.0
+    return f"its largest number is {largest:.1e}" if largest > _LARGEST_FACTOR else ""

@@ -1,0 +1,37 @@
+import pytest
+
+from slimprompt.class_names import check_class_names, name_key
+from slimprompt.errors import InputError
+
+
+def test_spellings_of_the_same_words():
+    spellings = ("red_panda", "Red Panda", " red  panda ", "red&#32;panda")
+    assert {name_key(name) for name in spellings} == {"red panda"}
+    assert name_key("e\u0301clair") == name_key("éclair")
+    assert name_key("red panda") != name_key("redpanda")
+
+
+def test_usable_names():
+    check_class_names(["7 0 7 - 3 2 0", "café au lait", "AT&T", "<3", "a|b", "日本", "x" * 500])
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["cat", "cat"], "'cat' was given twice"),
+        (["cat", "dog", "Cat"], "'cat' and 'Cat' are the same words in a prompt"),
+        (["a_b", "a b"], "the same words"),
+        (["R&B", "R&amp;B"], "the same words"),
+        (["cat", " _ "], "empty class name"),
+        (["cat", "d\x00g"], r"'d\\x00g' holds the character '\\x00'"),
+        (["cat", "d\ng"], "which is not text"),
+        (["cat", "d\udcffg"], "which is not text"),
+        (["cat", "dog <|endoftext|>"], r"holds '<\|endoftext\|>', a control token"),
+        (["cat", "<end_of_text>"], "a control token"),
+        (["cat", "&lt;end_of_text&gt;"], "a control token"),
+        (["cat", 3], "one of them is 3"),
+    ],
+)
+def test_unusable_names_are_named(names, message):
+    with pytest.raises(InputError, match=message):
+        check_class_names(names)
