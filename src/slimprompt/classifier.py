@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ from slimprompt.clip.backbone import Backbone, default_pretrained, load_backbone
 from slimprompt.clip.weights import ACTIVATIONS, UnknownActivationError
 from slimprompt.errors import InputError
 from slimprompt.images.bank import FeatureBank, ImageSource, encode_eval_views
-from slimprompt.methods.prompt_learning import learn_prompts
+from slimprompt.methods.prompt_learning import initial_prompt, learn_prompts
 from slimprompt.methods.task import Task
 from slimprompt.prompts.prompt import Prompt
-from slimprompt.prompts.start import start_prompt
 from slimprompt.prompts.variants import used_settings
 from slimprompt.storage import draft_folder, publish, sha256
 from slimprompt.text.encoder import SharedPrefixTextEncoder
+from slimprompt.text.words import words_template
 from slimprompt.training.evaluation import class_scores
 from slimprompt.training.recipe import Recipe, make_recipe
 
@@ -51,7 +52,13 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
     basis
         Where the fixed factor comes from; used by "fixed-B" and "fixed-A".
     n_ctx
-        Number of context tokens.
+        Number of context tokens; not used with `words`, whose tokens are the context.
+    words
+        Start from the token embeddings of these words, such as "a photo of a".
+    anchored
+        With `words`: train P = W + B A from B A = 0, so that it starts at the zero-shot classifier of the words.
+    depth
+        Number of layers of the text tower that receive a context B A_l of their own, with one B for all.
     position
         Position of the class name: "end", "middle" or "front".
     recipe
@@ -86,6 +93,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         rank: int | None = 4,
         basis: str | None = "orthogonal",
         n_ctx: int = 16,
+        words: str | None = None,
+        anchored: bool = False,
+        depth: int = 1,
         position: str = "end",
         recipe: str | Recipe = "fast",
         seed: int = 1,
@@ -100,6 +110,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         self.rank = rank
         self.basis = basis
         self.n_ctx = n_ctx
+        self.words = words
+        self.anchored = anchored
+        self.depth = depth
         self.position = position
         self.recipe = recipe
         self.seed = seed
@@ -110,6 +123,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, images: Sequence[ImageSource], labels: Sequence[str]) -> PromptClassifier:
         """Learn the prompt from labelled images.
+
+        A recipe that keeps close to zero-shot uses the template of `words`, or "a photo of a {}." without words.
 
         Parameters
         ----------
@@ -128,7 +143,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             raise InputError(f"only one class was given ({classes[0]!r}): a classifier needs at least two")
         make_recipe(self.recipe)  # an unknown recipe is an error before the backbone is loaded
         bank = FeatureBank(self._load_backbone(), "default" if self.cache else None)
-        return self.fit_task(Task(bank, images, [classes.index(name) for name in names], tuple(classes), self.seed))
+        task = Task(bank, images, [classes.index(name) for name in names], tuple(classes), self.seed)
+        return self.fit_task(replace(task, templates=(words_template(self.words),)) if self.words else task)
 
     def fit_task(self, task: Task) -> PromptClassifier:
         """Learn the prompt from a task, with the feature bank and backbone of the task."""
@@ -145,11 +161,14 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
 
     def start(self, backbone: Backbone) -> Prompt:
         """The prompt before training."""
-        return start_prompt(
+        return initial_prompt(
+            backbone,
             self.variant,
-            width=backbone.text_width,
             seed=self.seed,
-            n_ctx=self.n_ctx,
+            n_ctx=self.n_ctx if self.words is None else None,
+            words=self.words,
+            anchored=self.anchored,
+            depth=self.depth,
             **used_settings(self.variant, rank=self.rank, basis=self.basis),
         )
 
@@ -201,7 +220,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         folder = Path(folder)
         check_free(folder, overwrite=overwrite)
-        factors = save({"A": self.prompt_.A.detach().cpu(), "B": self.prompt_.B.detach().cpu()})
+        factors = save({name: value.cpu() for name, value in self.prompt_.tensors().items()})
         description = {
             "format": _FORMAT,
             "slimprompt": __version__,
@@ -217,6 +236,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             "trains": self.prompt_.trainable,
             "n_ctx": self.prompt_.n_ctx,
             "rank": self.prompt_.rank,
+            "words": self.words,
+            "anchored": self.anchored,
+            "depth": self.prompt_.depth,
             "position": self.position,
             "recipe": None if self.imported_ else make_recipe(self.recipe).model_dump(),
             "seed": None if self.imported_ else self.seed,
@@ -271,7 +293,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
                 f"but {backbone.name} ({backbone.pretrained or 'own weights'}) has fingerprint {backbone.fingerprint[:12]}: "
                 "a prompt only works with the weights it was trained on"
             )
-        prompt = Prompt(factors["B"], factors["A"], description["trains"])
+        prompt = Prompt(factors["B"], factors["A"], description["trains"], factors.get("W"))
         if prompt.width != backbone.text_width:
             raise InputError(
                 f"{folder / FACTORS_FILE} is damaged: its width {prompt.width} is not the text width {backbone.text_width}"
@@ -285,6 +307,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             rank=None if description["variant"] == "dense" else description["rank"],
             basis=description["basis"],
             n_ctx=description["n_ctx"],
+            words=description.get("words"),  # version 0.1 had none of these three
+            anchored=description.get("anchored", False),
+            depth=description.get("depth", 1),
             position=description["position"],
             **trained,
             cache=cache,
@@ -316,7 +341,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         self.backbone_ = backbone
         self.prompt_ = prompt.to(backbone.device)
         self.classes_ = np.array(class_names, dtype=object if not len(class_names) else None)
-        encode = SharedPrefixTextEncoder(backbone, class_names, prompt.n_ctx, self.position)  # type: ignore[arg-type]
+        position: Any = self.position
+        encode = SharedPrefixTextEncoder(backbone, class_names, prompt.n_ctx, position, depth=prompt.depth)
         with torch.inference_mode():
             self.class_features_ = encode(prompt())  # computed once: prediction only runs the image tower
         return self
@@ -385,7 +411,9 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
                 f"{folder / FACTORS_FILE} is damaged: its content is not what {DESCRIPTION_FILE} describes. Fit the prompt again or restore the file"
             )
         factors = load(data)
-        return description, {"B": factors["B"], "A": factors["A"]}
+        return description, {
+            name: factors[name] for name in ("B", "A", *(["W"] if description.get("anchored") else []))
+        }
     except InputError:
         raise
     except Exception as error:

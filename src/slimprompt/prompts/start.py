@@ -132,8 +132,8 @@ def _start_factors(
     if basis in BASES_FROM_A_RUN:
         trained = _check_factors(trained, basis, b0, a0)
     if basis in TRANSFER_BASES:
-        depth = len(p0) if p0.ndim == 3 else 1
-        control = _svd_factors(initial_context(*p0.shape[-2:], seed, "random control", depth), rank)
+        depth, (n_ctx, width) = len(p0) if p0.ndim == 3 else 1, p0.shape[-2:]
+        control = _svd_factors(initial_context(n_ctx, width, seed, "random control", depth), rank)
         frozen_b, frozen_a = trained if basis == "source" and trained else control
         return (frozen_b, a0) if variant == "fixed-B" else (b0, frozen_a)
     if variant != "fixed-B":
