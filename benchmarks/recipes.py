@@ -71,10 +71,10 @@ def open_bank(backbone: str) -> Any:
 
 
 @lru_cache
-def encoder(backbone: str, class_names: tuple[str, ...], n_ctx: int = 16, position: Any = "end") -> Any:
+def encoder(backbone: str, class_names: tuple[str, ...], n_ctx: int = 16, position: Any = "end", depth: int = 1) -> Any:
     from slimprompt import SharedPrefixTextEncoder
 
-    return SharedPrefixTextEncoder(open_bank(backbone).backbone, class_names, n_ctx, position)
+    return SharedPrefixTextEncoder(open_bank(backbone).backbone, class_names, n_ctx, position, depth=depth)
 
 
 def run(job: Job) -> list[dict[str, Any]]:

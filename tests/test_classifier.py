@@ -1,12 +1,14 @@
+import hashlib
 import json
 
 import numpy as np
 import pytest
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from sklearn.base import clone
 
 from slimprompt import InputError, PromptClassifier, Recipe, load_backbone
+from slimprompt.methods.zero_shot import zero_shot_features
 from tests.clip.test_backbone import state_bytes
 from tests.conftest import TINY
 
@@ -96,6 +98,60 @@ def test_other_class_names(classifier, images):
     )
     with pytest.raises(InputError, match="given twice"):
         classifier.with_classes(["otter", "otter"])
+
+
+BEYOND = {
+    "word start": {"words": "a photo of a", "rank": 3},
+    "anchored": {"words": "a photo of a", "anchored": True},
+    "deep": {"depth": 3},
+    "deep word start": {"words": "a photo of a", "depth": 2},
+    "kept close": {"words": "a photo of a", "recipe": QUICK.model_copy(update={"anchor": 8.0, "prograd": True})},
+}
+
+
+@pytest.mark.parametrize("options", BEYOND.values(), ids=BEYOND)
+def test_prompts_beyond_the_paper_are_saved_loaded_and_used_on_new_names(tiny, images, labels, tmp_path, options):
+    classifier = fitted(tiny, images, labels, **options)
+    folder = classifier.save(tmp_path / "a")
+    loaded = PromptClassifier.load(folder, device="cpu")
+    assert np.array_equal(loaded.predict_proba(images), classifier.predict_proba(images))
+    names = ["otter", "red_panda"]
+    assert np.array_equal(
+        loaded.with_classes(names).predict_proba(images), classifier.with_classes(names).predict_proba(images)
+    )
+    for name in ("words", "anchored", "depth", "recipe"):
+        assert getattr(loaded, name) == getattr(classifier, name)
+    again = loaded.save(tmp_path / "b")
+    for file in ("prompt.safetensors", "prompt.json"):
+        assert (folder / file).read_bytes() == (again / file).read_bytes()
+
+
+def test_an_anchored_prompt_without_its_words_is_refused(tiny, images, labels, tmp_path):
+    folder = fitted(tiny, images, labels, **BEYOND["anchored"]).save(tmp_path / "prompt")
+    prompt = load_file(folder / "prompt.safetensors")
+    assert set(prompt) == {"A", "B", "W"}
+    del prompt["W"]
+    save_file(prompt, folder / "prompt.safetensors")
+    description = json.loads((folder / "prompt.json").read_text())
+    description["factors_sha256"] = hashlib.sha256((folder / "prompt.safetensors").read_bytes()).hexdigest()
+    (folder / "prompt.json").write_text(json.dumps(description))
+    with pytest.raises(InputError, match="damaged"):
+        PromptClassifier.load(folder, device="cpu")
+
+
+def test_keep_close_losses_use_the_template_of_the_words(tiny, images, labels, monkeypatch):
+    from slimprompt.methods import prompt_learning
+
+    templates = []
+    monkeypatch.setattr(
+        prompt_learning,
+        "zero_shot_features",
+        lambda backbone, names, given: (templates.append(given), zero_shot_features(backbone, names, given))[1],
+    )
+    kept = QUICK.model_copy(update={"anchor": 8.0})
+    fitted(tiny, images, labels, recipe=kept)
+    fitted(tiny, images, labels, recipe=kept, words="a sketch of the")
+    assert templates == [("a photo of a {}.",), ("a sketch of the {}.",)]
 
 
 def test_another_backbone_is_refused(classifier, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,13 @@ from slimprompt.clip.backbone import Backbone, default_pretrained, load_backbone
 from slimprompt.clip.weights import ACTIVATIONS, UnknownActivationError
 from slimprompt.errors import InputError
 from slimprompt.images.bank import FeatureBank, ImageSource, encode_eval_views
-from slimprompt.methods.prompt_learning import learn_prompts
+from slimprompt.methods.prompt_learning import initial_prompt, learn_prompts
 from slimprompt.methods.task import Task
 from slimprompt.prompts.prompt import Prompt
-from slimprompt.prompts.start import start_prompt
 from slimprompt.prompts.variants import used_settings
 from slimprompt.saved_prompt import PROMPT_FILES, SavedBackbone, read_prompt, write_prompt
 from slimprompt.text.encoder import SharedPrefixTextEncoder
+from slimprompt.text.words import words_template
 from slimprompt.training.evaluation import class_scores
 from slimprompt.training.recipe import Recipe, make_recipe
 
@@ -46,7 +47,13 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
     basis
         Where the fixed factor comes from; used by "fixed-B" and "fixed-A".
     n_ctx
-        Number of context tokens.
+        Number of context tokens; not used with `words`, whose tokens are the context.
+    words
+        Start from the token embeddings of these words, such as "a photo of a".
+    anchored
+        With `words`: train P = W + B A from B A = 0, so that it starts at the zero-shot classifier of the words.
+    depth
+        Number of layers of the text tower that receive a context B A_l of their own, with one B for all.
     position
         Position of the class name: "end", "middle" or "front".
     recipe
@@ -81,6 +88,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         rank: int | None = 4,
         basis: str | None = "orthogonal",
         n_ctx: int = 16,
+        words: str | None = None,
+        anchored: bool = False,
+        depth: int = 1,
         position: str = "end",
         recipe: str | Recipe = "fast",
         seed: int = 1,
@@ -95,6 +105,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         self.rank = rank
         self.basis = basis
         self.n_ctx = n_ctx
+        self.words = words
+        self.anchored = anchored
+        self.depth = depth
         self.position = position
         self.recipe = recipe
         self.seed = seed
@@ -105,6 +118,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, images: Sequence[ImageSource], labels: Sequence[str]) -> PromptClassifier:
         """Learn the prompt from labelled images.
+
+        A recipe that keeps close to zero-shot uses the template of `words`, or "a photo of a {}." without words.
 
         Parameters
         ----------
@@ -124,7 +139,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         check_class_names(classes)
         make_recipe(self.recipe)  # an unknown recipe is an error before the backbone is loaded
         bank = FeatureBank(self._load_backbone(), "default" if self.cache else None)
-        return self.fit_task(Task(bank, images, [classes.index(name) for name in names], tuple(classes), self.seed))
+        task = Task(bank, images, [classes.index(name) for name in names], tuple(classes), self.seed)
+        return self.fit_task(replace(task, templates=(words_template(self.words),)) if self.words else task)
 
     def fit_task(self, task: Task) -> PromptClassifier:
         """Learn the prompt from a task, with the feature bank and backbone of the task."""
@@ -142,11 +158,14 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
 
     def start(self, backbone: Backbone) -> Prompt:
         """The prompt before training."""
-        return start_prompt(
+        return initial_prompt(
+            backbone,
             self.variant,
-            width=backbone.text_width,
             seed=self.seed,
-            n_ctx=self.n_ctx,
+            n_ctx=self.n_ctx if self.words is None else None,
+            words=self.words,
+            anchored=self.anchored,
+            depth=self.depth,
             **used_settings(self.variant, rank=self.rank, basis=self.basis),
         )
 
@@ -205,6 +224,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             },
             "variant": self.variant,
             "basis": used_settings(self.variant, rank=self.rank, basis=self.basis)["basis"],
+            "words": self.words,
+            "anchored": self.anchored,
             "position": self.position,
             "recipe": None if self.imported_ else make_recipe(self.recipe).model_dump(),
             "seed": None if self.imported_ else self.seed,
@@ -266,6 +287,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             rank=None if description.variant == "dense" else description.rank,
             basis=description.basis,
             n_ctx=description.n_ctx,
+            words=description.words,
+            anchored=description.anchored,
+            depth=description.depth,
             position=description.position,
             **trained,
             cache=cache,
@@ -294,7 +318,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             Origin of a prompt that was trained by other software, for `prompt.json`.
         """
         check_class_names(class_names)
-        encode = SharedPrefixTextEncoder(backbone, class_names, prompt.n_ctx, self.position)  # type: ignore[arg-type]
+        position: Any = self.position
+        encode = SharedPrefixTextEncoder(backbone, class_names, prompt.n_ctx, position, depth=prompt.depth)
         with torch.inference_mode():
             features = encode(prompt.to(backbone.device)())
         if not features.isfinite().all():

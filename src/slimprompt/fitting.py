@@ -100,8 +100,8 @@ def fit_classifier(
         Skip unreadable images instead of raising an error.
     """
     check_templates(templates)
-    classifier.start(bank.backbone)  # errors that need no image are raised before any is opened
-    prompt_tokens(bank.backbone, images.class_names, classifier.n_ctx, classifier.position)  # type: ignore[arg-type]
+    n_ctx = classifier.start(bank.backbone).n_ctx  # errors that need no image are raised before any is opened
+    prompt_tokens(bank.backbone, images.class_names, n_ctx, classifier.position)  # type: ignore[arg-type]
     train, skipped = readable(bank, images, sample.train, skip_bad=skip_bad)
     test, more_skipped = readable(bank, images, held_out(images, sample), skip_bad=skip_bad)
     names = sorted({item.class_name for item in train})
@@ -112,7 +112,8 @@ def fit_classifier(
         )
     paths, labels = [images.path(item) for item in train], [names.index(item.class_name) for item in train]
     begin = time.perf_counter()
-    classifier.fit_task(Task(bank, paths, labels, tuple(names), classifier.seed, images.decode))
+    zero_shot = tuple(templates or images.templates)
+    classifier.fit_task(Task(bank, paths, labels, tuple(names), classifier.seed, images.decode, zero_shot))
     seconds = time.perf_counter() - begin
     comparison = compare_with_zero_shot(classifier, bank, images, test, templates) if test else None
     return Fit(classifier, len(train), len(test), seconds, comparison, skipped + more_skipped)

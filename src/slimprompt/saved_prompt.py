@@ -1,4 +1,4 @@
-"""Saved prompts: `prompt.safetensors` (B and A) and `prompt.json`, validated as a whole when they are read."""
+"""Saved prompts: `prompt.safetensors` (B, A and, if the prompt is anchored, W) and `prompt.json`, validated as a whole when they are read."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from torch import Tensor
 
 from slimprompt import __version__
 from slimprompt.class_names import check_class_names
+from slimprompt.errors import InputError
 from slimprompt.prompts.prompt import Prompt
-from slimprompt.prompts.variants import Trainable, check_variant
+from slimprompt.prompts.variants import Trainable, check_variant, check_words
 from slimprompt.saved_files import Description, SavedFiles
 from slimprompt.text.tokens import Position
 from slimprompt.training.recipe import Recipe
@@ -48,6 +49,10 @@ class PromptDescription(Description):
     trains: Trainable
     n_ctx: int = Field(ge=1)
     rank: int = Field(ge=1)
+    words: str | None = None
+    """The words that the prompt started from; version 0.1 had none of these three."""
+    anchored: bool = False
+    depth: int = Field(1, ge=1)
     position: Position
     recipe: Recipe | None
     """None if the prompt was trained by other software."""
@@ -60,6 +65,7 @@ class PromptDescription(Description):
     def _consistent(self) -> PromptDescription:
         dense = self.variant == "dense"
         row = check_variant(self.variant, rank=None if dense else self.rank, basis=self.basis, n_ctx=self.n_ctx)
+        check_words(words=self.words is not None, anchored=self.anchored, depth=self.depth)
         if self.trains != row.trainable:
             raise ValueError(f"trains: {self.trains!r} does not belong to the variant {self.variant}")
         if dense and self.rank != self.n_ctx:
@@ -80,12 +86,23 @@ class SavedPrompt(NamedTuple):
 def read_prompt(folder: Path) -> SavedPrompt:
     """Read and validate a saved prompt; an `InputError` that names the file and the field if it is damaged."""
     description, entries, factors = PROMPT_FILES.read(folder, PromptDescription)
-    wanted = {"B": (description.n_ctx, description.rank), "A": (description.rank, None)}
-    for name, (rows, columns) in wanted.items():
-        reason = _problem(factors.get(name), rows, columns)
+    n_ctx, rank, depth = description.n_ctx, description.rank, description.depth
+    shapes: dict[str, tuple[int | None, ...]] = {
+        "B": (n_ctx, rank),
+        "A": (rank, None) if depth == 1 else (depth, rank, None),
+    }
+    if description.anchored:
+        shapes["W"] = (n_ctx, None)
+    for name, shape in shapes.items():
+        reason = _problem(factors.get(name), shape)
         if reason:
             raise PROMPT_FILES.damaged(folder / PROMPT_FILES.tensors, f"{name}: {reason}")
-    return SavedPrompt(description, entries, Prompt(factors["B"], factors["A"], description.trains))
+    words = factors["W"] if description.anchored else None
+    try:
+        prompt = Prompt(factors["B"], factors["A"], description.trains, words)
+    except InputError as error:  # W and A have different widths
+        raise PROMPT_FILES.damaged(folder / PROMPT_FILES.tensors, str(error)) from None
+    return SavedPrompt(description, entries, prompt)
 
 
 def write_prompt(folder: Path, entries: dict[str, Any], prompt: Prompt) -> None:
@@ -100,18 +117,26 @@ def write_prompt(folder: Path, entries: dict[str, Any], prompt: Prompt) -> None:
     prompt
         The factors.
     """
-    known = {"slimprompt": __version__, "trains": prompt.trainable, "n_ctx": prompt.n_ctx, "rank": prompt.rank}
-    PROMPT_FILES.write(folder, known | entries, {"A": prompt.A, "B": prompt.B})
+    known = {
+        "slimprompt": __version__,
+        "trains": prompt.trainable,
+        "n_ctx": prompt.n_ctx,
+        "rank": prompt.rank,
+        "depth": prompt.depth,
+    }
+    PROMPT_FILES.write(folder, known | entries, prompt.tensors())
 
 
-def _problem(factor: Tensor | None, rows: int, columns: int | None) -> str:
-    """What is wrong with a factor; empty if it can be used."""
+def _problem(factor: Tensor | None, shape: tuple[int | None, ...]) -> str:
+    """What is wrong with a factor; empty if it can be used. None in `shape` is the width, which is not known here."""
     if factor is None:
         return "it is missing"
     if not factor.is_floating_point():
         return f"its numbers are {factor.dtype}"
-    if factor.ndim != 2 or factor.shape[0] != rows or columns not in (None, factor.shape[1]):
-        expected = f"({rows}, {'width' if columns is None else columns})"
+    if len(factor.shape) != len(shape) or any(
+        size not in (None, found) for size, found in zip(shape, factor.shape, strict=True)
+    ):
+        expected = f"({', '.join('width' if size is None else str(size) for size in shape)})"
         return f"its shape is {tuple(factor.shape)}, but {PROMPT_FILES.description} says {expected}"
     if not factor.isfinite().all():
         return "it holds numbers that are not finite"

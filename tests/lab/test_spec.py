@@ -31,10 +31,27 @@ def test_every_field_changes_the_fingerprint() -> None:
         {"variant": "fixed-B", "basis": "source", "source": "food101"},
         {"recipe": {"epochs": 50}},
         {"recipe": {"views": 0}},
+        {"recipe": {"anchor": 8}},
+        {"recipe": {"prograd": True}},
+        {"words": "a photo of a"},
+        {"words": "a photo of a", "anchored": True},
+        {"depth": 2},
     ]
     specs = [RunSpec(**JOINT), *(RunSpec(**JOINT | change) for change in changes)]
     assert len({spec.fingerprint for spec in specs}) == len(specs)
     assert {name for change in changes for name in change} == set(RunSpec.model_fields)
+
+
+def test_added_fields_at_their_defaults_leave_the_fingerprint_alone() -> None:
+    defaults = {"words": None, "anchored": False, "depth": 1, "recipe": {"anchor": 0.0, "prograd": False}}
+    assert RunSpec(**JOINT | defaults).fingerprint == RunSpec(**JOINT).fingerprint == "63f8ee104e5d47cb"
+
+
+def test_words_decide_the_number_of_context_tokens() -> None:
+    spec = RunSpec(**JOINT | {"words": " a photo  of a"})
+    assert (spec.words, spec.n_ctx) == ("a photo of a", 4)
+    assert RunSpec(**JOINT | {"words": "a photo of a", "n_ctx": 5}).n_ctx == 5  # a word may have several tokens
+    assert parse_spec(spec.model_dump(mode="json")) == spec
 
 
 def test_one_backbone_has_one_name() -> None:
@@ -62,6 +79,11 @@ def test_words_for_people() -> None:
     spec = RunSpec(**JOINT | {"variant": "fixed-B", "basis": "source", "source": "food101", "split": "base"})
     assert spec.title == "ViT-B-16 dtd base 4-shot seed 1: fixed-B source from food101 r4"
     assert RunSpec(**JOINT | {"variant": "dense", "rank": None}).label == "dense m16"
+    words = {"words": "a photo of a"}
+    assert RunSpec(**JOINT | words).label == "joint r4 from “a photo of a”"
+    assert RunSpec(**JOINT | words | {"anchored": True}).label == "joint r4 anchored at “a photo of a”"
+    beyond = {"depth": 3, "recipe": {"anchor": 8, "prograd": True}}
+    assert RunSpec(**JOINT | beyond).title.endswith(": joint r4 depth 3 anchor 8 prograd")
 
 
 @pytest.mark.parametrize(
@@ -77,6 +99,11 @@ def test_words_for_people() -> None:
         ({"variant": "fixed-B", "basis": "source", "source": "dtd"}, "must be another dataset"),
         ({"shots": 0}, "shots: Input should be greater than or equal to 1"),
         ({"seed": -1}, "seed: Input should be greater than or equal to 0"),
+        ({"anchored": True}, "an anchored prompt needs words"),
+        ({"anchored": True, "words": "a photo of a", "depth": 2}, "an anchored prompt has no deeper layers"),
+        ({"words": " "}, "words: String should have at least 1 character"),
+        ({"words": "a photo"}, "rank 4 does not fit.*n_ctx=2"),
+        ({"depth": 0}, "depth: Input should be greater than or equal to 1"),
         ({"rnak": 4}, "unknown run field 'rnak'; did you mean 'rank'"),
     ],
 )

@@ -80,6 +80,85 @@ def test_transfer_replaces_the_frozen_factor_and_fits_nothing(p0, variant, froze
     assert torch.equal(getattr(control, frozen).detach(), dict(zip("BA", other, strict=True))[frozen])
 
 
+ALL_VARIANTS = [
+    ("dense", None, None),
+    ("joint", R, None),
+    *(("fixed-B", R, basis) for basis in ("gaussian", "orthogonal", "svd")),
+    ("fixed-A", R, "svd"),
+    ("fixed-B", R, "random"),
+]
+
+
+@pytest.fixture
+def words():
+    return torch.randn(M, D, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize(("variant", "rank", "basis"), ALL_VARIANTS[:6])
+def test_word_start_treats_the_words_as_p0(words, variant, rank, basis):
+    prompt = start_prompt(variant, width=D, seed=7, rank=rank, basis=basis, words=words)
+    if variant == "dense":
+        assert torch.equal(prompt().detach(), words)
+    elif variant == "fixed-B" and basis != "svd":
+        torch.testing.assert_close(prompt.A.detach(), least_squares(prompt.B.detach(), words))
+    else:
+        b, a = balanced_svd(words, R)
+        torch.testing.assert_close((prompt.B.detach(), prompt.A.detach()), (b, a), rtol=1e-4, atol=1e-5)
+    assert prompt.W is None
+
+
+@pytest.mark.parametrize(("variant", "rank", "basis"), ALL_VARIANTS)
+def test_anchored_prompts_start_exactly_at_the_words(words, variant, rank, basis):
+    how = {"width": D, "seed": 7, "rank": rank, "basis": basis}
+    prompt, free = start_prompt(variant, **how, words=words, anchored=True), start_prompt(variant, **how)
+    assert torch.equal(prompt().detach(), words)
+    kept, zero = ("A", "B") if variant == "fixed-A" else ("B", "A")
+    assert torch.equal(getattr(prompt, kept), getattr(free, kept))  # as from the random P0
+    assert not getattr(prompt, zero).any()
+    assert getattr(prompt, zero).requires_grad  # so that it can leave zero: its gradient is the kept factor's product
+    prompt().square().sum().backward()
+    assert getattr(prompt, zero).grad.norm() > 0
+
+
+def test_p0_of_deeper_layers_has_streams_of_its_own(p0):
+    two, three = (initial_context(M, D, 7, depth=depth) for depth in (2, 3))
+    assert torch.equal(two[0], p0)
+    assert torch.equal(three[:2], two)
+    assert len({layer.sum().item() for layer in three}) == 3
+    assert abs(initial_context(16, 4096, 1, depth=2)[1].std().item() - 0.02) < 2e-4
+
+
+@pytest.mark.parametrize(("variant", "rank", "basis"), ALL_VARIANTS[:6])
+def test_deep_prompts_share_the_basis_of_the_shallow_one(variant, rank, basis):
+    how = {"width": D, "seed": 7, "rank": rank, "basis": basis}
+    shallow, deep = start_prompt(variant, **how), start_prompt(variant, **how, depth=3)
+    assert torch.equal(deep.B, shallow.B)
+    torch.testing.assert_close(deep.A[0], shallow.A, rtol=1e-4, atol=1e-6)
+    layers = initial_context(M, D, 7, depth=3)
+    for coefficients, p0_of_layer in zip(deep.A[1:], layers[1:], strict=True):
+        expected = p0_of_layer if variant == "dense" else least_squares(shallow.B.detach(), p0_of_layer)
+        torch.testing.assert_close(coefficients.detach(), expected)
+
+
+def test_a_deep_word_start_replaces_the_first_layer(words):
+    prompt = start_prompt("dense", width=D, seed=7, words=words, depth=2)
+    assert torch.equal(prompt()[0], words)
+    assert torch.equal(prompt()[1], initial_context(M, D, 7, depth=2)[1])
+
+
+def test_transfer_of_a_deep_basis():
+    source = (torch.randn(M, R), torch.randn(2, R, D))
+    own = start_prompt("joint", width=D, seed=7, rank=R, depth=2)
+    prompt = start_prompt("fixed-B", width=D, seed=7, rank=R, basis="source", trained=source, depth=2)
+    assert torch.equal(prompt.B, source[0])
+    assert torch.equal(prompt.A, own.A)
+    control = start_prompt("fixed-A", width=D, seed=7, rank=R, basis="random", depth=2)
+    assert torch.equal(control.B, own.B)
+    assert control.A.shape == own.A.shape
+    with pytest.raises(InputError, match=r"have shapes \(16, 4\) and \(4, 64\)"):
+        start_prompt("fixed-B", width=D, seed=7, rank=R, basis="source", trained=(source[0], source[1][0]), depth=2)
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
@@ -90,6 +169,10 @@ def test_transfer_replaces_the_frozen_factor_and_fits_nothing(p0, variant, froze
         ({"variant": "fixed-A", "rank": 4, "basis": "gaussian"}, "unknown basis for fixed-A"),
         ({"variant": "fixed-B", "rank": 4, "basis": "learned"}, "finished joint run"),
         ({"variant": "fixed-b"}, "did you mean 'fixed-B'"),
+        ({"variant": "dense", "anchored": True}, "an anchored prompt needs words"),
+        ({"variant": "dense", "anchored": True, "words": torch.zeros(16, D), "depth": 2}, "has no deeper layers"),
+        ({"variant": "dense", "words": torch.zeros(4, D)}, r"words have shape \(4, 64\); this prompt needs \(16, 64\)"),
+        ({"variant": "dense", "depth": 0}, "depth must be at least 1"),
     ],
 )
 def test_bad_input(kwargs, message):

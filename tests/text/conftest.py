@@ -38,16 +38,30 @@ def features_and_gradient(encode, context):
 
 
 def open_clip_features(backbone: Backbone, names, context, position="end"):
-    """`encode_text` of open_clip, with the context vectors inserted at the output of the token embedding."""
-    sequences = prompt_tokens(backbone, names, len(context), position)
+    """`encode_text` of open_clip, with the context vectors inserted at the output of the token embedding.
+
+    A deep context (depth, n_ctx, width) also replaces their rows at the input of the blocks 1 … depth − 1.
+    """
+    layers = context if context.ndim == 3 else context[None]
+    sequences = prompt_tokens(backbone, names, layers.shape[1], position)
     length = backbone.context_length
     pad = int(backbone.tokenizer(["a"], context_length=length)[0, -1])
     ids = torch.tensor([sequence + [pad] * (length - len(sequence)) for sequence in sequences])
-    is_context = ids == CONTEXT
-    hook = backbone.text_tower.token_embedding.register_forward_hook(
-        lambda module, args, out: out.masked_scatter(is_context[..., None], context.expand(len(ids), -1, -1))
-    )
+    is_context = (ids == CONTEXT)[..., None]
+
+    def put(x, layer):
+        return x.masked_scatter(is_context, layers[layer].expand(len(ids), -1, -1))
+
+    tower = backbone.text_tower
+    hooks = [tower.token_embedding.register_forward_hook(lambda module, args, out: put(out, 0))]
+    for layer in range(1, len(layers)):
+        hooks.append(
+            tower.transformer.resblocks[layer].register_forward_pre_hook(
+                lambda module, args, layer=layer: (put(args[0], layer), *args[1:])
+            )
+        )
     try:
         return backbone.model.encode_text(ids.clamp(min=0))
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()

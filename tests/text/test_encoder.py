@@ -39,6 +39,56 @@ def test_kernels_equal_reference(double, position, chunk_size, shape):
     )
 
 
+def _depths(backbone):
+    n_layers = len(backbone.text_tower.transformer.resblocks)
+    return sorted({2, 3, n_layers})
+
+
+@pytest.mark.parametrize("position", ["end", "middle", "front"])
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_deep_contexts_equal_open_clip_with_replaced_rows(double, position, chunk_size):
+    for depth in _depths(double):
+        context = random_context(double, depth, 6)
+        encoder = SharedPrefixTextEncoder(double, NAMES, 6, position, depth=depth, chunk_size=chunk_size)
+        assert encoder.shared_prefix
+        assert encoder.n_chunks == (1 if chunk_size is None else 3)
+        torch.testing.assert_close(
+            features_and_gradient(encoder, context),
+            features_and_gradient(lambda context: open_clip_features(double, NAMES, context, position), context),
+            rtol=1e-9,
+            atol=1e-12,
+        )
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_batch_of_deep_contexts_equals_open_clip(double, chunk_size):
+    contexts = random_context(double, 3, 2, 6)
+    encoder = SharedPrefixTextEncoder(double, NAMES, 6, depth=2, chunk_size=chunk_size)
+    torch.testing.assert_close(
+        features_and_gradient(encoder, contexts),
+        features_and_gradient(
+            lambda contexts: torch.stack([open_clip_features(double, NAMES, one) for one in contexts]), contexts
+        ),
+        rtol=1e-9,
+        atol=1e-12,
+    )
+
+
+def test_deep_contexts_without_a_shared_prefix(model_config):
+    config = json.loads(json.dumps(TINY_CONFIG))
+    config["text_cfg"]["no_causal_mask"] = True
+    backbone = load_backbone(model_config("tiny-deep-not-causal", config), seed=0, device="cpu")
+    context = random_context(backbone, 3, 4)
+    encoder = SharedPrefixTextEncoder(backbone, NAMES, 4, depth=3)
+    assert not encoder.shared_prefix
+    torch.testing.assert_close(
+        features_and_gradient(encoder, context),
+        features_and_gradient(lambda context: open_clip_features(backbone, NAMES, context), context),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
 @pytest.mark.parametrize("position", ["end", "middle", "front"])
 @pytest.mark.parametrize("chunk_size", [None, 1, 2])
 def test_equals_open_clip(tiny, position, chunk_size):
@@ -159,6 +209,8 @@ def test_low_precision_is_close_to_fp32(tiny, precision):
         (["cat", " _ "], {}, "empty class name"),
         (["cat"], {"position": "back"}, "unknown position 'back'"),
         (["cat"], {"chunk_size": 0}, "at least 1 class"),
+        (["cat"], {"depth": 0}, "depth 0 does not fit"),
+        (["cat"], {"depth": 4}, "depth 4 does not fit.*number of layers of the text tower of .*, 3"),
     ],
 )
 def test_invalid_arguments_are_refused(tiny, names, options, message):
@@ -169,6 +221,8 @@ def test_invalid_arguments_are_refused(tiny, names, options, message):
 def test_context_of_another_shape_is_refused(tiny):
     with pytest.raises(InputError, match=r"takes \(4, 32\)"):
         SharedPrefixTextEncoder(tiny, ["cat"], 4)(torch.zeros(5, 32))
+    with pytest.raises(InputError, match=r"takes \(2, 4, 32\)"):
+        SharedPrefixTextEncoder(tiny, ["cat"], 4, depth=2)(torch.zeros(4, 32))
 
 
 @pytest.mark.parametrize("position", ["end", "middle"])

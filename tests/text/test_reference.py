@@ -35,6 +35,28 @@ def test_shared_prefix_reference_equals_full_pass(double, position, shape):
     torch.testing.assert_close(shared, full, **TIGHT)
 
 
+@pytest.mark.parametrize("depth", [2, 3])
+@pytest.mark.parametrize("position", ["end", "middle", "front"])
+def test_deep_contexts_equal_open_clip_with_replaced_rows(double, depth, position):
+    context = random_context(double, depth, 6)
+    expected = features_and_gradient(lambda context: open_clip_features(double, NAMES, context, position), context)
+    for encode in (
+        full_pass_encoder(double, NAMES, 6, position, depth=depth),
+        full_pass_encoder(double, NAMES, 6, position, depth=depth, chunk_size=2),
+        shared_prefix_reference(double, NAMES, 6, position, depth=depth),
+    ):
+        torch.testing.assert_close(features_and_gradient(encode, context), expected, **TIGHT)
+    assert all(gradient.norm() > 0 for gradient in expected[1])  # every layer counts
+
+
+def test_batch_of_deep_contexts(double):
+    contexts = random_context(double, 3, 2, 6)
+    full = features_and_gradient(full_pass_encoder(double, NAMES, 6, depth=2), contexts)
+    assert full[0].shape[:2] == (3, len(NAMES))
+    shared = features_and_gradient(shared_prefix_reference(double, NAMES, 6, depth=2), contexts)
+    torch.testing.assert_close(shared, full, **TIGHT)
+
+
 def test_layer_scale(model_config):
     config = json.loads(json.dumps(TINY_CONFIG))
     config["text_cfg"]["ls_init_value"] = 0.5

@@ -200,7 +200,7 @@ def measure(
     Parameters
     ----------
     records
-        Run records; incomplete and dense runs are ignored.
+        Run records; incomplete and dense runs are ignored, runs of deep prompts are left out with a note.
     variant
         Variant of the runs compared in pairs. Displacement is measured for all variants.
     class_subset
@@ -214,11 +214,14 @@ def measure(
     -------
     Geometry
     """
-    low_rank = [record for record in records if record.complete and record.spec.variant != "dense"]
+    factorised = [record for record in records if record.complete and record.spec.variant != "dense"]
+    low_rank = [record for record in factorised if record.spec.depth == 1]
     records = [record for record in low_rank if class_subset in (None, record.spec.split)]
     factors = [record.factors() for record in records]
     chosen = [index for index, record in enumerate(records) if record.spec.variant == variant]
     notes: list[str] = []
+    if deep := len(factorised) - len(low_rank):
+        notes.append(f"geometry: {deep} runs of deep prompts are left out: they have coefficients for several layers")
     if left_out := len(low_rank) - len(records):
         notes.append(
             f"geometry: {left_out} runs on another class subset than {class_subset!r} are left out; "

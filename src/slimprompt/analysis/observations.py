@@ -193,7 +193,10 @@ def _duplicate(one: RunSpec, other: RunSpec, key: CellKey) -> InputError:
 
 
 #: Fields that should have one value in all compared runs; the other fields are the axes of the studies.
-_SETTINGS = ("pretrained", "n_ctx", "position", "precision", *(f"recipe.{name}" for name in Recipe.model_fields))
+_SETTINGS = (
+    *("pretrained", "n_ctx", "words", "anchored", "depth", "position", "precision"),
+    *(f"recipe.{name}" for name in Recipe.model_fields),
+)
 
 
 def mixed_settings(records: Iterable[Record]) -> list[str]:

@@ -31,7 +31,17 @@ if TYPE_CHECKING:
     from slimprompt.data import Benchmark
     from slimprompt.fitting import Fit, HeadComparison
 
-_PROMPT = {"variant": "fixed-B", "rank": 4, "basis": "orthogonal", "n_ctx": 16, "position": "end", "seed": 1}
+_PROMPT = {
+    "variant": "fixed-B",
+    "rank": 4,
+    "basis": "orthogonal",
+    "n_ctx": 16,
+    "words": None,
+    "anchored": False,
+    "depth": 1,
+    "position": "end",
+    "seed": 1,
+}
 
 
 @options_from(Recipe, *Recipe.model_fields, into="overrides", panel="Override the recipe")
@@ -156,6 +166,7 @@ def _images(source: Path | None, benchmark: str | None, data_root: Path | None) 
 
 def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path | None) -> None:
     from slimprompt.data import short_classes
+    from slimprompt.prompts.variants import describe_start
 
     classifier = result.classifier
     where = f"{shots} per class" if shots else f"from {manifest}"
@@ -172,6 +183,7 @@ def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path
         parts.append(f"rank {classifier.rank}")
     if classifier.variant.startswith("fixed"):
         parts.append(f"{classifier.basis} basis")
+    parts += describe_start(words=classifier.words, anchored=classifier.anchored, depth=classifier.depth)
     typer.echo(
         f"{classifier.prompt_.trainable_parameters:,} parameters trained ({', '.join(parts)}) "
         f"on {classifier.backbone_.title} in {result.seconds:.1f} s"

@@ -369,7 +369,7 @@ def _run_bytes(spec: RunSpec, n_train: int, width: int) -> int:
     rank = spec.rank or spec.n_ctx
     val = n_train * min(spec.shots, 4) // spec.shots
     files = (
-        4 * 2 * rank * (spec.n_ctx + width) + 300,
+        4 * (2 * rank * (spec.n_ctx + spec.depth * width) + spec.anchored * spec.n_ctx * width) + 300,
         (n_train + val) * _MANIFEST_ITEM,
         spec.recipe.epochs * _CURVE_LINE,
         _RECORD,

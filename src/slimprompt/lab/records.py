@@ -2,7 +2,7 @@
 
     <runs>/<fingerprint of the spec>/
         record.json          spec, status, metrics, provenance
-        factors.safetensors  B0, A0 before training, B, A after it
+        factors.safetensors  B0, A0 before training, B, A after it; the words W of an anchored prompt
         manifest.json        the few-shot images: relative path, label, sha256
         curve.csv            epoch, lr, loss, accuracy
 
@@ -60,7 +60,10 @@ class Record:
         return self.status == COMPLETE
 
     def factors(self) -> dict[str, np.ndarray]:
-        """`B0`, `A0` before training and `B`, `A` after it, as float64; P = B A."""
+        """`B0`, `A0` before training and `B`, `A` after it, as float64; P = B A.
+
+        The run of an anchored prompt, P = W + B A, also has `W`. In a deep prompt, A is (depth, rank, width).
+        """
         from safetensors.numpy import load_file
 
         try:

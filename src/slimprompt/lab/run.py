@@ -106,19 +106,23 @@ class PromptBatch:
         spec = self._specs[0]
         part = self._cache.sample(spec).train
         images, labels = [part.path(item) for item in part.train], [item.label for item in part.train]
-        return Task(self._cache.bank(spec), images, labels, part.class_names, spec.seed, part.decode)
+        bank, templates = self._cache.bank(spec), part.templates[:1]  # the zero-shot prompt of the evaluation
+        return Task(bank, images, labels, part.class_names, spec.seed, part.decode, templates)
 
     def _start(self, spec: RunSpec) -> Prompt:
-        from slimprompt.prompts.start import start_prompt
+        from slimprompt.methods.prompt_learning import initial_prompt
 
         backbone = self._cache.bank(spec).backbone
-        return start_prompt(
+        return initial_prompt(
+            backbone,
             spec.variant,
-            width=backbone.text_width,
             seed=spec.seed,
             n_ctx=spec.n_ctx,
             rank=spec.rank,
             basis=spec.basis,
+            words=spec.words,
+            anchored=spec.anchored,
+            depth=spec.depth,
             trained=_source_factors(spec, self._cache.environment, backbone),
         )
 
@@ -163,7 +167,6 @@ class PromptBatch:
         for phase, taken in result.seconds.items():
             seconds[phase] = seconds.get(phase, 0.0) + taken
         times = {phase: round(taken, 4) for phase, taken in (*seconds.items(), ("total", sum(seconds.values())))}
-        final = {"B": result.prompt.B.detach(), "A": result.prompt.A.detach()}
         return store_run(
             environment.runs,
             spec,
@@ -174,7 +177,7 @@ class PromptBatch:
                 "times": times,
                 **common,
             },
-            factors={name: factor.cpu().numpy() for name, factor in (result.start | final).items()},
+            factors={name: factor.cpu().numpy() for name, factor in (result.start | result.prompt.tensors()).items()},
             manifest=self._cache.manifest(spec),
             curve=result.curve,
         )

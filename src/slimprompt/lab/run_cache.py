@@ -80,7 +80,8 @@ class RunCache:
 
     def encoder(self, spec: RunSpec, class_names: tuple[str, ...]) -> SharedPrefixTextEncoder:
         """The text encoder of these classes for contexts of the run's shape."""
-        return self._encoder(spec.backbone, spec.pretrained, spec.precision, class_names, spec.n_ctx, spec.position)
+        model, context = (spec.backbone, spec.pretrained, spec.precision), (spec.n_ctx, spec.position, spec.depth)
+        return self._encoder(*model, class_names, *context)
 
     def notes(self, spec: RunSpec) -> list[str]:
         """Warnings of the dataset's reader, such as a split that differs from the published one."""
@@ -125,11 +126,19 @@ class RunCache:
         return make_manifest(self._sample(dataset, split, shots, seed).train, shots=shots, seed=seed)
 
     def _make_encoder(
-        self, name: str, pretrained: str | None, precision: str, class_names: tuple[str, ...], n_ctx: int, position: Any
+        self,
+        name: str,
+        pretrained: str | None,
+        precision: str,
+        class_names: tuple[str, ...],
+        n_ctx: int,
+        position: Any,
+        depth: int,
     ) -> SharedPrefixTextEncoder:
         from slimprompt.text.encoder import SharedPrefixTextEncoder
 
-        return SharedPrefixTextEncoder(self._backbone(name, pretrained, precision), class_names, n_ctx, position)
+        backbone = self._backbone(name, pretrained, precision)
+        return SharedPrefixTextEncoder(backbone, class_names, n_ctx, position, depth=depth)
 
     def _make_evaluation(
         self, name: str, pretrained: str | None, precision: str, dataset: str, split: str, shots: int, seed: int

@@ -8,12 +8,21 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from slimprompt.errors import validate
-from slimprompt.prompts.variants import BASES_FROM_A_RUN, FIXED_BASES, TRANSFER_BASES, VARIANTS, check_variant
+from slimprompt.prompts.variants import (
+    BASES_FROM_A_RUN,
+    FIXED_BASES,
+    TRANSFER_BASES,
+    VARIANTS,
+    check_variant,
+    check_words,
+    describe_start,
+)
 from slimprompt.storage import sha256
 from slimprompt.training.recipe import Recipe
 
-#: Recipe fields that version 0.1 did not have, with the values that it used.
-_ADDED_RECIPE_FIELDS = {"beta2": 0.95, "patience": 5}
+#: Fields of a run and of its recipe that version 0.1 did not have, with the values that it used.
+_ADDED_FIELDS = {"words": None, "anchored": False, "depth": 1}
+_ADDED_RECIPE_FIELDS = {"beta2": 0.95, "patience": 5, "anchor": 0.0, "prograd": False}
 
 
 class RunSpec(BaseModel):
@@ -35,12 +44,25 @@ class RunSpec(BaseModel):
         description="what trains: " + ", ".join(f"{name} ({row.summary})" for name, row in VARIANTS.items())
     )
     rank: int | None = Field(None, ge=1, description="rank r of P = B A; empty for dense")
-    n_ctx: int = Field(16, ge=1, description="number of context tokens m")
+    n_ctx: int = Field(
+        16,
+        ge=1,
+        description="number of context tokens m; with words, the number of their tokens (default: of the words)",
+    )
     basis: str | None = Field(
         None,
         description=f"where the frozen factor comes from: {', '.join(FIXED_BASES)}; in transfers {', '.join(TRANSFER_BASES)}",
     )
     source: str | None = Field(None, description="with basis 'source': the dataset whose trained factor is used")
+    words: str | None = Field(
+        None, min_length=1, description="start from the token embeddings of these words, such as 'a photo of a'"
+    )
+    anchored: bool = Field(
+        False, description="with words: train P = W + B A from B A = 0, so that it starts at zero-shot"
+    )
+    depth: int = Field(
+        1, ge=1, description="layers of the text tower that receive a context B A_l of their own, with one B for all"
+    )
     position: Literal["end", "middle", "front"] = Field(
         "end", description="position of the class name: end, middle or front"
     )
@@ -53,9 +75,19 @@ class RunSpec(BaseModel):
         """The paper writes ViT-B/16, open_clip ViT-B-16: one run, one name. Hub ids and folders keep their slashes."""
         return name if ":" in name else name.replace("/", "-")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _context_of_words(cls, fields: Any) -> Any:
+        """As in CoOp, the context of words has as many tokens as there are words, unless `n_ctx` says otherwise."""
+        if not isinstance(fields, dict) or not isinstance(fields.get("words"), str):
+            return fields
+        words = fields["words"].split()
+        return {"n_ctx": max(1, len(words)), **fields, "words": " ".join(words)}
+
     @model_validator(mode="after")
     def _consistent(self) -> RunSpec:
         check_variant(self.variant, rank=self.rank, basis=self.basis, n_ctx=self.n_ctx)
+        check_words(words=self.words is not None, anchored=self.anchored, depth=self.depth)
         if (self.basis == "source") != (self.source is not None):
             raise ValueError("basis 'source' and the source dataset go together: give both or neither")
         if self.source == self.dataset:
@@ -70,18 +102,21 @@ class RunSpec(BaseModel):
         """
         fields = self.model_dump(mode="json")
         recipe = fields["recipe"]
-        for name, default in _ADDED_RECIPE_FIELDS.items():
-            if recipe[name] == default:
-                del recipe[name]
+        for part, added in ((fields, _ADDED_FIELDS), (recipe, _ADDED_RECIPE_FIELDS)):
+            for name, default in added.items():
+                if part[name] == default:
+                    del part[name]
         if recipe["optimizer"] == "adamw":
             recipe["optimizer"] = "adam"  # its name in version 0.1
         return sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())[:16]
 
     @property
     def label(self) -> str:
-        """Short name: `fixed-B orthogonal r4`."""
+        """Short name: `fixed-B orthogonal r4`, `joint r2 anchored at “a photo of a”`."""
         size = f"r{self.rank}" if self.rank else f"m{self.n_ctx}"
-        parts = (self.variant, self.basis, self.source and f"from {self.source}", size)
+        start = describe_start(words=self.words, anchored=self.anchored, depth=self.depth)
+        losses = (self.recipe.anchor and f"anchor {self.recipe.anchor:g}", self.recipe.prograd and "prograd")
+        parts = (self.variant, self.basis, self.source and f"from {self.source}", size, *start, *losses)
         return " ".join(part for part in parts if part)
 
     @property

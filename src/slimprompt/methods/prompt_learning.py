@@ -15,17 +15,23 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from slimprompt.clip.backbone import Backbone
+from slimprompt.errors import InputError
 from slimprompt.methods.head import Head
 from slimprompt.methods.task import Task
+from slimprompt.methods.zero_shot import zero_shot_features
 from slimprompt.prompts.prompt import Prompt
+from slimprompt.prompts.start import start_prompt
+from slimprompt.prompts.variants import check_words
 from slimprompt.text.encoder import SharedPrefixTextEncoder
+from slimprompt.text.reference import check_depth
 from slimprompt.text.tokens import Position
+from slimprompt.text.words import word_embeddings
 from slimprompt.training.evaluation import EvalSet, accuracy
 from slimprompt.training.loop import EpochResult, train
 from slimprompt.training.recipe import Recipe
 
-#: (class names, n_ctx, position) → text encoder.
-MakeEncoder = Callable[[tuple[str, ...], int, Position], SharedPrefixTextEncoder]
+#: (class names, n_ctx, position, depth) → text encoder.
+MakeEncoder = Callable[[tuple[str, ...], int, Position, int], SharedPrefixTextEncoder]
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,55 @@ class LearnedPrompt:
     """Wall time of each phase, divided by the size of the prompt batch."""
     batch_size: int = 1
     """Prompts that were trained together."""
+
+
+def initial_prompt(
+    backbone: Backbone,
+    variant: str,
+    *,
+    seed: int,
+    n_ctx: int | None = None,
+    rank: int | None = None,
+    basis: str | None = None,
+    words: str | None = None,
+    anchored: bool = False,
+    depth: int = 1,
+    trained: tuple[Tensor, Tensor] | None = None,
+) -> Prompt:
+    """The prompt before training, for a backbone: `start_prompt` with its text width and its embeddings of the words.
+
+    Parameters
+    ----------
+    backbone
+        The model that the prompt is for.
+    n_ctx
+        Number of context tokens; None: the number of tokens of the words, or 16. Words allow no other number.
+    words
+        Words to start from, such as "a photo of a".
+    variant, seed, rank, basis, anchored, depth, trained
+        As for `start_prompt`.
+    """
+    check_words(words=words is not None, anchored=anchored, depth=depth)
+    check_depth(backbone, depth)
+    embeddings = None if words is None else word_embeddings(backbone, words)  # (n_tokens, width)
+    default = 16 if embeddings is None else len(embeddings)
+    n_ctx = default if n_ctx is None else n_ctx
+    if embeddings is not None and n_ctx != default:
+        raise InputError(
+            f"the words {words!r} are {default} tokens of {backbone.name}, but n_ctx is {n_ctx}; set n_ctx to {default}"
+        )
+    return start_prompt(
+        variant,
+        width=backbone.text_width,
+        seed=seed,
+        n_ctx=n_ctx,
+        rank=rank,
+        basis=basis,
+        trained=trained,
+        words=embeddings,
+        anchored=anchored,
+        depth=depth,
+    )
 
 
 def learn_prompts(
@@ -61,7 +116,7 @@ def learn_prompts(
     task
         Training images, labels and class names.
     prompts
-        Initialised prompts with equal n_ctx; they are trained in place.
+        Initialised prompts with equal n_ctx and depth; they are trained in place.
     recipe
         The training protocol.
     position
@@ -79,15 +134,19 @@ def learn_prompts(
         In the order of `prompts`.
     """
     backbone, seconds = task.bank.backbone, _Stopwatch()
-    make_encoder = make_encoder or (lambda names, n_ctx, where: SharedPrefixTextEncoder(backbone, names, n_ctx, where))
+    make_encoder = make_encoder or (
+        lambda names, n_ctx, where, depth: SharedPrefixTextEncoder(backbone, names, n_ctx, where, depth=depth)
+    )
+    n_ctx, depth = prompts[0].n_ctx, prompts[0].depth
     with seconds("features"):
         task.encode(recipe)
     with seconds("training"):
         starts = [{"B0": prompt.B.detach().clone(), "A0": prompt.A.detach().clone()} for prompt in prompts]
         for prompt in prompts:
             prompt.to(backbone.device)
-        encode = make_encoder(task.class_names, prompts[0].n_ctx, position)
+        encode = make_encoder(task.class_names, n_ctx, position, depth)
         labels, features_at = torch.tensor(list(task.labels)), task.features_by_epoch(recipe)
+        zero_shot = zero_shot_features(backbone, task.class_names, task.templates) if recipe.uses_zero_shot else None
         curves = train(
             prompts,
             encode,
@@ -96,12 +155,13 @@ def learn_prompts(
             backbone.logit_scale,
             recipe,
             seed=task.seed,
+            zero_shot=zero_shot,
             show_progress=show_progress,
         )
     metrics: list[dict[str, float]] = [{} for _ in prompts]
     with seconds("evaluation"), torch.inference_mode():
         for name, (features, labels, class_names) in (eval_sets or {}).items():
-            encode = make_encoder(class_names, prompts[0].n_ctx, position)
+            encode = make_encoder(class_names, n_ctx, position, depth)
             for prompt, found in zip(prompts, metrics, strict=True):
                 found[name] = accuracy(features, encode(prompt()), labels)
     shares = {phase: taken / len(prompts) for phase, taken in seconds.phases.items()}
@@ -113,7 +173,7 @@ def learn_prompts(
 
 def prompt_head(backbone: Backbone, class_names: Sequence[str], prompt: Prompt, position: Position = "end") -> Head:
     """The classifier of a trained prompt for these class names, which may be new to it."""
-    encode = SharedPrefixTextEncoder(backbone, class_names, prompt.n_ctx, position)
+    encode = SharedPrefixTextEncoder(backbone, class_names, prompt.n_ctx, position, depth=prompt.depth)
     with torch.inference_mode():
         return Head(tuple(class_names), F.normalize(encode(prompt()), dim=-1), backbone.logit_scale)
 

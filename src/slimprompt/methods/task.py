@@ -32,6 +32,8 @@ class Task:
         Seed of the order of the images and of their train views.
     decode
         How the images are read; see `slimprompt.images.files.open_image`.
+    templates
+        Zero-shot prompts of the task, such as "a photo of a {}."; several are averaged.
     """
 
     bank: FeatureBank
@@ -40,6 +42,7 @@ class Task:
     class_names: tuple[str, ...]
     seed: int
     decode: Decode = "upright"
+    templates: tuple[str, ...] = ("a photo of a {}.",)
 
     def view_names(self, recipe: Recipe) -> list[tuple[str, ...]]:
         """The views that each epoch of the recipe uses, as the feature bank names them."""

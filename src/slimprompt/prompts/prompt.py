@@ -1,4 +1,4 @@
-"""The prompt: P = B A, and which factor trains."""
+"""The prompt: P = B A or P = W + B A, and which factor trains."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ class Prompt(nn.Module):
     B mixes `rank` components over the context tokens; A places them in the text tower's embedding space. Dense CoOp is the
     fixed basis B = I. The factors are always fp32, whatever the precision of the backbone.
 
+    An anchored prompt adds fixed word embeddings: context = W + B A. A deep prompt has coefficients A_l for each of the
+    first `depth` layers of the text tower and one basis for all of them: context_l = B A_l, (depth, n_ctx, width).
+
     Parameters
     ----------
     basis
         B, (n_ctx, rank).
     coefficients
-        A, (rank, width).
+        A, (rank, width); of a deep prompt (depth, rank, width).
     trainable
         "A" (fixed token basis), "B" (fixed coefficients) or "AB" (both).
+    words
+        W, (n_ctx, width), of an anchored prompt; never trained.
 
     Examples
     --------
@@ -33,21 +38,36 @@ class Prompt(nn.Module):
     (8192, (16, 512))
     """
 
-    def __init__(self, basis: Tensor, coefficients: Tensor, trainable: Trainable) -> None:
+    W: Tensor | None
+
+    def __init__(self, basis: Tensor, coefficients: Tensor, trainable: Trainable, words: Tensor | None = None) -> None:
         super().__init__()
         if trainable not in get_args(Trainable):
             raise InputError(f"trainable must be 'A', 'B' or 'AB', not {trainable!r}")
-        if basis.ndim != 2 or coefficients.ndim != 2 or basis.shape[1] != coefficients.shape[0]:
+        if basis.ndim != 2 or coefficients.ndim not in (2, 3) or basis.shape[1] != coefficients.shape[-2]:
             raise InputError(
-                f"B {tuple(basis.shape)} and A {tuple(coefficients.shape)} do not multiply: B is (n_ctx, rank), A is (rank, width)"
+                f"B {tuple(basis.shape)} and A {tuple(coefficients.shape)} do not multiply: B is (n_ctx, rank), "
+                "A is (rank, width) or (depth, rank, width)"
+            )
+        if words is not None and words.shape != (basis.shape[0], *coefficients.shape[1:]):
+            raise InputError(
+                f"W {tuple(words.shape)} cannot be added to B A: it must have the shape (n_ctx, width), and a deep prompt "
+                "has no words"
             )
         self.trainable: Trainable = trainable
         self.B = nn.Parameter(_fp32_copy(basis), requires_grad="B" in trainable)
         self.A = nn.Parameter(_fp32_copy(coefficients), requires_grad="A" in trainable)
+        self.register_buffer("W", None if words is None else _fp32_copy(words))
 
     def forward(self) -> Tensor:
-        """The context vectors, (n_ctx, width)."""
-        return self.B @ self.A
+        """The context vectors, (n_ctx, width); of a deep prompt (depth, n_ctx, width)."""
+        context = self.B @ self.A
+        return context if self.W is None else self.W + context
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Copies of all that makes the prompt, for storing it: B, A and, if it is anchored, W."""
+        named = {"B": self.B, "A": self.A, "W": self.W}
+        return {name: value.detach().clone() for name, value in named.items() if value is not None}
 
     @property
     def n_ctx(self) -> int:
@@ -62,7 +82,12 @@ class Prompt(nn.Module):
     @property
     def width(self) -> int:
         """Width d of a context vector."""
-        return self.A.shape[1]
+        return self.A.shape[-1]
+
+    @property
+    def depth(self) -> int:
+        """Number of layers of the text tower that receive a context of their own."""
+        return len(self.A) if self.A.ndim == 3 else 1
 
     @property
     def trainable_factors(self) -> list[Tensor]:
@@ -76,7 +101,9 @@ class Prompt(nn.Module):
 
     def extra_repr(self) -> str:
         """Shapes for `print(prompt)`."""
-        return f"n_ctx={self.n_ctx}, rank={self.rank}, width={self.width}, trainable={self.trainable}"
+        sizes = f"n_ctx={self.n_ctx}, rank={self.rank}, width={self.width}"
+        sizes += f", depth={self.depth}" if self.depth > 1 else ""
+        return f"{sizes}, trainable={self.trainable}{', anchored' if self.W is not None else ''}"
 
 
 def _fp32_copy(factor: Tensor) -> Tensor:

@@ -10,16 +10,21 @@ from torch import Tensor
 
 from slimprompt.errors import InputError
 from slimprompt.prompts.prompt import Prompt
-from slimprompt.prompts.variants import BASES_FROM_A_RUN, TRANSFER_BASES, check_rank, check_variant
+from slimprompt.prompts.variants import BASES_FROM_A_RUN, TRANSFER_BASES, check_rank, check_variant, check_words
 from slimprompt.seeds import stream_seed
 
 P0_STD = 0.02
 
 
-def initial_context(n_ctx: int, width: int, seed: int, stream: str = "start") -> Tensor:
-    """P0 ~ N(0, 0.02²), (n_ctx, width). All variants of a seed share it."""
-    generator = torch.Generator().manual_seed(stream_seed(seed, stream))
-    return P0_STD * torch.randn(n_ctx, width, generator=generator)
+def initial_context(n_ctx: int, width: int, seed: int, stream: str = "start", depth: int = 1) -> Tensor:
+    """P0 ~ N(0, 0.02²), (n_ctx, width); with depth > 1 (depth, n_ctx, width). All variants of a seed share it.
+
+    Layer l ≥ 1 has its own stream, "start/layer l": a prompt of depth 3 starts with the contexts of one of depth 2.
+    """
+    streams = [stream, *(f"{stream}/layer {layer}" for layer in range(1, depth))]
+    generators = [torch.Generator().manual_seed(stream_seed(seed, name)) for name in streams]
+    layers = [P0_STD * torch.randn(n_ctx, width, generator=generator) for generator in generators]
+    return torch.stack(layers) if depth > 1 else layers[0]
 
 
 def balanced_svd(p0: Tensor, rank: int) -> tuple[Tensor, Tensor]:
@@ -45,7 +50,7 @@ def orthogonal_basis(p0: Tensor, rank: int, generator: torch.Generator) -> Tenso
 
 
 def least_squares(basis: Tensor, p0: Tensor) -> Tensor:
-    """A0 = B† P0, so that B A0 is the projection of P0 onto the columns of B, (rank, width)."""
+    """A0 = B† P0, so that B A0 is the projection of P0 onto the columns of B: (…, n_ctx, width) → (…, rank, width)."""
     return torch.linalg.pinv(basis.float()) @ p0.float()
 
 
@@ -58,12 +63,21 @@ def start_prompt(
     rank: int | None = None,
     basis: str | None = None,
     trained: tuple[Tensor, Tensor] | None = None,
+    words: Tensor | None = None,
+    anchored: bool = False,
+    depth: int = 1,
 ) -> Prompt:
     """The prompt before the first training step.
 
     dense: B = I, A = P0. joint: balanced SVD of P0. fixed-B: the basis and A0 = B† P0. fixed-A with basis "svd":
     balanced SVD. With basis "source" or "random" (transfer): balanced SVD, in which the frozen factor is replaced by
     the source's final factor, or by the same factor of an independent P0; nothing is fitted.
+
+    Word start: P0 is `words` instead of a random sample. Anchored: the context is W + B A with W = `words`; both factors
+    start as from the random P0, then the trained one is set to zero (A if both train), so that the context is W.
+
+    Deep: the basis comes from the P0 of the first layer. The coefficients of the other layers are A_l = B† P0_l, with
+    the basis before a transfer replaces it. A word start replaces the P0 of the first layer only.
 
     Parameters
     ----------
@@ -81,32 +95,66 @@ def start_prompt(
         Where the frozen factor comes from; None for "dense" and "joint".
     trained
         Final (B, A) of the run that a "learned" or "source" basis comes from.
+    words
+        Token embeddings of words, (n_ctx, width); see `slimprompt.text.words.word_embeddings`.
+    anchored
+        Keep `words` as W in the prompt, instead of starting from them.
+    depth
+        Number of layers of the text tower that receive a context of their own.
 
     Returns
     -------
     Prompt
     """
     row = check_variant(variant, rank=rank, basis=basis, n_ctx=n_ctx)
-    p0 = initial_context(n_ctx, width, seed)
-    if rank is None:
-        return Prompt(torch.eye(n_ctx), p0, row.trainable)
-    b0, a0 = balanced_svd(p0, rank)
+    check_words(words=words is not None, anchored=anchored, depth=depth)
+    if words is not None and words.shape != (n_ctx, width):
+        raise InputError(f"the words have shape {tuple(words.shape)}; this prompt needs ({n_ctx}, {width})")
+    p0 = initial_context(n_ctx, width, seed, depth=depth)  # (n_ctx, width) or (depth, n_ctx, width)
+    if words is not None and not anchored:
+        first = words.detach().float().cpu()
+        p0 = first if depth == 1 else torch.cat([first[None], p0[1:]])
+    b0, a0 = (torch.eye(n_ctx), p0) if rank is None else _start_factors(variant, p0, rank, basis, seed, trained)
+    if not anchored:
+        return Prompt(b0, a0, row.trainable)
+    if "A" in row.trainable:
+        a0 = torch.zeros_like(a0)
+    else:
+        b0 = torch.zeros_like(b0)
+    return Prompt(b0, a0, row.trainable, words)
+
+
+def _start_factors(
+    variant: str, p0: Tensor, rank: int, basis: str | None, seed: int, trained: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """(B, A) of a factorised prompt from its P0, (n_ctx, width) or (depth, n_ctx, width)."""
+    b0, a0 = _svd_factors(p0, rank)
     if basis in BASES_FROM_A_RUN:
         trained = _check_factors(trained, basis, b0, a0)
     if basis in TRANSFER_BASES:
-        control = balanced_svd(initial_context(n_ctx, width, seed, "random control"), rank)
+        depth, (n_ctx, width) = len(p0) if p0.ndim == 3 else 1, p0.shape[-2:]
+        control = _svd_factors(initial_context(n_ctx, width, seed, "random control", depth), rank)
         frozen_b, frozen_a = trained if basis == "source" and trained else control
-        return Prompt(frozen_b, a0, "A") if variant == "fixed-B" else Prompt(b0, frozen_a, "B")
+        return (frozen_b, a0) if variant == "fixed-B" else (b0, frozen_a)
     if variant != "fixed-B":
-        return Prompt(b0, a0, row.trainable)
+        return b0, a0
+    first = p0 if p0.ndim == 2 else p0[0]
     generator = torch.Generator().manual_seed(stream_seed(seed, "basis"))
     if basis == "gaussian":
-        b0 = gaussian_basis(p0, rank, generator)
+        b0 = gaussian_basis(first, rank, generator)
     elif basis == "orthogonal":
-        b0 = orthogonal_basis(p0, rank, generator)
+        b0 = orthogonal_basis(first, rank, generator)
     elif basis == "learned" and trained:
         b0 = trained[0].float()
-    return Prompt(b0, least_squares(b0, p0), row.trainable)
+    return b0, least_squares(b0, p0)
+
+
+def _svd_factors(p0: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Balanced SVD of the first layer's P0; the coefficients of the other layers are B† P0_l."""
+    if p0.ndim == 2:
+        return balanced_svd(p0, rank)
+    b, first = balanced_svd(p0[0], rank)
+    return b, torch.cat([first[None], least_squares(b, p0[1:])])
 
 
 def _check_factors(

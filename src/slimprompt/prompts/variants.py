@@ -28,28 +28,32 @@ class Variant(NamedTuple):
     """The factors that train."""
     bases: tuple[str, ...]
     """Where the frozen factor may come from; empty if no factor is frozen."""
-    parameters: Callable[[int, int, int], int]
-    """(n_ctx, width, rank) → number of trained parameters."""
+    parameters: Callable[[int, int, int, int], int]
+    """(n_ctx, width, rank, depth) → number of trained parameters."""
     summary: str
     """One phrase for help texts."""
 
 
 #: Dense CoOp is the fixed basis B = I of rank n_ctx.
 VARIANTS: dict[str, Variant] = {
-    "dense": Variant("A", (), lambda m, d, r: m * d, "train P itself, as CoOp does"),
-    "joint": Variant("AB", (), lambda m, d, r: r * (m + d), "train both factors"),
-    "fixed-B": Variant("A", (*FIXED_BASES, *TRANSFER_BASES), lambda m, d, r: r * d, "train A over a fixed basis B"),
-    "fixed-A": Variant("B", ("svd", *TRANSFER_BASES), lambda m, d, r: m * r, "train B with fixed coefficients A"),
+    "dense": Variant("A", (), lambda m, d, r, depth: m * d * depth, "train P itself, as CoOp does"),
+    "joint": Variant("AB", (), lambda m, d, r, depth: r * (m + d * depth), "train both factors"),
+    "fixed-B": Variant(
+        "A", (*FIXED_BASES, *TRANSFER_BASES), lambda m, d, r, depth: r * d * depth, "train A over a fixed basis B"
+    ),
+    "fixed-A": Variant(
+        "B", ("svd", *TRANSFER_BASES), lambda m, d, r, depth: m * r, "train B with fixed coefficients A"
+    ),
 }
 
 
-def count_parameters(variant: str, *, n_ctx: int, width: int, rank: int | None = None) -> int:
+def count_parameters(variant: str, *, n_ctx: int, width: int, rank: int | None = None, depth: int = 1) -> int:
     """Number of trained parameters.
 
     >>> [count_parameters(name, n_ctx=16, width=512, rank=4) for name in VARIANTS]
     [8192, 2112, 2048, 64]
     """
-    return VARIANTS[variant].parameters(n_ctx, width, rank or 0)
+    return VARIANTS[variant].parameters(n_ctx, width, rank or 0, depth)
 
 
 def used_settings(variant: str, *, rank: int | None, basis: str | None) -> dict[str, Any]:
@@ -75,6 +79,29 @@ def check_variant(variant: str, *, rank: int | None, basis: str | None, n_ctx: i
     if row.bases and basis not in row.bases:
         raise unknown(f"basis for {variant}", str(basis), row.bases)
     return row
+
+
+def check_words(*, words: bool, anchored: bool, depth: int) -> None:
+    """An anchored prompt is W + B A, so it needs words, and only the first layer of the text tower has words."""
+    if depth < 1:
+        raise InputError(f"depth must be at least 1, not {depth}: 1 is a prompt in the first layer only")
+    if anchored and not words:
+        raise InputError("an anchored prompt needs words, such as 'a photo of a'")
+    if anchored and depth > 1:
+        raise InputError(
+            f"an anchored prompt has no deeper layers (depth {depth}): replacing their rows would leave the words, so it "
+            "would not start at zero-shot. Use depth 1, or the words as a start only"
+        )
+
+
+def describe_start(*, words: str | None, anchored: bool, depth: int) -> list[str]:
+    """What a prompt has beyond a random start in the first layer, for people: `anchored at “a photo of a”`, `depth 3`.
+
+    >>> describe_start(words="a photo of a", anchored=False, depth=3), describe_start(words=None, anchored=False, depth=1)
+    (['from “a photo of a”', 'depth 3'], [])
+    """
+    found = [f"{'anchored at' if anchored else 'from'} “{words}”"] if words else []
+    return found + ([f"depth {depth}"] if depth > 1 else [])
 
 
 def check_rank(rank: int, n_ctx: int) -> None:

@@ -267,13 +267,17 @@ def classifier_of(record: Record, class_names: Sequence[str], backbone: Any) -> 
 
     spec, factors = record.spec, record.factors()
     trainable = VARIANTS[spec.variant].trainable
-    prompt = Prompt(torch.from_numpy(factors["B"]), torch.from_numpy(factors["A"]), trainable)
+    words = torch.from_numpy(factors["W"]) if spec.anchored else None
+    prompt = Prompt(torch.from_numpy(factors["B"]), torch.from_numpy(factors["A"]), trainable, words)
     classifier = PromptClassifier(
         backbone,
         variant=spec.variant,
         rank=spec.rank,
         basis=spec.basis,
         n_ctx=spec.n_ctx,
+        words=spec.words,
+        anchored=spec.anchored,
+        depth=spec.depth,
         position=spec.position,
         recipe=spec.recipe,
         seed=spec.seed,

@@ -16,6 +16,7 @@ from slimprompt.clip.backbone import EMBEDDED, Backbone
 from slimprompt.errors import InputError
 from slimprompt.images.bank import ImageSource
 from slimprompt.images.files import open_image
+from slimprompt.prompts.variants import describe_start
 from slimprompt.report.fit_figures import confusion_matrix, training_curve
 from slimprompt.report.html import render, thumbnail, write_page
 from slimprompt.report.plotting import Figure
@@ -116,7 +117,9 @@ def measure_fit(
     gained, lost = int((right & ~was_right).sum()), int((~right & was_right).sum())
     wrong = np.flatnonzero(~right)
     worst = wrong[np.argsort(-probabilities[wrong, predicted[wrong]], kind="stable")][:_MISTAKES]
-    words, distance, norm = nearest_words(classifier.backbone_, classifier.prompt_().detach())
+    context = classifier.prompt_().detach()
+    first = context if context.ndim == 2 else context[0]  # only the first layer of the text tower reads words
+    words, distance, norm = nearest_words(classifier.backbone_, first)
     return FitFindings(
         n_images=len(truth),
         n_classes=len(names),
@@ -257,6 +260,8 @@ def render_fit_page(
     variant = "dense" if classifier.variant == "dense" else f"{classifier.variant}, rank {prompt.rank}"
     if classifier.variant.startswith("fixed"):
         variant += f", {classifier.basis} basis"
+    start = describe_start(words=classifier.words, anchored=classifier.anchored, depth=classifier.depth)
+    variant = ", ".join([variant, *start])
     size = f"{prompt.trainable_parameters:,} trainable parameters, {prompt.n_ctx} context tokens"
     weights = f" ({backbone.pretrained})" if backbone.pretrained else ""
     about = [

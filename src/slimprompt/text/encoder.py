@@ -17,14 +17,15 @@ from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
 from slimprompt.text.kernels.block import BlockLayout, FrozenBlock, run_block
 from slimprompt.text.layout import block_layouts, default_chunk_size
-from slimprompt.text.reference import FullPass, output_dtype, project, supports_shared_prefix
+from slimprompt.text.reference import FullPass, check_depth, output_dtype, project, supports_shared_prefix
 from slimprompt.text.tokens import CONTEXT, Position, prompt_tokens, shared_prefix_length
 
 
 class SharedPrefixTextEncoder:
     """context (…, n_ctx, width) → class features (…, n_classes, embed_dim).
 
-    Features and gradients equal those of open_clip's full pass up to float rounding. A text tower that is not causal, or
+    A context of depth > 1 is (…, depth, n_ctx, width): before layer l, the rows of the context are replaced by its l-th
+    context. Features and gradients equal those of open_clip's full pass up to float rounding. A text tower that is not causal, or
     whose blocks are not open_clip's standard ones, is run with the full pass itself.
 
     Parameters
@@ -37,6 +38,8 @@ class SharedPrefixTextEncoder:
         Number of context vectors.
     position
         Position of the class name among the context vectors: "end", "middle" or "front".
+    depth
+        Number of layers of the text tower that receive a context of their own.
     chunk_size
         Classes per pass. With several chunks, the backward pass recomputes each chunk's forward pass, so memory is
         bounded by one chunk. By default all classes form one chunk unless a step would need more than a few GB.
@@ -58,17 +61,19 @@ class SharedPrefixTextEncoder:
         n_ctx: int,
         position: Position = "end",
         *,
+        depth: int = 1,
         chunk_size: int | None = None,
     ) -> None:
         if chunk_size is not None and chunk_size < 1:
             raise InputError(f"chunk_size must be at least 1 class, not {chunk_size}")
-        self.backbone, self.n_ctx, self.n_classes = backbone, n_ctx, len(class_names)
+        check_depth(backbone, depth)
+        self.backbone, self.n_ctx, self.depth, self.n_classes = backbone, n_ctx, depth, len(class_names)
         self._tower = backbone.text_tower
         sequences = prompt_tokens(backbone, class_names, n_ctx, position)
         n_prefix = shared_prefix_length(sequences)
         self.shared_prefix = n_prefix > 0 and supports_shared_prefix(self._tower)
         if not self.shared_prefix:
-            self._full_pass = FullPass(backbone, sequences, chunk_size)
+            self._full_pass = FullPass(backbone, sequences, depth, chunk_size)
             self.n_tokens, self.n_chunks = self._full_pass.n_tokens, self._full_pass.n_chunks
             return
 
@@ -79,11 +84,9 @@ class SharedPrefixTextEncoder:
         n_suffix_tokens = sum(map(len, suffixes))
         size = chunk_size or default_chunk_size(n_suffix_tokens, len(suffixes), backbone.text_width)
         self._blocks = [FrozenBlock(block) for block in self._tower.transformer.resblocks]
-        self._n_prefix_ctx = sequences[0][:n_prefix].count(CONTEXT)
         with torch.no_grad():
-            self._prefix = self._embed(sequences[0][:n_prefix], 0)  # (n_prefix, width)
             self._chunks = [
-                self._make_chunk(suffixes[start : start + size], has_prefix=start == 0)
+                self._make_chunk(sequences[0][:n_prefix], suffixes[start : start + size], has_prefix=start == 0)
                 for start in range(0, len(suffixes), size)
             ]
         self.n_tokens, self.n_chunks = n_prefix + n_suffix_tokens, len(self._chunks)
@@ -94,34 +97,31 @@ class SharedPrefixTextEncoder:
         Parameters
         ----------
         context
-            One context (n_ctx, width) or a batch of contexts (n_prompts, n_ctx, width).
+            One context or a batch of contexts, (n_prompts, n_ctx, width) or (n_prompts, depth, n_ctx, width).
 
         Returns
         -------
         Tensor
             (n_classes, embed_dim) or (n_prompts, n_classes, embed_dim).
         """
-        if context.shape[-2:] != (self.n_ctx, self.backbone.text_width) or context.ndim not in (2, 3):
+        one = (self.depth, self.n_ctx, self.backbone.text_width)[0 if self.depth > 1 else 1 :]  # shape of one context
+        if context.shape[-len(one) :] != one or context.ndim not in (len(one), len(one) + 1):
             raise InputError(
-                f"the context has shape {tuple(context.shape)}; "
-                f"this encoder takes ({self.n_ctx}, {self.backbone.text_width}) or a batch of such contexts"
+                f"the context has shape {tuple(context.shape)}; this encoder takes {one} or a batch of such contexts"
             )
         if not self.shared_prefix:
             return self._full_pass(context)
-        if context.ndim == 2:
+        if context.ndim == len(one):
             return self(context[None])[0]
         context = context.to(self.backbone.device, self.backbone.dtype)
-        prefix = self._prefix.expand(len(context), -1, -1)  # (n_prompts, n_prefix, width)
-        if self._n_prefix_ctx:
-            n_start = prefix.shape[1] - self._n_prefix_ctx  # 1 if there is a start token, else 0
-            prefix = torch.cat([prefix[:, :n_start], prefix[:, n_start:] + context[:, : self._n_prefix_ctx]], 1)
+        context = context.view(len(context), self.depth, *one[-2:])  # (n_prompts, depth, n_ctx, width)
         first, *others = self._chunks
-        features, prefix_kv = self._run_chunk(first, context, prefix)
+        features, prefix_kv = self._run_chunk(first, context)
         chunk_features = [features]  # (n_prompts, classes of the chunk, embed_dim) each
         for chunk in others:
             chunk_features.append(
                 checkpoint(
-                    lambda context, *kv, chunk=chunk: self._run_chunk(chunk, context, None, kv)[0],
+                    lambda context, *kv, chunk=chunk: self._run_chunk(chunk, context, kv)[0],
                     context,
                     *prefix_kv,
                     use_reentrant=False,
@@ -136,47 +136,55 @@ class SharedPrefixTextEncoder:
         rows = self._tower.token_embedding(tokens.clamp(min=0)).to(dtype) * (tokens != CONTEXT).to(dtype)[:, None]
         return rows + self._tower.positional_embedding[first_position : first_position + len(ids)].to(dtype)
 
-    def _make_chunk(self, suffixes: list[list[int]], *, has_prefix: bool) -> _Chunk:
-        n_prefix, device = len(self._prefix), self.backbone.device
+    def _make_chunk(self, prefix: list[int], suffixes: list[list[int]], *, has_prefix: bool) -> _Chunk:
+        n_prefix, n_prefix_ctx = len(prefix), prefix.count(CONTEXT)
         suffix = torch.cat([self._embed(ids, n_prefix) for ids in suffixes])  # (n_suffix_rows, width)
-        tokens = torch.tensor([token for ids in suffixes for token in ids])  # (n_suffix_rows,), on the host
-        context_rows = (tokens == CONTEXT).nonzero()[:, 0].to(device)  # (classes · n_suffix_ctx,)
         layouts = block_layouts(
             self._blocks,
             suffix,
             [len(ids) for ids in suffixes],
             n_prefix,
             has_prefix=has_prefix,
-            constant_suffix=not len(context_rows),
+            constant_suffix=n_prefix_ctx == self.n_ctx,
         )
-        context_index = torch.arange(self._n_prefix_ctx, self.n_ctx, device=device).repeat(len(suffixes))
-        return _Chunk(suffix, context_rows, context_index, layouts)
+        first = [prefix] if has_prefix else []
+        tokens = torch.tensor([token for ids in (*first, *suffixes) for token in ids])  # (n_rows,), on the host
+        context_index = [*range(n_prefix_ctx)] if has_prefix else []
+        context_index += [*range(n_prefix_ctx, self.n_ctx)] * len(suffixes)
+        device = self.backbone.device
+        return _Chunk(
+            torch.cat([self._embed(prefix, 0), suffix]) if has_prefix else suffix,
+            (tokens == CONTEXT).nonzero()[:, 0].to(device),
+            torch.tensor(context_index, dtype=torch.long, device=device),
+            layouts,
+        )
 
     def _run_chunk(
-        self, chunk: _Chunk, context: Tensor, prefix: Tensor | None, prefix_kv: Sequence[Tensor] = ()
+        self, chunk: _Chunk, context: Tensor, prefix_kv: Sequence[Tensor] = ()
     ) -> tuple[Tensor, list[Tensor]]:
         """Features of the classes of one chunk, and the keys and values of the prefix in every block.
 
         The first chunk computes the prefix; the others receive its keys and values.
         """
-        x = chunk.suffix.expand(len(context), -1, -1)  # (n_prompts, n_suffix_rows, width)
-        if len(chunk.context_rows):
-            x = x.index_add(1, chunk.context_rows, context[:, chunk.context_index])
-        if prefix is not None:
-            x = torch.cat([prefix, x], 1)  # (n_prompts, n_prefix + n_suffix_rows, width)
+        x = chunk.rows.expand(len(context), -1, -1)  # (n_prompts, n_rows, width)
         computed_kv: list[Tensor] = []
-        for depth, (block, layout) in enumerate(zip(self._blocks, chunk.layouts, strict=True)):
-            given_kv = (prefix_kv[2 * depth], prefix_kv[2 * depth + 1]) if prefix_kv else None
+        for layer, (block, layout) in enumerate(zip(self._blocks, chunk.layouts, strict=True)):
+            if layer < self.depth and len(chunk.context_rows):
+                vectors = context[:, layer].index_select(1, chunk.context_index)  # (n_prompts, context rows, width)
+                # In the first layer a vector is added to its position embedding; in the others it replaces the row.
+                put = x.index_add if layer == 0 else x.index_copy
+                x = put(1, chunk.context_rows, vectors)
+            given_kv = (prefix_kv[2 * layer], prefix_kv[2 * layer + 1]) if prefix_kv else None
             x, kv = run_block(x, given_kv, block, layout)
-            if prefix is not None and len(self._chunks) > 1:
+            if layout.has_prefix and len(self._chunks) > 1:
                 computed_kv += kv
         return project(self._tower, self._tower.ln_final(x)), computed_kv
 
 
 class _Chunk(NamedTuple):
-    """Suffixes and block layouts of the classes that are encoded in one pass."""
+    """Rows and block layouts of the classes that are encoded in one pass."""
 
-    suffix: Tensor  # (n_suffix_rows, width), embedded; context tokens have their position embedding only
-    context_rows: Tensor  # rows of `suffix` to which a context vector is added
+    rows: Tensor  # (n_rows, width), embedded: the prefix (first chunk only), then the suffixes
+    context_rows: Tensor  # rows that receive a context vector; before that, they have their position embedding only
     context_index: Tensor  # index of the context vector that each of them receives
     layouts: list[BlockLayout]  # one per block

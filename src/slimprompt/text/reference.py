@@ -6,6 +6,10 @@ features with less work: CLIP's text tower is causal and reads its feature at th
 prefix is computed once; each class computes only its own tokens (its suffix, `name . EOT`), which attend to the keys and
 values of the prefix and causally to each other.
 
+A deep context (depth, n_ctx, width) has one context per layer: before layer l = 1 … depth − 1, the rows of the context
+are replaced by its l-th context, so what the layers before made of these rows is only seen through the other rows. All
+classes receive the same rows, so the prefix is still shared.
+
 The kernels behind `SharedPrefixTextEncoder` are tested against this module.
 """
 
@@ -31,14 +35,17 @@ def full_pass_encoder(
     n_ctx: int,
     position: Position = "end",
     *,
+    depth: int = 1,
     chunk_size: int | None = None,
 ) -> FullPass:
     """Open_clip's own pass over the whole context length; takes the arguments of `SharedPrefixTextEncoder`."""
-    return FullPass(backbone, prompt_tokens(backbone, class_names, n_ctx, position), chunk_size)
+    return FullPass(backbone, prompt_tokens(backbone, class_names, n_ctx, position), depth, chunk_size)
 
 
 class FullPass:
     """context (…, n_ctx, width) → class features (…, n_classes, embed_dim) by open_clip's own pass.
+
+    A context of depth > 1 is (…, depth, n_ctx, width).
 
     Parameters
     ----------
@@ -46,6 +53,8 @@ class FullPass:
         Any backbone; its text tower need not be causal.
     sequences
         Token sequences of the classes, from `prompt_tokens`.
+    depth
+        Number of layers that receive a context of their own.
     chunk_size
         Classes per pass. With several chunks, the backward pass recomputes each chunk's forward pass to save memory.
 
@@ -57,18 +66,22 @@ class FullPass:
         Number of chunks.
     """
 
-    def __init__(self, backbone: Backbone, sequences: list[list[int]], chunk_size: int | None = None) -> None:
+    def __init__(
+        self, backbone: Backbone, sequences: list[list[int]], depth: int = 1, chunk_size: int | None = None
+    ) -> None:
+        check_depth(backbone, depth)
         size = chunk_size or len(sequences)
-        self._backbone = backbone
+        self._backbone, self._depth = backbone, depth
         self._chunks = [_FullPassChunk(backbone, sequences[i : i + size]) for i in range(0, len(sequences), size)]
         self.n_chunks = len(self._chunks)
         self.n_tokens = len(sequences) * backbone.context_length
 
     def __call__(self, context: Tensor) -> Tensor:
         """Class features, unnormalised, in at least fp32."""
-        if context.ndim == 3:
+        if context.ndim == (3 if self._depth == 1 else 4):
             return torch.stack([self(one) for one in context])
         context = context.to(self._backbone.device, self._backbone.dtype)
+        context = context if self._depth > 1 else context[None]  # (depth, n_ctx, width)
         if self.n_chunks == 1:
             features = self._chunks[0](context)  # (n_classes, embed_dim)
         else:
@@ -84,10 +97,24 @@ class _FullPassChunk:
         self._pooled = torch.tensor(pooled, device=backbone.device)
 
     def __call__(self, context: Tensor) -> Tensor:
-        x = self._embedding(context[None])[0]  # (n_classes, length, width)
-        x = self._tower.transformer(x, attn_mask=self._tower.attn_mask)
+        x = self._embedding(context[:1])[0]  # (n_classes, length, width)
+        if len(context) == 1:
+            x = self._tower.transformer(x, attn_mask=self._tower.attn_mask)
+        else:
+            x = self._run_layers(x, context)
         x = self._tower.ln_final(x)[torch.arange(len(x), device=x.device), self._pooled]  # (n_classes, width)
         return project(self._tower, x)
+
+    def _run_layers(self, x: Tensor, context: Tensor) -> Tensor:
+        """Open_clip's blocks one by one; before each of the layers 1 … depth − 1 the context rows are replaced."""
+        batch_first = getattr(self._tower.transformer, "batch_first", True)
+        for layer, block in enumerate(self._tower.transformer.resblocks):
+            if 0 < layer < len(context):
+                x = _replace_rows(x[None], self._embedding.is_context, context[layer : layer + 1])[0]
+            x = x if batch_first else x.transpose(0, 1)
+            x = block(x, attn_mask=self._tower.attn_mask)
+            x = x if batch_first else x.transpose(0, 1)
+        return x
 
 
 def _pooled_position(tower: Any, ids: list[int], length: int) -> int:
@@ -98,9 +125,11 @@ def _pooled_position(tower: Any, ids: list[int], length: int) -> int:
 
 
 def shared_prefix_reference(
-    backbone: Backbone, class_names: Sequence[str], n_ctx: int, position: Position = "end"
+    backbone: Backbone, class_names: Sequence[str], n_ctx: int, position: Position = "end", *, depth: int = 1
 ) -> Callable[[Tensor], Tensor]:
     """context (…, n_ctx, width) → class features (…, n_classes, embed_dim), with the shared prefix computed once.
+
+    A context of depth > 1 is (…, depth, n_ctx, width).
 
     The suffixes are padded to the longest one. Padding comes after the end-of-text token, so the causal mask hides it
     from every token that counts.
@@ -111,12 +140,15 @@ def shared_prefix_reference(
         A backbone whose text tower fulfils `supports_shared_prefix`.
     class_names, n_ctx, position
         As for `prompt_tokens`.
+    depth
+        Number of layers that receive a context of their own.
 
     Returns
     -------
     callable
-        Takes a context (n_ctx, width) or a batch of contexts (n_prompts, n_ctx, width).
+        Takes a context or a batch of contexts.
     """
+    check_depth(backbone, depth)
     tower = backbone.text_tower
     sequences = prompt_tokens(backbone, class_names, n_ctx, position)
     n_prefix = shared_prefix_length(sequences)
@@ -126,13 +158,20 @@ def shared_prefix_reference(
     classes = torch.arange(len(sequences), device=backbone.device)
     ends = torch.tensor([len(ids) - n_prefix - 1 for ids in sequences], device=backbone.device)  # end-of-text tokens
 
+    in_prefix, in_suffix = embedding.is_context[:1, :n_prefix], embedding.is_context[:, n_prefix:]
+    n_before = int(in_prefix.sum())  # context vectors in the prefix
+
     def encode(context: Tensor) -> Tensor:
-        if context.ndim == 2:
+        if context.ndim == (2 if depth == 1 else 3):
             return encode(context[None])[0]
-        x = embedding(context.to(backbone.device, backbone.dtype))  # (n_prompts, n_classes, length, width)
+        context = context.to(backbone.device, backbone.dtype).reshape(-1, depth, n_ctx, backbone.text_width)
+        x = embedding(context[:, 0])  # (n_prompts, n_classes, length, width)
         prefix = x[:, 0, :n_prefix]  # (n_prompts, n_prefix, width)
         suffix = x[:, :, n_prefix:]  # (n_prompts, n_classes, n_suffix, width)
-        for block in tower.transformer.resblocks:
+        for layer, block in enumerate(tower.transformer.resblocks):
+            if 0 < layer < depth:
+                prefix = _replace_rows(prefix[:, None], in_prefix, context[:, layer, :n_before])[:, 0]
+                suffix = _replace_rows(suffix, in_suffix, context[:, layer, n_before:])
             prefix, suffix = _run_block(block, prefix, suffix)
         x = tower.ln_final(suffix[:, classes, ends])  # (n_prompts, n_classes, width)
         return project(tower, x).to(output_dtype(backbone))
@@ -177,14 +216,37 @@ class _PromptEmbedding:
         pad = int(backbone.tokenizer(["a"], context_length=backbone.context_length)[0, -1])
         padded = torch.tensor([ids + [pad] * (length - len(ids)) for ids in sequences])  # (n_classes, length)
         self._ids = padded.clamp(min=0).to(backbone.device)
-        self._is_context = (padded == CONTEXT)[..., None].to(backbone.device)  # (n_classes, length, 1)
+        self.is_context = (padded == CONTEXT)[..., None].to(backbone.device)  # (n_classes, length, 1)
 
     def __call__(self, context: Tensor) -> Tensor:
-        n_classes, length = self._ids.shape
         tokens = self._tower.token_embedding(self._ids).to(self._dtype)  # (n_classes, length, width)
-        context = context[:, None].expand(-1, n_classes, -1, -1)  # (n_prompts, n_classes, n_ctx, width)
-        x = tokens.expand(len(context), -1, -1, -1).masked_scatter(self._is_context, context)
-        return x + self._tower.positional_embedding[:length].to(self._dtype)
+        x = _replace_rows(tokens.expand(len(context), -1, -1, -1), self.is_context, context)
+        return x + self._tower.positional_embedding[: x.shape[2]].to(self._dtype)
+
+
+def _replace_rows(x: Tensor, is_context: Tensor, context: Tensor) -> Tensor:
+    """Put the context vectors in the rows of the context, for every class.
+
+    Parameters
+    ----------
+    x
+        Rows of all classes, (n_prompts, n_classes, length, width).
+    is_context
+        Which rows belong to the context, (n_classes, length, 1).
+    context
+        The vectors, (n_prompts, n, width), in the order of the rows; n rows of every class belong to the context.
+    """
+    return x.masked_scatter(is_context, context[:, None].expand(-1, x.shape[1], -1, -1))
+
+
+def check_depth(backbone: Backbone, depth: int) -> None:
+    """A context has at least one layer and at most as many as the text tower."""
+    n_layers = len(backbone.text_tower.transformer.resblocks)
+    if not 1 <= depth <= n_layers:
+        raise InputError(
+            f"depth {depth} does not fit: it must be between 1 and the number of layers of the text tower of "
+            f"{backbone.name}, {n_layers}"
+        )
 
 
 def supports_shared_prefix(tower: Any) -> bool:

@@ -45,8 +45,7 @@ def prompt_tokens(
         raise unknown("position", position, get_args(Position))
     if not class_names:
         raise InputError("no class names were given: at least one is needed")
-    # A tokenizer with a start token begins every text with it.
-    has_start = backbone.tokenize("a")[0] == backbone.tokenize("the")[0]
+    has_start = has_start_token(backbone)
     n_before = {"end": n_ctx, "middle": n_ctx // 2, "front": 0}[position]
     sequences = []
     for class_name in class_names:
@@ -65,6 +64,11 @@ def prompt_tokens(
             )
         sequences.append(sequence)
     return sequences
+
+
+def has_start_token(backbone: Backbone) -> bool:
+    """Whether the tokenizer begins every text with a start token."""
+    return backbone.tokenize("a")[0] == backbone.tokenize("the")[0]
 
 
 def name_tokens(backbone: Backbone, class_name: str) -> tuple[int, ...]:

@@ -15,11 +15,15 @@ from slimprompt.errors import InputError
 from slimprompt.progress import progress
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.seeds import stream_seed
+from slimprompt.training.losses import backward_without_conflict, divergence, feature_distance
 from slimprompt.training.recipe import Recipe
 
 
 class EpochResult(NamedTuple):
-    """One row of the learning curve: means over the epoch's images, before each step; accuracy in percent."""
+    """One row of the learning curve: means over the epoch's images, before each step; accuracy in percent.
+
+    The loss is what is minimised: cross-entropy, with `Recipe.anchor` also the distance to the zero-shot features.
+    """
 
     epoch: int
     lr: float
@@ -36,9 +40,13 @@ def train(
     recipe: Recipe,
     *,
     seed: int,
+    zero_shot: Tensor | None = None,
     show_progress: bool = True,
 ) -> list[list[EpochResult]]:
     """Minimise the cross-entropy of `logit_scale · cos(image, text(B A))` over the trainable factors, in place.
+
+    With `recipe.anchor`, λ · mean_k(1 − cos(t_k, t_k⁰)) is added to the loss. With `recipe.prograd`, the part of the
+    gradient that conflicts with the zero-shot predictions is removed. See `slimprompt.training.losses`.
 
     A prompt batch shares images and text passes, but every prompt has its own loss and optimizer: their results equal
     separate trainings up to float rounding. The prompt of the last step is the result; nothing is selected.
@@ -59,6 +67,8 @@ def train(
         The training protocol.
     seed
         Seed of the order of the images.
+    zero_shot
+        Unit-length zero-shot class features t⁰ (n_classes, embed_dim), for recipes with `anchor` or `prograd`.
     show_progress
         Show a progress bar on a terminal.
 
@@ -69,6 +79,11 @@ def train(
     """
     if not len(labels):
         raise InputError("there are no training images")
+    if zero_shot is None:
+        if recipe.uses_zero_shot:
+            raise InputError("a recipe with anchor or prograd needs zero-shot class features: pass zero_shot")
+        zero_shot = torch.empty(0)
+    zero_shot = zero_shot.clone().to(prompts[0].A.device)  # autograd refuses tensors made in inference mode
     order = torch.Generator().manual_seed(stream_seed(seed, "order"))
     states = [_State(prompt, _optimizer(prompt, recipe)) for prompt in prompts]
     active, step = states, 0
@@ -84,7 +99,14 @@ def train(
                 texts = _text_features([state.prompt for state in active], encode_text)  # (n_classes, embed_dim) each
                 logits = [logit_scale * images @ text.T for text in texts]  # (batch, n_classes) each
                 loss = torch.stack([F.cross_entropy(scores, target) for scores in logits])  # (n_prompts,)
-                loss.sum().backward()
+                if recipe.anchor:
+                    loss = loss + recipe.anchor * torch.stack([feature_distance(text, zero_shot) for text in texts])
+                if recipe.prograd:
+                    zero_shot_logits = logit_scale * images @ zero_shot.T  # (batch, n_classes)
+                    kept = torch.stack([divergence(scores, zero_shot_logits) for scores in logits])  # (n_prompts,)
+                    backward_without_conflict(loss, kept, [state.prompt.trainable_factors for state in active])
+                else:
+                    loss.sum().backward()
                 for state in active:
                     state.optimizer.step()
                     state.optimizer.zero_grad()

@@ -57,12 +57,26 @@ class Recipe(BaseModel):
         description="stop when the training loss changes by less than this fraction over `patience` epochs; 0 = never",
     )
     patience: int = Field(5, ge=2, description="epochs over which `tolerance` is measured")
+    anchor: float = Field(
+        0.0,
+        ge=0,
+        description="weight λ of the loss λ · mean(1 − cos) between class features and zero-shot ones (KgCoOp; 8 there); 0 = none",
+    )
+    prograd: bool = Field(
+        False,
+        description="remove the part of each gradient that moves predictions away from the zero-shot ones (ProGrad)",
+    )
 
     @field_validator("optimizer", mode="before")
     @classmethod
     def _earlier_name(cls, name: Any) -> Any:
         """Files of version 0.1 call AdamW "adam"."""
         return "adamw" if name == "adam" else name
+
+    @property
+    def uses_zero_shot(self) -> bool:
+        """Whether a training step needs the zero-shot class features."""
+        return self.anchor > 0 or self.prograd
 
     def lr_at(self, epoch: int) -> float:
         """Learning rate of a 0-based epoch."""
@@ -102,6 +116,10 @@ class Recipe(BaseModel):
         if self.tolerance:
             change = f"{100 * self.tolerance:g} % over {self.patience} epochs"
             parts.append(f"stops when the loss changes by less than {change}")
+        if self.anchor:
+            parts.append(f"class features kept close to zero-shot (weight {self.anchor:g})")
+        if self.prograd:
+            parts.append("gradients that conflict with zero-shot predictions projected (ProGrad)")
         return ", ".join(parts)
 
 

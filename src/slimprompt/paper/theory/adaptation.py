@@ -90,7 +90,7 @@ def trained_prompts(records: Iterable[Record], m: int, rank: int) -> list[Adapta
     InputError
         If there is no such dense run.
     """
-    complete = [record for record in records if record.complete]
+    complete = [record for record in records if record.complete and record.spec.depth == 1 and not record.spec.anchored]
     dense = [record for record in complete if record.spec.variant == "dense"]
     chosen = [record for record in dense if record.spec.n_ctx == m]
     if not chosen:

@@ -1,0 +1,52 @@
+"""Losses that keep a prompt close to zero-shot: KgCoOp's distance of class features, ProGrad's gradient projection.
+
+Both use the class features of the training step, so they need no text pass of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def feature_distance(text: Tensor, zero_shot: Tensor) -> Tensor:
+    """mean_k (1 − cos(t_k, t_k⁰)) for unit-length class features t, t⁰ (n_classes, embed_dim)."""
+    return 1 - (text * zero_shot).sum(-1).mean()
+
+
+def divergence(logits: Tensor, zero_shot_logits: Tensor) -> Tensor:
+    """mean over images of KL(zero-shot ‖ prompt), up to a constant, from logits (batch, n_classes).
+
+    The constant is the entropy of the zero-shot predictions, which has no gradient.
+    """
+    return F.cross_entropy(logits, zero_shot_logits.softmax(-1))
+
+
+def backward_without_conflict(loss: Tensor, kept: Tensor, factors: Sequence[Sequence[Tensor]]) -> None:
+    """Gradients of `loss` without what would raise `kept`: two backward passes through one forward pass.
+
+    With g = ∇loss and d = ∇kept over all trained factors of a prompt together: g ← g − min(0, g·d) / ‖d‖² d. A step along
+    −g then does not raise `kept` to first order.
+
+    Parameters
+    ----------
+    loss, kept
+        One value per prompt, (n_prompts,).
+    factors
+        The trained factors of each prompt; their `grad` is set.
+    """
+    directions = iter(torch.autograd.grad(kept.sum(), [one for own in factors for one in own], retain_graph=True))
+    loss.sum().backward()
+    for own in factors:
+        gradient = [factor.grad for factor in own if factor.grad is not None]
+        direction = [next(directions) for _ in own]
+        conflict = _dot(gradient, direction).clamp(max=0) / _dot(direction, direction).clamp(min=1e-30)
+        for g, d in zip(gradient, direction, strict=True):
+            g -= conflict * d
+
+
+def _dot(one: Sequence[Tensor], other: Sequence[Tensor]) -> Tensor:
+    return torch.stack([(x * y).sum() for x, y in zip(one, other, strict=True)]).sum()
