@@ -8,10 +8,13 @@ disk and then renames it. A reader therefore never sees half a file. The name te
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 import shutil
 import socket
+import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -70,7 +73,8 @@ def new_file(target: Path) -> Iterator[Path]:
 def write_file(target: Path, content: str | bytes) -> Path:
     """Write a whole file atomically; text is stored as UTF-8."""
     with new_file(target) as draft:
-        draft.write_bytes(content.encode() if isinstance(content, str) else content)
+        # A file name that is not UTF-8 is written with escapes, which JSON reads back as the same name.
+        draft.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
     return target
 
 
@@ -154,3 +158,58 @@ def _is_running(process: int) -> bool:
     import psutil
 
     return bool(psutil.pid_exists(process))
+
+
+def check_regular(path: Path) -> None:
+    """Raise an `InputError` unless `path` is a regular file: reading a pipe or a device may never end."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:
+        raise cannot_read(path, error) from None
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise InputError(f"{path} is {kind}; expected a regular file")
+
+
+def read_text(path: Path, *, most: int = 256 * 2**20) -> str:
+    """Content of a UTF-8 text file, which must be a regular file of at most `most` bytes; otherwise an `InputError`."""
+    check_regular(path)
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise InputError(f"{path} is larger than {most / 1e6:,.0f} MB, the limit for such a file")
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not a UTF-8 text file: {error}") from None
+    except OSError as error:
+        raise cannot_read(path, error) from None
+
+
+def read_json(path: Path, *, most: int = 256 * 2**20) -> Any:
+    """The value in a JSON file; a file that is not JSON, or nested too deeply, is an `InputError`."""
+    text = read_text(path, most=most)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise InputError(f"{path} is not a readable JSON file: {reason}") from None
+
+
+def check_writable(target: Path) -> None:
+    """Raise an `InputError` unless a file or folder can be created at `target`, before work starts that ends there."""
+    try:
+        with suppress(FileNotFoundError):
+            os.lstat(target)  # refuses a name that is too long
+        place = next(folder for folder in (target.absolute().parent, *target.absolute().parents) if folder.exists())
+        with tempfile.TemporaryFile(dir=target if target.is_dir() else place):
+            pass
+    except OSError as error:
+        raise cannot_write(target, error) from None
+
+
+def cannot_read(path: Path, error: OSError | ValueError) -> InputError:
+    """The error for a file that cannot be read."""
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"no such file: {path}")
+    return InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}")
