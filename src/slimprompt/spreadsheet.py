@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def cell(value: Any) -> Any:
+def cell_value(value: Any) -> Any:
     """The value of a cell; text that a spreadsheet would read as a formula gets a leading apostrophe.
 
-    >>> [cell(value) for value in ("=1+1", "@cat", "-5.0", "=", "cat", -5)]
+    >>> [cell_value(value) for value in ("=1+1", "@cat", "-5.0", "=", "cat", -5)]
     ["'=1+1", "'@cat", '-5.0', '=', 'cat', -5]
     """
     if not isinstance(value, str):
@@ -28,9 +28,9 @@ def cell(value: Any) -> Any:
 
 
 def cell_text(value: str) -> str:
-    """The text that `cell` turned into this cell.
+    """The text that `cell_value` turned into this cell.
 
-    >>> [cell_text(cell(text)) for text in ("=1+1", "'twas", "cat")]
+    >>> [cell_text(cell_value(text)) for text in ("=1+1", "'twas", "cat")]
     ['=1+1', "'twas", 'cat']
     """
     return value[1:] if value.startswith("'") and value[1:].startswith(_FORMULA_STARTS) else value
@@ -40,8 +40,8 @@ def csv_text(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """The content of a CSV file."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([cell(heading) for heading in headings])
-    writer.writerows([cell(value) for value in row] for row in rows)
+    writer.writerow([cell_value(heading) for heading in headings])
+    writer.writerows([cell_value(value) for value in row] for row in rows)
     return file.getvalue()
 
 
@@ -50,8 +50,8 @@ def frame_csv(frame: pd.DataFrame) -> str:
     safe = frame.copy()
     for position, kind in enumerate(frame.dtypes):
         if not (hasattr(kind, "kind") and kind.kind in "biufc"):
-            safe.isetitem(position, frame.iloc[:, position].map(cell))
-    return safe.rename(columns=cell).to_csv(index=False)
+            safe.isetitem(position, frame.iloc[:, position].map(cell_value))
+    return safe.rename(columns=cell_value).to_csv(index=False)
 
 
 def _is_number(text: str) -> bool:

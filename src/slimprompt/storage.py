@@ -208,6 +208,13 @@ def check_writable(target: Path) -> None:
         raise cannot_write(target, error) from None
 
 
+def check_folder(folder: Path) -> None:
+    """`check_writable` for a folder: a file of that name is an error."""
+    check_writable(folder)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; give a folder")
+
+
 def cannot_read(path: Path, error: OSError | ValueError) -> InputError:
     """The error for a file that cannot be read."""
     if isinstance(error, FileNotFoundError):

@@ -12,6 +12,7 @@ import typer
 
 from slimprompt.cli.printing import print_table
 from slimprompt.errors import InputError, choose
+from slimprompt.storage import check_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +66,9 @@ def geometry(
     by: Annotated[
         list[str] | None, typer.Option("--by", help=f"Group the medians also by {', '.join(_GROUPS)}. Repeatable.")
     ] = None,
-    draws: Annotated[int, typer.Option(min=10, help="Random pairs of subspaces per chance level.")] = 2000,
+    draws: Annotated[
+        int, typer.Option(min=10, max=1_000_000, help="Random pairs of subspaces per chance level.")
+    ] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of the random subspaces.")] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for pairs.csv, displacement.csv and chance.csv.")
@@ -83,6 +86,8 @@ def geometry(
     for name in by or ():
         choose("column to group by", name, dict.fromkeys(_GROUPS))
     choose("variant", variant, {name: row for name, row in VARIANTS.items() if name != "dense"})
+    if out is not None:
+        check_folder(out)
     records, class_subset = _records(runs, where), class_subset_of(where or ())
     found = measure(records, variant=variant, class_subset=class_subset, draws=draws, seed=seed)
     medians, displacement = found.medians(("axis", *(by or ()))), found.displacement_medians()
@@ -208,8 +213,8 @@ def compare(
     from slimprompt.analysis.comparisons import compare_arms
     from slimprompt.analysis.observations import UNITS, Results, arm_label, observe
 
-    if margin <= 0:
-        raise InputError(f"the equivalence margin must be above 0 points (given: {margin})")
+    if not 0 < margin <= 100:
+        raise InputError(f"the equivalence margin must be above 0 and at most 100 points (given: {margin})")
     choose("unit of comparison", unit, UNITS)
     results = Results.of(observe(_records(runs, where)))
     choose("metric of these runs", metric, {key.metric: key for key in results.cells})
@@ -270,6 +275,8 @@ def tables(
     chosen = [name for text in formats or () for name in text.split(",")] or list(FORMATS)
     for one in chosen:
         choose("table format", one, dict.fromkeys(FORMATS))
+    if out is not None:
+        check_folder(out)
     built = _build_tables(runs, where, compare_published)
     if only:
         known = {table.name: table for table in built}

@@ -13,6 +13,7 @@ import typer
 
 from slimprompt.cli.printing import print_table
 from slimprompt.errors import InputError
+from slimprompt.storage import check_folder, check_writable
 
 if TYPE_CHECKING:
     from slimprompt.data import Benchmark
@@ -83,6 +84,8 @@ def check(
     from slimprompt.progress import progress
 
     expected = read_manifest(against) if against else None
+    if hashes:
+        check_writable(hashes)
     benchmark = _load(target, data_root)
     started = time.perf_counter()
     with progress("checking", len(benchmark.items), "files") as advance:
@@ -195,6 +198,7 @@ def extract(
 
     info = benchmark_info("ucf101")
     target = out or benchmark_folder(info, data_root) / info.images
+    check_folder(target)
     with progress("extracting", None, "videos") as advance:
         written, kept = extract_midframes(videos, target, workers=workers, advance=lambda total: advance(total=total))
     typer.echo(f"{written:,} frames written to {target}, {kept:,} already existed")
@@ -213,6 +217,8 @@ def sample(
     """Sample few-shot images, and optionally write a manifest to train on."""
     from slimprompt.data import check_images, few_shot, make_manifest, short_classes, write_manifest
 
+    if out:
+        check_writable(out)
     benchmark = _load(target, data_root)
     sampled = few_shot(benchmark, shots, seed)
     typer.echo(
@@ -241,6 +247,7 @@ def pocket(
     from slimprompt.data.catalogue import benchmark_info
     from slimprompt.data.folder import write_folder
 
+    check_folder(out)
     info = benchmark_info(name)
     if not info.rendered:
         rendered = ", ".join(info.name for info in BENCHMARKS.values() if info.rendered)

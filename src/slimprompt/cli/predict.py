@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -12,8 +10,9 @@ from typing import Annotated
 import typer
 
 from slimprompt.cli.options import Activation, Device, Precision, Pretrained, SkipBad
-from slimprompt.cli.printing import print_table
+from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError, choose
+from slimprompt.spreadsheet import csv_text
 
 #: An image and its most likely classes with their probabilities, best first.
 Prediction = tuple[Path, list[tuple[str, float]]]
@@ -117,7 +116,9 @@ def _print_json(predictions: Sequence[Prediction]) -> None:
 
 
 def _print_csv(predictions: Sequence[Prediction]) -> None:
-    writer = csv.writer(sys.stdout)
-    writer.writerow(["image", "rank", "class", "probability"])
-    for path, best in predictions:
-        writer.writerows([str(path), place, name, f"{value:.6f}"] for place, (name, value) in enumerate(best, 1))
+    rows = [
+        (str(path), place, name, f"{value:.6f}")
+        for path, best in predictions
+        for place, (name, value) in enumerate(best, 1)
+    ]
+    say(csv_text(("image", "rank", "class", "probability"), rows).rstrip("\n"))

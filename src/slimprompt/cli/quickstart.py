@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slimprompt.cli.printing import print_table
+from slimprompt.storage import check_folder
 
 if TYPE_CHECKING:
     from slimprompt.quickstart.job import Quickstart
@@ -29,6 +30,7 @@ def quickstart(
     Needs no network and no data. Compares zero-shot, dense CoOp, joint rank 4 and a fixed orthogonal basis, at 1, 4 and 16
     shots over three seeds, on all classes and on base and new classes. Takes about a minute on two cores.
     """
+    check_folder(out)
     typer.echo(
         "The pocket world: a small CLIP and rendered images that are part of the package. A toy, not the paper's results."
     )

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from slimprompt.storage import check_folder
+
 
 def report(
     runs: Annotated[Path, typer.Argument(metavar="RUNS", help="Folder of run folders, written by `slimprompt study`.")],
@@ -34,6 +36,7 @@ def report(
     """
     from slimprompt.paper.page import build_report, write_report
 
+    check_folder(out)
     found = build_report(runs, where=where or (), compare_published=compare_published)
     page = write_report(found, out, theory=theory)
     for note in found.notes:
