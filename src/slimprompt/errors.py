@@ -18,7 +18,7 @@ class InputError(ValueError):
     """Something given cannot be used: the message says what was given, what is allowed and what to do next.
 
     The command line prints the message and exits with code 2; from Python it is an ordinary `ValueError`. The message is one
-    line of at most 1,200 characters, whatever was given.
+    line of at most 1,000 characters, whatever was given.
     """
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ def _escaped(code: int) -> str:
     return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
 
 
-def one_line(text: str, most: int = 1200) -> str:
+def one_line(text: str, most: int = 1000) -> str:
     r"""A message as one line: control characters are escaped, and the middle of a long text is left out.
 
     >>> print(one_line("a\n  b\0"), one_line("0123456789", 8))

@@ -29,7 +29,7 @@ from slimprompt.cli import (
     study,
     theory,
 )
-from slimprompt.errors import InputError
+from slimprompt.errors import InputError, one_line
 
 app = typer.Typer(
     name="slimprompt",
@@ -149,4 +149,4 @@ def _say(message: str, prefix: str = "error: ") -> None:
 
     console = Console(stderr=True, highlight=False)
     console.print(f"[bold red]{prefix}[/]" if prefix else "", end="")
-    console.print(message, markup=False, soft_wrap=True)  # a path is never broken in two
+    console.print(one_line(message), markup=False, soft_wrap=True)  # a path is never broken in two

@@ -148,7 +148,7 @@ def load_eval_folder(
         return _benchmark(listing.as_test(), known_names, key)
     if len(unknown) < len(names):
         questions = {name: did_you_mean(name, known_names) for name in unknown}
-        listed = ", ".join(f"{name!r} ({asked})" if asked else repr(name) for name, asked in questions.items())
+        listed = first_few([f"{name!r} ({asked})" if asked else repr(name) for name, asked in questions.items()])
         raise InputError(
             f"{path}: {len(unknown)} of {len(names)} classes are unknown to this prompt: {listed}. Rename their folders "
             "or labels to class names of the prompt, or keep only new classes to evaluate the prompt on those"
