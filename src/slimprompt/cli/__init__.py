@@ -29,6 +29,7 @@ from slimprompt.cli import (
     study,
     theory,
 )
+from slimprompt.cli.printing import say
 from slimprompt.errors import InputError, one_line
 
 app = typer.Typer(
@@ -44,7 +45,7 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"slimprompt {__version__}")
+        say(f"slimprompt {__version__}")
         raise typer.Exit
 
 

@@ -9,6 +9,7 @@ import typer
 
 from slimprompt.cli.options import DEFAULT_BACKBONE, Activation, BackboneName, Overwrite, Pretrained
 from slimprompt.cli.predict import parse_class_names
+from slimprompt.cli.printing import say
 from slimprompt.errors import InputError
 from slimprompt.storage import read_text
 
@@ -49,7 +50,7 @@ def import_coop(
     model = load_backbone(backbone, pretrained or default_pretrained(backbone), activation=activation)
     classifier = import_checkpoint(checkpoint, model, names, position)  # type: ignore[arg-type]
     saved = classifier.save(out, overwrite=overwrite)
-    typer.echo(
+    say(
         f"{len(content.context)} context vectors for {len(classifier.classes_)} classes on {model.title}; saved to {saved}"
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ from typing import Annotated
 import typer
 
 from slimprompt.cli.options import Activation, Device, Precision, Pretrained, SkipBad
-from slimprompt.cli.printing import print_table, say
+from slimprompt.cli.printing import print_json, print_table, say
 from slimprompt.errors import InputError, choose
 from slimprompt.spreadsheet import csv_text
 
@@ -56,7 +55,7 @@ def predict(
         ]
     )
     if skipped:
-        typer.echo(f"{len(skipped)} unreadable images skipped: {skipped[0]}", err=True)
+        say(f"{len(skipped)} unreadable images skipped: {skipped[0]}", err=True)
 
 
 def parse_class_names(text: str) -> list[str]:
@@ -112,7 +111,7 @@ def _print_json(predictions: Sequence[Prediction]) -> None:
         {"image": str(path), "classes": [{"name": name, "probability": round(value, 6)} for name, value in best]}
         for path, best in predictions
     ]
-    typer.echo(json.dumps(rows, ensure_ascii=False, indent=1))
+    print_json(rows)
 
 
 def _print_csv(predictions: Sequence[Prediction]) -> None:

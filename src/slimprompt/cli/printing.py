@@ -5,6 +5,7 @@ Every command prints through `say`. It interprets no markup and does not fail on
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -28,6 +29,12 @@ def say(text: object = "", *, err: bool = False) -> None:
     encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"
     shown = printable(str(text)).encode(encoding, "replace").decode(encoding)
     typer.echo(shown, err=err)
+
+
+def print_json(value: object, *, indent: int | None = 1) -> None:
+    """Print a value as JSON; a file name that is not UTF-8 gets JSON's own escapes, as in the files that commands write."""
+    is_utf8 = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
+    say(json.dumps(value, ensure_ascii=not is_utf8, indent=indent).encode(errors="backslashreplace").decode())
 
 
 def print_table(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slimprompt.cli.printing import print_table
+from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError
 from slimprompt.storage import check_folder
 
@@ -81,7 +81,7 @@ def theory(
 
         model = load_backbone(backbone, pretrained, device=device)
         objective = few_shot_objective(model, benchmark, shots=shots, seed=seed, n_ctx=m, data_root=data_root)
-        typer.echo(f"loss: {objective.title}")
+        say(f"loss: {objective.title}")
     result = check_theory(
         m=m,
         d=d,
@@ -97,9 +97,9 @@ def theory(
     _print_statements(result.statements, verbose)
     if out is not None:
         page, *others = write_theory(result, out)
-        typer.echo(f"\nwrote {page} and {len(others)} files next to it")
+        say(f"\nwrote {page} and {len(others)} files next to it")
     else:
-        typer.echo("\nAdd --out FOLDER for a page with figures.")
+        say("\nAdd --out FOLDER for a page with figures.")
 
 
 def _records(runs: Path) -> list[Record]:
@@ -128,7 +128,7 @@ def _print_statements(statements: Sequence[Statement], verbose: bool) -> None:
     headings = ("statement", "predicted", "measured", "interval", "verdict")
     colours = {str(name): verdict.color for name, verdict in VERDICTS.items()}
     print_table(headings, rows, right=("predicted", "measured", "interval"), colours=colours)
-    typer.echo(f"\n{verdict_counts(statements)}")
+    say(f"\n{verdict_counts(statements)}")
     for one in statements:
         if verbose or one.verdict == "violated":
-            typer.echo(f"\n{one.name}: {one.verdict}. {one.claim}" + (f"\n  {one.detail}" if one.detail else ""))
+            say(f"\n{one.name}: {one.verdict}. {one.claim}" + (f"\n  {one.detail}" if one.detail else ""))
