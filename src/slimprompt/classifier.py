@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,13 @@ from torch import Tensor
 from slimprompt.class_names import check_class_names
 from slimprompt.clip.backbone import Backbone, default_pretrained, load_backbone
 from slimprompt.clip.weights import ACTIVATIONS, UnknownActivationError
-from slimprompt.errors import InputError
-from slimprompt.images.bank import FeatureBank, ImageSource, encode_eval_views
+from slimprompt.errors import InputError, shown, whole_number
+from slimprompt.images.bank import FeatureBank, encode_eval_views
+from slimprompt.images.sources import image_sources
 from slimprompt.methods.prompt_learning import initial_prompt, learn_prompts
 from slimprompt.methods.task import Task
 from slimprompt.prompts.prompt import Prompt
-from slimprompt.prompts.variants import used_settings
+from slimprompt.prompts.variants import check_variant, check_words, used_settings
 from slimprompt.saved_prompt import PROMPT_FILES, SavedBackbone, read_prompt, write_prompt
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 from slimprompt.text.words import words_template
@@ -32,7 +33,8 @@ from slimprompt.training.recipe import Recipe, make_recipe
 class PromptClassifier(ClassifierMixin, BaseEstimator):
     """Classify images by `argmax_k cos(image, text(B A, name of class k))`, with B A learned from a few images per class.
 
-    Images are paths or PIL images; labels are class names, which become part of the prompt.
+    Images are a list of paths or PIL images, or another form that `image_sources` accepts: arrays, tensors, open files, a
+    generator, a pandas Series. Labels are class names, which become part of the prompt.
 
     Parameters
     ----------
@@ -57,7 +59,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
     position
         Position of the class name: "end", "middle" or "front".
     recipe
-        How it is trained: "fast", "paper" or a `Recipe`.
+        How it is trained: "fast", "paper", a `Recipe`, or a dictionary of fields that replace those of "fast".
     seed
         Seed of everything random.
     activation, device, precision
@@ -92,7 +94,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         anchored: bool = False,
         depth: int = 1,
         position: str = "end",
-        recipe: str | Recipe = "fast",
+        recipe: str | Recipe | Mapping[str, Any] = "fast",
         seed: int = 1,
         activation: str | None = None,
         device: str = "auto",
@@ -116,7 +118,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         self.precision = precision
         self.cache = cache
 
-    def fit(self, images: Sequence[ImageSource], labels: Sequence[str]) -> PromptClassifier:
+    def fit(self, images: Any, labels: Iterable[str]) -> PromptClassifier:
         """Learn the prompt from labelled images.
 
         A recipe that keeps close to zero-shot uses the template of `words`, or "a photo of a {}." without words.
@@ -124,11 +126,11 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         images
-            Paths or PIL images.
+            A list of paths or PIL images, or another form that `image_sources` accepts.
         labels
             The class name of each image.
         """
-        names = [str(label) for label in labels]
+        images, names = image_sources(images), _label_names(labels)
         if len(images) != len(names):
             raise InputError(f"{len(images)} images but {len(names)} labels were given: one label per image is needed")
         if not names:
@@ -137,7 +139,8 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         if len(classes) < 2:
             raise InputError(f"only one class was given ({classes[0]!r}): a classifier needs at least two")
         check_class_names(classes)
-        make_recipe(self.recipe)  # an unknown recipe is an error before the backbone is loaded
+        make_recipe(self.recipe)  # parameters that cannot be used are an error before the backbone is loaded
+        self._check_prompt()
         bank = FeatureBank(self._load_backbone(), "default" if self.cache else None)
         task = Task(bank, images, [classes.index(name) for name in names], tuple(classes), self.seed)
         return self.fit_task(replace(task, templates=(words_template(self.words),)) if self.words else task)
@@ -158,6 +161,11 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
 
     def start(self, backbone: Backbone) -> Prompt:
         """The prompt before training."""
+        self._check_prompt()
+        if self.words is None and self.n_ctx >= backbone.context_length:
+            raise InputError(
+                f"n_ctx={self.n_ctx} does not fit: {backbone.name} reads {backbone.context_length} tokens, with the class name"
+            )
         return initial_prompt(
             backbone,
             self.variant,
@@ -169,30 +177,46 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             **used_settings(self.variant, rank=self.rank, basis=self.basis),
         )
 
-    def with_classes(self, class_names: Sequence[str]) -> PromptClassifier:
+    def _check_prompt(self) -> None:
+        """Raise an `InputError` unless variant, rank, basis, n_ctx and seed are of the right kind and fit together."""
+        n_ctx = whole_number("n_ctx", self.n_ctx, least=1)
+        whole_number("seed", self.seed)
+        used = used_settings(self.variant, rank=self.rank, basis=self.basis)
+        if used["rank"] is not None:
+            whole_number("rank", used["rank"], least=1)
+        depth = whole_number("depth", self.depth, least=1)
+        check_words(words=self.words is not None, anchored=self.anchored, depth=depth)
+        if self.words is None:  # with words, n_ctx is their number of tokens, which the backbone knows
+            check_variant(self.variant, **used, n_ctx=n_ctx)
+
+    def with_classes(self, class_names: Iterable[str]) -> PromptClassifier:
         """The same prompt on other class names; nothing is trained."""
         check_is_fitted(self)
-        names = [str(name).strip() for name in class_names]
+        names = [name.strip() for name in _label_names(class_names, "class names")]
         other = PromptClassifier(**self.get_params(deep=False))
         return other.set_prompt(self.backbone_, self.prompt_, names, imported=self.imported_)
 
-    def predict_proba(self, images: Sequence[ImageSource]) -> np.ndarray:
+    def predict_proba(self, images: Any) -> np.ndarray:
         """Class probabilities (n_images, n_classes), columns as in `classes_`."""
-        check_is_fitted(self)
         return self.probabilities(self.encode(images))
 
-    def predict(self, images: Sequence[ImageSource]) -> np.ndarray:
+    def predict(self, images: Any) -> np.ndarray:
         """The most likely class name of each image."""
-        return (
-            self.classes_[self.predict_proba(images).argmax(1)]
-            if len(images)
-            else np.empty(0, dtype=self.classes_.dtype)
-        )
+        return self.classes_[self.predict_proba(images).argmax(1)]
 
-    def encode(self, images: Sequence[ImageSource]) -> Tensor:
+    def score(self, images: Any, labels: Iterable[str], sample_weight: Any = None) -> float:
+        """Accuracy on labelled images, between 0 and 1."""
+        return float(super().score(image_sources(images), _label_names(labels), sample_weight))
+
+    def encode(self, images: Any) -> Tensor:
         """Unit-length image features (n_images, embed_dim) of the eval view."""
         check_is_fitted(self)
-        return encode_eval_views(self.backbone_, images)
+        sources = image_sources(images)
+        return (
+            encode_eval_views(self.backbone_, sources)
+            if sources
+            else self.class_features_.new_empty(0, self.class_features_.shape[1])
+        )
 
     def probabilities(self, features: Tensor) -> np.ndarray:
         """softmax(logit_scale · cos) for image features."""
@@ -341,6 +365,20 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             device=self.device,
             precision=self.precision,
         )
+
+
+def _label_names(labels: Iterable[str], what: str = "labels") -> list[str]:
+    """Class names as a list of text; anything else is an `InputError`, because a class name becomes part of the prompt."""
+    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable):
+        raise InputError(f"{what} must be a list of class names, such as ['cat', 'dog'] (given: {shown(labels)})")
+    names = list(labels)
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(
+                f"{what} must be class names, which become part of the prompt, such as 'cat' (given: {shown(name)}, "
+                f"a {type(name).__name__}); replace numbers by names"
+            )
+    return [str(name) for name in names]
 
 
 def _backbone_of(saved: SavedBackbone, pretrained: str | None, activation: str | None, **options: Any) -> Backbone:

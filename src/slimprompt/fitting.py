@@ -13,7 +13,7 @@ from typing import Any
 
 from slimprompt.classifier import PromptClassifier
 from slimprompt.data import Benchmark, Item, held_out
-from slimprompt.errors import InputError
+from slimprompt.errors import InputError, first_few
 from slimprompt.images.bank import FeatureBank
 from slimprompt.methods.head import Head
 from slimprompt.methods.prompt_learning import prompt_head
@@ -106,10 +106,7 @@ def fit_classifier(
     test, more_skipped = readable(bank, images, held_out(images, sample), skip_bad=skip_bad)
     names = sorted({item.class_name for item in train})
     if missing := sorted(set(images.class_names) - set(names)):
-        raise InputError(
-            f"no training images of {', '.join(map(repr, missing[:5]))}{' …' if len(missing) > 5 else ''} are left: every class "
-            "needs at least one readable image in the sample. Repair the images or remove the class"
-        )
+        raise _no_images(missing)
     paths, labels = [images.path(item) for item in train], [names.index(item.class_name) for item in train]
     begin = time.perf_counter()
     zero_shot = tuple(templates or images.templates)
@@ -159,7 +156,19 @@ def compare_with_zero_shot(
 def readable(
     bank: FeatureBank, images: Benchmark, items: Sequence[Item], *, skip_bad: bool
 ) -> tuple[list[Item], list[str]]:
-    """The items whose images can be read, and messages about the others; encodes the eval views on the way."""
+    """The items whose images can be read, and messages about the others; encodes the eval views on the way.
+
+    A class of which no image can be read is an `InputError`: without it, the results would be those of another task.
+    """
     bad = bank.build([images.path(item) for item in items], decode=images.decode, skip_bad=skip_bad)
     kept = [item for index, item in enumerate(items) if index not in bad]
+    if missing := sorted({item.class_name for item in items} - {item.class_name for item in kept}):
+        raise _no_images(missing)
     return kept, [str(error) for error in bad.values()]
+
+
+def _no_images(missing: Sequence[str]) -> InputError:
+    return InputError(
+        f"no images of {first_few([repr(name) for name in missing])} are left ({len(missing)} classes): every class needs at "
+        "least one readable image among the training images and among those held out. Repair the images or remove the class"
+    )

@@ -16,4 +16,4 @@ def stream_seed(seed: int, *names: object) -> int:
     (True, False)
     """
     key = "/".join(str(part) for part in (seed, *names))
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little") >> 1
+    return int.from_bytes(hashlib.sha256(key.encode(errors="surrogateescape")).digest()[:8], "little") >> 1

@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import socket
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
@@ -92,7 +93,8 @@ def new_file(target: Path) -> Iterator[Path]:
 def write_file(target: Path, content: str | bytes) -> Path:
     """Write a whole file atomically; text is stored as UTF-8."""
     with new_file(target) as draft:
-        draft.write_bytes(content.encode() if isinstance(content, str) else content)
+        # A file name that is not UTF-8 is written with escapes, which JSON reads back as the same name.
+        draft.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
     return target
 
 
@@ -211,3 +213,53 @@ def _is_written(process: str, random: str) -> bool:
     if int(process) == os.getpid():
         return random.startswith(_PROCESS)
     return len(process) < 10 and bool(psutil.pid_exists(int(process)))
+
+
+def check_regular(path: Path) -> None:
+    """Raise an `InputError` unless `path` is a regular file: reading a pipe or a device may never end."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:
+        raise cannot_read(path, error) from None
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise InputError(f"{path} is {kind}; expected a regular file")
+
+
+def read_text(path: Path, *, most: int = 256 * 2**20) -> str:
+    """Content of a UTF-8 text file, which must be a regular file of at most `most` bytes; otherwise an `InputError`."""
+    check_regular(path)
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise InputError(f"{path} is larger than {most / 1e6:,.0f} MB, the limit for such a file")
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not a UTF-8 text file: {error}") from None
+    except OSError as error:
+        raise cannot_read(path, error) from None
+
+
+def read_json(path: Path, *, most: int = 256 * 2**20) -> Any:
+    """The value in a JSON file; a file that is not JSON, or nested too deeply, is an `InputError`."""
+    text = read_text(path, most=most)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise InputError(f"{path} is not a readable JSON file: {reason}") from None
+
+
+def check_folder(folder: Path) -> None:
+    """`check_writable` for a folder: a file of that name is an error."""
+    check_writable(folder)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; give a folder")
+
+
+def cannot_read(path: Path, error: OSError | ValueError) -> InputError:
+    """The error for a file that cannot be read."""
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"no such file: {path}")
+    return InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}")

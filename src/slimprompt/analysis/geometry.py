@@ -25,6 +25,8 @@ from slimprompt.analysis.observations import backbone_title, dataset_title
 from slimprompt.errors import InputError
 from slimprompt.lab.records import Record
 from slimprompt.lab.spec import RunSpec
+from slimprompt.spreadsheet import frame_csv
+from slimprompt.storage import write_file
 
 #: Spec fields in which two compared runs may differ, one at a time.
 AXES = ("seed", "dataset", "shots", "rank")
@@ -175,11 +177,8 @@ class Geometry:
 
     def write(self, folder: Path) -> list[Path]:
         """Write pairs.csv, displacement.csv and chance.csv; returns the files."""
-        folder.mkdir(parents=True, exist_ok=True)
         tables = {"pairs": self.pairs, "displacement": self.displacement, "chance": self.chance}
-        for name, table in tables.items():
-            table.to_csv(folder / f"{name}.csv", index=False)
-        return [folder / f"{name}.csv" for name in tables]
+        return [write_file(folder / f"{name}.csv", frame_csv(table)) for name, table in tables.items()]
 
 
 def class_subset_of(where: Sequence[str]) -> str | None:

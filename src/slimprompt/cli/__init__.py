@@ -29,8 +29,9 @@ from slimprompt.cli import (
     study,
     theory,
 )
+from slimprompt.cli.printing import say
 from slimprompt.cli.streams import output_error, safe_streams
-from slimprompt.errors import InputError
+from slimprompt.errors import InputError, one_line
 
 app = typer.Typer(
     name="slimprompt",
@@ -45,7 +46,7 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"slimprompt {__version__}")
+        say(f"slimprompt {__version__}")
         raise typer.Exit
 
 
@@ -156,4 +157,4 @@ def _say(message: str, prefix: str = "error: ") -> None:
 
     console = Console(stderr=True, highlight=False)
     console.print(f"[bold red]{prefix}[/]" if prefix else "", end="")
-    console.print(message, markup=False, soft_wrap=True)  # a path is never broken in two
+    console.print(one_line(message), markup=False, soft_wrap=True)  # a path is never broken in two

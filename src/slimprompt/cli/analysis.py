@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.printing import print_table
+from slimprompt.cli.printing import print_json, print_table, say
 from slimprompt.errors import InputError, choose
+from slimprompt.storage import check_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +46,7 @@ def _records(runs: Path, where: Sequence[str] | None) -> list[Record]:
             "make some with `slimprompt study`, or list them with `slimprompt runs list`"
         )
     for line in mixed_settings(records):
-        typer.echo(f"note: {line}", err=True)
+        say(f"note: {line}", err=True)
     return records
 
 
@@ -65,7 +66,9 @@ def geometry(
     by: Annotated[
         list[str] | None, typer.Option("--by", help=f"Group the medians also by {', '.join(_GROUPS)}. Repeatable.")
     ] = None,
-    draws: Annotated[int, typer.Option(min=10, help="Random pairs of subspaces per chance level.")] = 2000,
+    draws: Annotated[
+        int, typer.Option(min=10, max=1_000_000, help="Random pairs of subspaces per chance level.")
+    ] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of the random subspaces.")] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for pairs.csv, displacement.csv and chance.csv.")
@@ -83,27 +86,29 @@ def geometry(
     for name in by or ():
         choose("column to group by", name, dict.fromkeys(_GROUPS))
     choose("variant", variant, {name: row for name, row in VARIANTS.items() if name != "dense"})
+    if out is not None:
+        check_folder(out)
     records, class_subset = _records(runs, where), class_subset_of(where or ())
     found = measure(records, variant=variant, class_subset=class_subset, draws=draws, seed=seed)
     medians, displacement = found.medians(("axis", *(by or ()))), found.displacement_medians()
     written = found.write(out) if out else []
     if as_json:
         content = {"medians": _plain(medians), "displacement": _plain(displacement)}
-        typer.echo(json.dumps(content | {"draws": draws, "notes": list(found.notes)}, indent=1))
+        print_json(content | {"draws": draws, "notes": list(found.notes)})
         return
     for note in found.notes:
-        typer.echo(f"note: {note}", err=True)
+        say(f"note: {note}", err=True)
     if medians.empty:
-        typer.echo(f"no two {variant} runs differ in exactly one of seed, dataset, shots and rank")
+        say(f"no two {variant} runs differ in exactly one of seed, dataset, shots and rank")
     else:
-        typer.echo(f"Median overlap and mean principal angle of pairs of {variant} runs that differ in one field")
+        say(f"Median overlap and mean principal angle of pairs of {variant} runs that differ in one field")
         _print_frame(medians)
-        typer.echo(f"start: the same pairs before training. chance: {draws} random pairs of subspaces per shape.")
-        typer.echo("B: column space, A and BA: row space. In exact arithmetic, BA equals A and BA columns equals B.\n")
-    typer.echo("Displacement from the initial factors, medians over runs (relative norm: ‖X−X₀‖/‖X₀‖)")
+        say(f"start: the same pairs before training. chance: {draws} random pairs of subspaces per shape.")
+        say("B: column space, A and BA: row space. In exact arithmetic, BA equals A and BA columns equals B.\n")
+    say("Displacement from the initial factors, medians over runs (relative norm: ‖X−X₀‖/‖X₀‖)")
     _print_frame(displacement)
     if written:
-        typer.echo(f"wrote {', '.join(map(str, written))}")
+        say(f"wrote {', '.join(map(str, written))}")
 
 
 def _print_frame(frame: pd.DataFrame) -> None:
@@ -157,13 +162,13 @@ def claims(
         measured = measure(records, class_subset=class_subset_of(where or ()), draws=500)
         found = check_claims(gather(records, main_pairs=published_pairs(), measured=measured), name or ())
     if as_json:
-        typer.echo(json.dumps([finding.as_dict() for finding in (*found, *audited)], indent=1, ensure_ascii=False))
+        print_json([finding.as_dict() for finding in (*found, *audited)])
         return
     if found:
-        typer.echo("The paper's claims " + ("on its own tables" if runs is None else f"on the runs in {runs}"))
+        say("The paper's claims " + ("on its own tables" if runs is None else f"on the runs in {runs}"))
         _print_findings(found, verbose)
     if audited:
-        typer.echo("\nThe paper's tables against each other")
+        say("\nThe paper's tables against each other")
         _print_findings(audited, verbose)
 
 
@@ -175,18 +180,18 @@ def _print_findings(findings: Sequence[Finding], verbose: bool) -> None:
     for name, group in groupby(findings, key=lambda one: one.name):
         outcomes = list(group)
         claim = outcomes[0]
-        typer.echo(f"\n{typer.style(claim.sentence, bold=True)} [{claim.where} · {name}]")
+        say(f"\n{typer.style(claim.sentence, bold=True)} [{claim.where} · {name}]")
         if verbose:
-            typer.echo(f"holds if: {claim.bound}")
+            say(f"holds if: {claim.bound}")
         for one in outcomes:
             verdict = typer.style(one.verdict.ljust(width), fg=VERDICTS[one.verdict].color)
             value = f"{one.scope}: {one.value}" if one.scope else one.value
-            typer.echo(f"{verdict}{value}" + (f" (n = {one.n})" if one.n else ""))
+            say(f"{verdict}{value}" + (f" (n = {one.n})" if one.n else ""))
             remarks = [f"paper: {one.paper}"] if one.paper else []
             remarks += [one.note] if one.note else []
             for line in (*remarks, *(one.cells if verbose else ())):
-                typer.echo(" " * width + line)
-    typer.echo("\n" + count_verdicts((one.verdict for one in findings), CLAIM_VERDICTS))
+                say(" " * width + line)
+    say("\n" + count_verdicts((one.verdict for one in findings), CLAIM_VERDICTS))
 
 
 # -- compare ------------------------------------------------------------------------------------------------------------
@@ -208,8 +213,8 @@ def compare(
     from slimprompt.analysis.comparisons import compare_arms
     from slimprompt.analysis.observations import UNITS, Results, arm_label, observe
 
-    if margin <= 0:
-        raise InputError(f"the equivalence margin must be above 0 points (given: {margin})")
+    if not 0 < margin <= 100:
+        raise InputError(f"the equivalence margin must be above 0 and at most 100 points (given: {margin})")
     choose("unit of comparison", unit, UNITS)
     results = Results.of(observe(_records(runs, where)))
     choose("metric of these runs", metric, {key.metric: key for key in results.cells})
@@ -219,13 +224,13 @@ def compare(
     if not found:
         raise InputError(f"no cell of these runs has both {first!r} and {second!r} with metric {metric!r}")
     if as_json:
-        typer.echo(json.dumps([asdict(one) for one in found], indent=1))
+        print_json([asdict(one) for one in found])
         return
-    typer.echo(f"{first} − {second}, {metric} in points; {UNITS[unit]}")
+    say(f"{first} − {second}, {metric} in points; {UNITS[unit]}")
     headings = ("backbone", "shots", "n", "difference", "95 % interval", "+/=/−", "t", "Wilcoxon", "equivalence", "")
     print_table(headings, [_comparison_row(one) for one in found], right=headings[1:-1])
     family = f"Holm-corrected over the {len(found)} rows" if len(found) > 1 else "a single test, not corrected"
-    typer.echo(f"two-sided p-values, {family}; equivalence: two one-sided tests within ±{margin} points.")
+    say(f"two-sided p-values, {family}; equivalence: two one-sided tests within ±{margin} points.")
 
 
 def _comparison_row(one: ArmComparison) -> list[str]:
@@ -270,6 +275,8 @@ def tables(
     chosen = [name for text in formats or () for name in text.split(",")] or list(FORMATS)
     for one in chosen:
         choose("table format", one, dict.fromkeys(FORMATS))
+    if out is not None:
+        check_folder(out)
     built = _build_tables(runs, where, compare_published)
     if only:
         known = {table.name: table for table in built}
@@ -279,13 +286,13 @@ def tables(
             raise InputError(
                 f"--format {', '.join(chosen)} needs --out FOLDER; without it tables are printed as Markdown"
             )
-        typer.echo("\n".join(to_markdown(table) for table in built if not table.empty))
+        say("\n".join(to_markdown(table) for table in built if not table.empty))
         return
     written = write_tables(built, out, chosen)
     empty = [table.name for table in built if table.empty]
-    typer.echo(f"{len(built)} tables in {len(written)} files in {out}")
+    say(f"{len(built)} tables in {len(written)} files in {out}")
     if empty:
-        typer.echo(f"no runs yet for: {', '.join(empty)}")
+        say(f"no runs yet for: {', '.join(empty)}")
 
 
 def _build_tables(runs: Path | None, where: Sequence[str] | None, compare_published: bool) -> list[Table]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from slimprompt.cli.printing import count, print_table, size
+from slimprompt.cli.printing import count, print_table, say, size
 
 app = typer.Typer(help="Show or delete the image features on disk.", no_args_is_help=True)
 
@@ -16,7 +16,7 @@ def show() -> None:
     from slimprompt.storage import cache_dir
 
     banks = cached_banks()
-    typer.echo(f"{cache_dir()}: {len(banks)} feature banks, {size(sum(bank.size for bank in banks))}")
+    say(f"{cache_dir()}: {len(banks)} feature banks, {size(sum(bank.size for bank in banks))}")
     if banks:
         rows = [(bank.path.name, f"{bank.features:,}", size(bank.size)) for bank in banks]
         print_table(("bank", "features", "size"), rows, right=("features", "size"))
@@ -31,7 +31,7 @@ def clear(yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask for co
     total = sum(bank.size for bank in cached_banks())
     if not yes and not typer.confirm(f"Delete {size(total)} of image features?"):
         raise typer.Abort
-    typer.echo(f"freed {size(clear_cached_banks())}")
+    say(f"freed {size(clear_cached_banks())}")
     folders = [path for path in (cache_dir(), *cache_dir().glob("*")) if path.is_dir()]
     if removed := sum(remove_leftovers(folder) for folder in folders):
-        typer.echo(f"removed {count(removed, 'leftover')} of killed commands")
+        say(f"removed {count(removed, 'leftover')} of killed commands")

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slimprompt.cli.printing import print_table
+from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError
+from slimprompt.storage import check_folder, check_writable
 
 if TYPE_CHECKING:
     from slimprompt.data import Benchmark
@@ -39,9 +40,7 @@ def list_benchmarks(data_root: DataRoot = None) -> None:
     ]
     headings = ("benchmark", "classes", "images", "size", "state", "licence")
     print_table(headings, rows, right=("classes", "images", "size"))
-    typer.echo(
-        "\nLicences are abbreviated; `slimprompt data download NAME` prints the home page with the terms of use."
-    )
+    say("\nLicences are abbreviated; `slimprompt data download NAME` prints the home page with the terms of use.")
 
 
 def _state(info: BenchmarkInfo, root: Path | None) -> str:
@@ -83,6 +82,8 @@ def check(
     from slimprompt.progress import progress
 
     expected = read_manifest(against) if against else None
+    if hashes:
+        check_writable(hashes)
     benchmark = _load(target, data_root)
     started = time.perf_counter()
     with progress("checking", len(benchmark.items), "files") as advance:
@@ -91,27 +92,27 @@ def check(
     _print_summary(benchmark)
     _print_counts(report.counts(), verbose)
     n_files = len(report.sha256)
-    typer.echo(f"{n_files:,} files in {seconds:.1f} s ({n_files / max(seconds, 1e-9):,.0f} files/s)")
-    typer.echo(f"sha256 of all files: {report.digest}")
+    say(f"{n_files:,} files in {seconds:.1f} s ({n_files / max(seconds, 1e-9):,.0f} files/s)")
+    say(f"sha256 of all files: {report.digest}")
     _print_problems(report.missing, "missing", verbose)
     _print_problems(list(report.unreadable.values()), "unreadable", verbose)
     if hashes:
         write_manifest(report.manifest(), hashes)
-        typer.echo(f"hashes written to {hashes}")
+        say(f"hashes written to {hashes}")
     if not report.ok:
         raise typer.Exit(1)
     if expected:
         verify_manifest(expected, benchmark.images)
-        typer.echo(f"the files match {against}")
-    typer.echo("all images exist and are readable")
+        say(f"the files match {against}")
+    say("all images exist and are readable")
 
 
 def _print_summary(benchmark: Benchmark) -> None:
     train, val, test = benchmark.sizes
-    typer.echo(f"{benchmark.name}: {len(benchmark.class_names)} classes in {benchmark.images}")
-    typer.echo(f"{len(benchmark.items):,} images: train {train:,}, val {val:,}, test {test:,}")
+    say(f"{benchmark.name}: {len(benchmark.class_names)} classes in {benchmark.images}")
+    say(f"{len(benchmark.items):,} images: train {train:,}, val {val:,}, test {test:,}")
     if ignored := getattr(benchmark, "ignored", 0):
-        typer.echo(f"{ignored:,} other files ignored")
+        say(f"{ignored:,} other files ignored")
 
 
 def _print_counts(counts: dict[str, tuple[int, ...]], verbose: bool) -> None:
@@ -124,17 +125,17 @@ def _print_counts(counts: dict[str, tuple[int, ...]], verbose: bool) -> None:
     for split, numbers in zip(SPLITS, zip(*counts.values(), strict=True), strict=True):
         low, high = min(numbers), max(numbers)
         ranges.append(f"{split} {low}" if low == high else f"{split} {low} to {high}")
-    typer.echo(f"per class: {', '.join(ranges)} (--verbose shows every class)")
+    say(f"per class: {', '.join(ranges)} (--verbose shows every class)")
 
 
 def _print_problems(problems: Sequence[str], kind: str, verbose: bool) -> None:
     if not problems:
         return
-    typer.echo(f"{len(problems):,} {kind}:", err=True)
+    say(f"{len(problems):,} {kind}:", err=True)
     for problem in problems if verbose else problems[:5]:
-        typer.echo(f"  {problem}", err=True)
+        say(f"  {problem}", err=True)
     if len(problems) > 5 and not verbose:
-        typer.echo(f"  … and {len(problems) - 5:,} more (--verbose shows all)", err=True)
+        say(f"  … and {len(problems) - 5:,} more (--verbose shows all)", err=True)
 
 
 @app.command("download")
@@ -152,30 +153,30 @@ def download(name: Annotated[str, typer.Argument(help="Benchmark.")], data_root:
             raise InputError(f"cannot create the data root {data_root}: {error.strerror}") from None
     folder = benchmark_folder(info, data_root)
     if info.rendered:
-        typer.echo(f"{info.name} is rendered, not downloaded: {_load(info.name, data_root).images}")
+        say(f"{info.name} is rendered, not downloaded: {_load(info.name, data_root).images}")
         return
-    typer.echo(f"{info.title}: about {info.size}, licence: {info.licence}; terms of use: {info.site}")
+    say(f"{info.title}: about {info.size}, licence: {info.licence}; terms of use: {info.site}")
     problems = []
     try:
         downloaded = download_images(info, folder)
-        typer.echo(f"images: {'downloaded to' if downloaded else 'already in'} {folder / info.images}")
+        say(f"images: {'downloaded to' if downloaded else 'already in'} {folder / info.images}")
     except InputError as error:
         problems.append(str(error))
     try:
         names = download_annotations(info, folder)
-        typer.echo(f"annotations: {'downloaded ' + ', '.join(names) if names else 'nothing to download'}")
+        say(f"annotations: {'downloaded ' + ', '.join(names) if names else 'nothing to download'}")
     except InputError as error:
         problems.append(str(error))
     for problem in problems:
-        typer.echo(f"failed: {problem}", err=True)
+        say(f"failed: {problem}", err=True)
     for step in manual_steps(info, folder) if problems else ():
-        typer.echo(f"by hand: {step}", err=True)
+        say(f"by hand: {step}", err=True)
     if not problems:
         n_missing = len(missing_images(_load(info.name, data_root)))
         if not n_missing:
-            typer.echo(f"all images exist; to verify that they are readable: slimprompt data check {info.name}")
+            say(f"all images exist; to verify that they are readable: slimprompt data check {info.name}")
             return
-        typer.echo(f"{n_missing:,} images of the split are missing in {folder / info.images}", err=True)
+        say(f"{n_missing:,} images of the split are missing in {folder / info.images}", err=True)
     raise typer.Exit(1)
 
 
@@ -195,9 +196,10 @@ def extract(
 
     info = benchmark_info("ucf101")
     target = out or benchmark_folder(info, data_root) / info.images
+    check_folder(target)
     with progress("extracting", None, "videos") as advance:
         written, kept = extract_midframes(videos, target, workers=workers, advance=lambda total: advance(total=total))
-    typer.echo(f"{written:,} frames written to {target}, {kept:,} already existed")
+    say(f"{written:,} frames written to {target}, {kept:,} already existed")
 
 
 @app.command("draw", hidden=True)  # the name of this command in version 0.1
@@ -213,14 +215,16 @@ def sample(
     """Sample few-shot images, and optionally write a manifest to train on."""
     from slimprompt.data import check_images, few_shot, make_manifest, short_classes, write_manifest
 
+    if out:
+        check_writable(out)
     benchmark = _load(target, data_root)
     sampled = few_shot(benchmark, shots, seed)
-    typer.echo(
+    say(
         f"{benchmark.name}, {shots} shots, seed {seed}: {len(sampled.train):,} train and {len(sampled.val):,} val images "
         f"of {len(sampled.class_names)} classes"
     )
     for name, count in short_classes(benchmark, shots).items():
-        typer.echo(f"{name}: only {count} images, all are used")
+        say(f"{name}: only {count} images, all are used")
     if out:
         if hashes:
             try:
@@ -228,7 +232,7 @@ def sample(
             except InputError as error:
                 raise InputError(f"{error}; or write the manifest without hashes (--no-hashes)") from None
         write_manifest(make_manifest(sampled, shots=shots, seed=seed, hashes=hashes), out)
-        typer.echo(f"manifest written to {out}")
+        say(f"manifest written to {out}")
 
 
 @app.command("pocket")
@@ -241,6 +245,7 @@ def pocket(
     from slimprompt.data.catalogue import benchmark_info
     from slimprompt.data.folder import write_folder
 
+    check_folder(out)
     info = benchmark_info(name)
     if not info.rendered:
         rendered = ", ".join(info.name for info in BENCHMARKS.values() if info.rendered)
@@ -248,7 +253,7 @@ def pocket(
     benchmark = _load(info.name, None)
     write_folder(benchmark, out)
     train, _, test = benchmark.sizes
-    typer.echo(f"{train:,} train and {test:,} test images of {info.classes} classes in {out.absolute()}")
+    say(f"{train:,} train and {test:,} test images of {info.classes} classes in {out.absolute()}")
 
 
 def _load(target: str, root: Path | None) -> Benchmark:
@@ -259,5 +264,5 @@ def _load(target: str, root: Path | None) -> Benchmark:
         warnings.simplefilter("always")
         benchmark = open_dataset(target, root)
     for warning in caught:
-        typer.echo(f"note: {warning.message}", err=True)
+        say(f"note: {warning.message}", err=True)
     return benchmark

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slimprompt.cli.options import DataRoot, Device, Precision, Pretrained
+from slimprompt.cli.printing import print_json, say
 
 if TYPE_CHECKING:
     from slimprompt.doctor.check import Finding
@@ -50,12 +50,12 @@ def doctor(
             _print(finding)
     failed = [finding for finding in findings if finding.verdict == FAILED]
     if as_json:
-        typer.echo(json.dumps([finding._asdict() for finding in findings], indent=1, ensure_ascii=False))
+        print_json([finding._asdict() for finding in findings])
     else:
         counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in VERDICTS}
-        typer.echo("\n" + ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number))
+        say("\n" + ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number))
         for finding in failed:
-            typer.echo(f"{finding.check} failed; it should show that {finding.shows}", err=True)
+            say(f"{finding.check} failed; it should show that {finding.shows}", err=True)
     if failed:
         raise typer.Exit(1)
 
@@ -63,4 +63,4 @@ def doctor(
 def _print(finding: Finding) -> None:
     """Print one row as soon as it is known; the columns have fixed widths."""
     verdict = typer.style(f"{finding.verdict:<7}", fg=_COLOURS[finding.verdict])
-    typer.echo(f"{verdict}  {finding.check:<34}  {finding.details}")
+    say(f"{verdict}  {finding.check:<34}  {finding.details}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +20,7 @@ from slimprompt.cli.options import (
     Templates,
     Verbose,
 )
+from slimprompt.cli.printing import print_json, say
 from slimprompt.errors import InputError, choose
 
 
@@ -78,9 +78,9 @@ def evaluate(
 
     counts = {"images": len(items), "classes": len(images.class_names), "new_classes": n_new, "left_out": len(skipped)}
     if format == "json":
-        typer.echo(json.dumps({**counts, **comparison.scores}))
+        print_json({**counts, **comparison.scores}, indent=None)
         return
     new = f", {n_new} of them new to the prompt" if n_new else ""
-    typer.echo(f"{len(items)} images of {len(images.class_names)} classes{new}")
+    say(f"{len(items)} images of {len(images.class_names)} classes{new}")
     note_skipped(skipped)
     print_comparison(comparison, verbose=verbose)

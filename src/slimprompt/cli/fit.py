@@ -22,7 +22,7 @@ from slimprompt.cli.options import (
     Verbose,
     options_from,
 )
-from slimprompt.cli.printing import note, print_table
+from slimprompt.cli.printing import note, print_table, say
 from slimprompt.errors import InputError
 from slimprompt.lab.spec import RunSpec
 from slimprompt.training.recipe import Recipe, make_recipe
@@ -131,7 +131,7 @@ def fit(
     else:
         note("no images are left to evaluate on:", "give fewer --shots, or a test/ folder beside train/")
     n_bytes = sum((saved / name).stat().st_size for name in (PROMPT_FILES.tensors, PROMPT_FILES.description))
-    typer.echo(f"saved to {saved} ({n_bytes / 1000:.1f} KB)")
+    say(f"saved to {saved} ({n_bytes / 1000:.1f} KB)")
     if report is not None and result.comparison:
         from slimprompt.report.fit_page import write_fit_page
 
@@ -145,7 +145,7 @@ def fit(
             held_out.zero_shot.weights,
             templates=templates[:1],
         )
-        typer.echo(f"report: {page}")
+        say(f"report: {page}")
 
 
 def _default_backbone(benchmark: str | None) -> str:
@@ -170,9 +170,7 @@ def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path
 
     classifier = result.classifier
     where = f"{shots} per class" if shots else f"from {manifest}"
-    typer.echo(
-        f"{len(images.class_names)} classes, {result.n_train} training images ({where}), {result.n_held_out} held out"
-    )
+    say(f"{len(images.class_names)} classes, {result.n_train} training images ({where}), {result.n_held_out} held out")
     short = short_classes(images, shots) if shots else {}
     if short:
         few = ", ".join(f"{name} ({count})" for name, count in list(short.items())[:5])
@@ -184,7 +182,7 @@ def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path
     if classifier.variant.startswith("fixed"):
         parts.append(f"{classifier.basis} basis")
     parts += describe_start(words=classifier.words, anchored=classifier.anchored, depth=classifier.depth)
-    typer.echo(
+    say(
         f"{classifier.prompt_.trainable_parameters:,} parameters trained ({', '.join(parts)}) "
         f"on {classifier.backbone_.title} in {result.seconds:.1f} s"
     )

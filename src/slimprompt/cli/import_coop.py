@@ -9,7 +9,9 @@ import typer
 
 from slimprompt.cli.options import DEFAULT_BACKBONE, Activation, BackboneName, Overwrite, Pretrained
 from slimprompt.cli.predict import parse_class_names
+from slimprompt.cli.printing import say
 from slimprompt.errors import InputError
+from slimprompt.storage import read_text
 
 
 def import_coop(
@@ -48,7 +50,7 @@ def import_coop(
     model = load_backbone(backbone, pretrained or default_pretrained(backbone), activation=activation)
     classifier = import_checkpoint(checkpoint, model, names, position)  # type: ignore[arg-type]
     saved = classifier.save(out, overwrite=overwrite)
-    typer.echo(
+    say(
         f"{len(content.context)} context vectors for {len(classifier.classes_)} classes on {model.title}; saved to {saved}"
     )
 
@@ -63,10 +65,7 @@ def _class_names(text: str) -> list[str]:
         from slimprompt.data.splits import read_split_file
 
         return list(read_split_file(path).class_names)
-    try:
-        names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
-    except UnicodeDecodeError:
-        raise InputError(f"--classes {text} is not a UTF-8 text file") from None
+    names = [line.strip() for line in read_text(path).splitlines()]
     if not any(names):
         raise InputError(f"--classes {text} names no class; write one name per line")
     return [name for name in names if name]

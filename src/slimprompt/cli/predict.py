@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -12,8 +9,9 @@ from typing import Annotated
 import typer
 
 from slimprompt.cli.options import Activation, Device, Precision, Pretrained, SkipBad
-from slimprompt.cli.printing import print_table
+from slimprompt.cli.printing import print_json, print_table, say
 from slimprompt.errors import InputError, choose
+from slimprompt.spreadsheet import csv_text
 
 #: An image and its most likely classes with their probabilities, best first.
 Prediction = tuple[Path, list[tuple[str, float]]]
@@ -57,7 +55,7 @@ def predict(
         ]
     )
     if skipped:
-        typer.echo(f"{len(skipped)} unreadable images skipped: {skipped[0]}", err=True)
+        say(f"{len(skipped)} unreadable images skipped: {skipped[0]}", err=True)
 
 
 def parse_class_names(text: str) -> list[str]:
@@ -113,11 +111,13 @@ def _print_json(predictions: Sequence[Prediction]) -> None:
         {"image": str(path), "classes": [{"name": name, "probability": round(value, 6)} for name, value in best]}
         for path, best in predictions
     ]
-    typer.echo(json.dumps(rows, ensure_ascii=False, indent=1))
+    print_json(rows)
 
 
 def _print_csv(predictions: Sequence[Prediction]) -> None:
-    writer = csv.writer(sys.stdout)
-    writer.writerow(["image", "rank", "class", "probability"])
-    for path, best in predictions:
-        writer.writerows([str(path), place, name, f"{value:.6f}"] for place, (name, value) in enumerate(best, 1))
+    rows = [
+        (str(path), place, name, f"{value:.6f}")
+        for path, best in predictions
+        for place, (name, value) in enumerate(best, 1)
+    ]
+    say(csv_text(("image", "rank", "class", "probability"), rows).rstrip("\n"))

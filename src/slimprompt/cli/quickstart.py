@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slimprompt.cli.printing import print_table
+from slimprompt.cli.printing import print_table, say
+from slimprompt.storage import check_folder
 
 if TYPE_CHECKING:
     from slimprompt.quickstart.job import Quickstart
@@ -29,19 +30,20 @@ def quickstart(
     Needs no network and no data. Compares zero-shot, dense CoOp, joint rank 4 and a fixed orthogonal basis, at 1, 4 and 16
     shots over three seeds, on all classes and on base and new classes. Takes about a minute on two cores.
     """
-    typer.echo(
+    check_folder(out)
+    say(
         "The pocket world: a small CLIP and rendered images that are part of the package. A toy, not the paper's results."
     )
     from slimprompt.quickstart.job import quickstart_specs, run_quickstart
 
-    typer.echo(f"{len(quickstart_specs(benchmark))} small runs on {benchmark} …")
+    say(f"{len(quickstart_specs(benchmark))} small runs on {benchmark} …")
     result = run_quickstart(out, benchmark, workers=workers)
     from slimprompt.quickstart.page import write_quickstart
 
     page = write_quickstart(result, out)
     _print(result)
-    typer.echo(f"best by validation: {result.best_method}, seed {result.best.spec.seed}; saved to {result.prompt}")
-    typer.echo(f"{result.seconds:.0f} s in all; open {page}")
+    say(f"best by validation: {result.best_method}, seed {result.best.spec.seed}; saved to {result.prompt}")
+    say(f"{result.seconds:.0f} s in all; open {page}")
 
 
 def _print(result: Quickstart) -> None:
@@ -56,12 +58,12 @@ def _print(result: Quickstart) -> None:
         time = seconds if seconds == "—" else f"{seconds} s"
         rows.append((method if method != before else "", shots, *scores, parameters, time))
         before = method
-    typer.echo(f"{result.benchmark.name}: {result.title}, {len(result.benchmark.class_names)} classes")
+    say(f"{result.benchmark.name}: {result.title}, {len(result.benchmark.class_names)} classes")
     print_table(headings, rows, right=headings[1:])
-    typer.echo("Accuracy in percent, mean±sd over 3 seeds. H: harmonic mean of base (seen) and new classes.")
+    say("Accuracy in percent, mean±sd over 3 seeds. H: harmonic mean of base (seen) and new classes.")
     if result.predictions:
-        typer.echo(f"{len(result.predictions)} test images sampled at random, and the predictions of the saved prompt:")
+        say(f"{len(result.predictions)} test images sampled at random, and the predictions of the saved prompt:")
     for one in result.predictions[:6]:
         name, share = one.best[0]
         verdict = "correct" if one.right else f"wrong, it is a {one.true}"
-        typer.echo(f"  {one.image.parent.name}/{one.image.name}: {name} ({share:.0f} %), {verdict}")
+        say(f"  {one.image.parent.name}/{one.image.name}: {name} ({share:.0f} %), {verdict}")

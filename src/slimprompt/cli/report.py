@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from slimprompt.cli.printing import say
+from slimprompt.storage import check_folder
+
 
 def report(
     runs: Annotated[Path, typer.Argument(metavar="RUNS", help="Folder of run folders, written by `slimprompt study`.")],
@@ -34,20 +37,21 @@ def report(
     """
     from slimprompt.paper.page import build_report, write_report
 
+    check_folder(out)
     found = build_report(runs, where=where or (), compare_published=compare_published)
     page = write_report(found, out, theory=theory)
     for note in found.notes:
-        typer.echo(f"note: {note}", err=True)
+        say(f"note: {note}", err=True)
     plotted = [figure for figure in found.figures if not figure.missing]
     filled = [table for table in found.tables if not table.empty]
     counts = f"{len(filled)} tables, {len(plotted)} figures, {len(found.findings)} claims"
-    typer.echo(f"{len(found.records):,} runs, {counts}")
+    say(f"{len(found.records):,} runs, {counts}")
     if found.failed:
-        typer.echo(f"{len(found.failed)} failed runs are not included; the page shows their errors")
+        say(f"{len(found.failed)} failed runs are not included; the page shows their errors")
     missing = [figure.name for figure in found.figures if figure.missing]
     missing += [table.name for table in found.tables if table.empty]
     if missing:
-        typer.echo(f"no runs yet for: {', '.join(missing)}")
+        say(f"no runs yet for: {', '.join(missing)}")
     if found.pocket:
-        typer.echo("these are runs in the pocket world: a stand-in, not the paper's results")
-    typer.echo(f"open {page}")
+        say("these are runs in the pocket world: a stand-in, not the paper's results")
+    say(f"open {page}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.printing import note, print_table
+from slimprompt.cli.printing import note, print_table, say
 from slimprompt.cli.study import RunsFolder
 from slimprompt.errors import InputError
 
@@ -41,7 +41,7 @@ def list_runs(runs: RunsFolder = Path("runs"), where: Where = None) -> None:
     if records:
         print_table(headings, rows, right=("shots", "seed"))
     failed = sum(not record.complete for record in records)
-    typer.echo(f"{len(records):,} runs in {runs}" + (f", {failed:,} failed" if failed else ""))
+    say(f"{len(records):,} runs in {runs}" + (f", {failed:,} failed" if failed else ""))
     for reason in damaged.values():
         note("damaged:", reason)
 
@@ -57,13 +57,13 @@ def show_run(
 
     record = _find(runs, run)
     if as_json:
-        typer.echo((record.folder / RECORD).read_text(encoding="utf-8").rstrip())
+        say((record.folder / RECORD).read_text(encoding="utf-8").rstrip())
         return
-    typer.echo(f"{record.spec.fingerprint}  {record.spec.title}\n{record.folder}: {record.status}")
+    say(f"{record.spec.fingerprint}  {record.spec.title}\n{record.folder}: {record.status}")
     if record.error:
-        typer.echo(f"error: {record.error}")
+        say(f"error: {record.error}")
         if "traceback" in record.facts:
-            typer.echo(record.facts["traceback"].rstrip())
+            say(record.facts["traceback"].rstrip())
     facts = {**record.metrics, **{name: value for name, value in record.facts.items() if name != "traceback"}}
     rows = [(name, _plain(value)) for name, value in [*record.spec.flat().items(), *facts.items()] if value is not None]
     print_table((), rows)
@@ -73,7 +73,7 @@ def show_run(
 
 def _print_curve(record: Record) -> None:
     curve = record.curve()
-    typer.echo(f"\nloss      {_bars(curve['loss'].tolist())}\naccuracy  {_bars(curve['accuracy'].tolist())}")
+    say(f"\nloss      {_bars(curve['loss'].tolist())}\naccuracy  {_bars(curve['accuracy'].tolist())}")
     headings = ("epoch", "learning rate", "loss", "accuracy")
     rows = []
     chosen = sorted({round(index * (len(curve) - 1) / 9) for index in range(10)})
@@ -109,17 +109,17 @@ def remove_runs(
     records = [_find(runs, name) for name in names or ()] or load_records(runs, complete_only=False)
     chosen = {record.folder: record for record in select_records(records, where or ())}
     if not chosen:
-        typer.echo("no run matches")
+        say("no run matches")
         return
     for record in list(chosen.values())[:10]:
-        typer.echo(f"{record.spec.fingerprint[:8]}  {record.status}  {record.spec.title}")
+        say(f"{record.spec.fingerprint[:8]}  {record.status}  {record.spec.title}")
     if len(chosen) > 10:
-        typer.echo(f"… and {len(chosen) - 10:,} more")
+        say(f"… and {len(chosen) - 10:,} more")
     if not yes and not typer.confirm(f"Delete {len(chosen):,} runs?"):
         raise typer.Abort
     for record in chosen.values():
         remove_run(record)
-    typer.echo(f"{len(chosen):,} runs deleted")
+    say(f"{len(chosen):,} runs deleted")
 
 
 def _find(runs: Path, name: str) -> Record:

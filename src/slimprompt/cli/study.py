@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimprompt.cli.options import DataRoot, Device, options_from
-from slimprompt.cli.printing import count, print_table, size
+from slimprompt.cli.printing import count, print_json, print_table, say, size
 from slimprompt.errors import InputError, choose, unknown
 from slimprompt.lab.grid import Grid
 from slimprompt.training.recipe import Recipe, make_recipe
@@ -114,8 +113,8 @@ def _list_studies() -> None:
         about = (make.__doc__ or "").splitlines()[0].rstrip(".")
         rows.append((name, f"{len(make(PAPER)):,}", f"{len(make(POCKET)):,}", about))
     print_table(("study", "paper", "pocket", ""), rows, right=("paper", "pocket"))
-    typer.echo("\nThe numbers are runs. Studies share some of them; `all` contains each once.")
-    typer.echo("Estimate the cost of a study with `slimprompt study NAME --plan`.")
+    say("\nThe numbers are runs. Studies share some of them; `all` contains each once.")
+    say("Estimate the cost of a study with `slimprompt study NAME --plan`.")
 
 
 def _grid(name: str, pocket: bool, axes: dict[str, Any], recipe: str | None, overrides: dict[str, Any]) -> Grid:
@@ -142,22 +141,22 @@ def _plan(grid: Grid, environment: RunEnvironment, workers: int | None, *, as_js
     studies = studies_of(grid)
     if not as_json:
         _print_counts(count_runs(studies, environment, workers or 1), environment)
-        typer.echo("counting tokens and measuring this machine …", err=True)
+        say("counting tokens and measuring this machine …", err=True)
     full = plan_runs(studies, environment, workers or default_workers(environment))
     if as_json:
-        typer.echo(json.dumps(full.as_json(), indent=1))
+        print_json(full.as_json())
     else:
         _print_estimate(full)
 
 
 def _print_counts(plan: Plan, environment: RunEnvironment) -> None:
-    typer.echo(f"{plan.runs:,} runs, {plan.complete:,} of them complete in {environment.runs}")
+    say(f"{plan.runs:,} runs, {plan.complete:,} of them complete in {environment.runs}")
     for name, runs in plan.studies.items():
-        typer.echo(f"  {name:<12} {runs:>6,}")
+        say(f"  {name:<12} {runs:>6,}")
     if len(plan.studies) > 1 and sum(plan.studies.values()) + plan.sources > plan.runs:
-        typer.echo("  runs that several studies share are executed once")
+        say("  runs that several studies share are executed once")
     if plan.sources:
-        typer.echo(f"  and {plan.sources:,} source runs whose factors others use")
+        say(f"  and {plan.sources:,} source runs whose factors others use")
 
 
 def _print_estimate(plan: Plan) -> None:
@@ -166,18 +165,18 @@ def _print_estimate(plan: Plan) -> None:
     if plan.tasks:
         _print_tasks(plan)
     for speed in plan.speeds:
-        typer.echo(
+        say(
             f"{speed.backbone} on this machine, {count(plan.threads, 'thread')}: a step takes {1000 * speed.step:.1f} ms + "
             f"{1000 * speed.token:.3f} ms per text token, an image {1000 * speed.image:.1f} ms"
         )
     if plan.seconds is not None:
         parts = f"{duration(plan.training_seconds)} of training, {duration(plan.encoding_seconds)} of encoding images"
-        typer.echo(f"about {duration(plan.seconds)} with {count(plan.workers, 'worker')} ({parts})")
-        typer.echo(f"about {size(plan.disk_bytes)} on disk")
+        say(f"about {duration(plan.seconds)} with {count(plan.workers, 'worker')} ({parts})")
+        say(f"about {size(plan.disk_bytes)} on disk")
     for what in plan.missing:
-        typer.echo(f"not estimated: {what}")
+        say(f"not estimated: {what}")
     if plan.missing:
-        typer.echo("time and disk are not given, because they would not include the above")
+        say("time and disk are not given, because they would not include the above")
 
 
 def _print_tasks(plan: Plan) -> None:
@@ -188,15 +187,15 @@ def _print_tasks(plan: Plan) -> None:
         numbers = (f"{task.classes}", f"{task.runs:,}", tokens, f"{task.steps:,}")
         rows.append((task.backbone, task.dataset, task.split, *numbers))
     headings = ("backbone", "dataset", "classes of", "classes", "runs", "text tokens per step", "steps")
-    typer.echo()
+    say()
     print_table(headings, rows, right=headings[3:])
     tokens = f", {plan.tokens / 1e6:,.1f} million text tokens" if plan.tokens else ""
-    typer.echo(f"{plan.steps:,} steps{tokens}\n")
+    say(f"{plan.steps:,} steps{tokens}\n")
     banks = [(bank.backbone, bank.dataset, f"{bank.test:,}", f"{bank.train:,}") for bank in plan.banks]
     counts = ("test images", "views of training images")
     print_table(("feature bank", "dataset", *counts), banks, right=counts)
     features = sum(bank.test + bank.train for bank in plan.banks)
-    typer.echo(f"{features:,} image features, each encoded once and shared by all runs that can use it\n")
+    say(f"{features:,} image features, each encoded once and shared by all runs that can use it\n")
 
 
 # --- run -------------------------------------------------------------------------------------------------------------
@@ -227,7 +226,7 @@ def _check_disk(grid: Grid, environment: RunEnvironment) -> None:
 
     warning = check_disk(study_specs(grid), environment)
     if warning:
-        typer.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
 
 
 def _run(
@@ -241,11 +240,11 @@ def _run(
     try:
         outcome = run_study(specs, environment.runs, executor, observer, prompt_batch=prompt_batch)
     except KeyboardInterrupt:
-        typer.echo(f"stopped. Complete runs are in {environment.runs}; re-run the same command to resume", err=True)
+        say(f"stopped. Complete runs are in {environment.runs}; re-run the same command to resume", err=True)
         raise typer.Exit(130) from None
     if as_json:
         records = {"present": outcome.present, "complete": outcome.complete, "failed": outcome.failed}
-        typer.echo(json.dumps({what: [one.spec.fingerprint for one in some] for what, some in records.items()}))
+        print_json({what: [one.spec.fingerprint for one in some] for what, some in records.items()}, indent=None)
     else:
         _print_outcome(outcome, environment)
     if outcome.failed:
@@ -255,11 +254,11 @@ def _run(
 def _print_outcome(outcome: Outcome, environment: RunEnvironment) -> None:
     total = len(outcome.present) + len(outcome.complete) + len(outcome.failed)
     present = f" ({len(outcome.present):,} were complete before)" if outcome.present else ""
-    typer.echo(f"{total - len(outcome.failed):,} of {total:,} runs complete in {environment.runs}{present}")
+    say(f"{total - len(outcome.failed):,} of {total:,} runs complete in {environment.runs}{present}")
     for note in dict.fromkeys(note for record in outcome.complete for note in record.facts.get("notes", ())):
-        typer.echo(f"note: {note}")
+        say(f"note: {note}")
     for record in outcome.failed[:5]:
-        typer.echo(f"failed: {record.spec.fingerprint} {record.spec.title}: {record.error}")
+        say(f"failed: {record.spec.fingerprint} {record.spec.title}: {record.error}")
     if outcome.failed:
         more = f"{len(outcome.failed) - 5:,} more failed; " if len(outcome.failed) > 5 else ""
-        typer.echo(f"{more}re-run the same command to retry failed runs (slimprompt runs list --where status=failed)")
+        say(f"{more}re-run the same command to retry failed runs (slimprompt runs list --where status=failed)")

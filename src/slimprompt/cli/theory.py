@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slimprompt.cli.printing import print_table
+from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError
+from slimprompt.storage import check_folder
 
 if TYPE_CHECKING:
     from slimprompt.lab.records import Record
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
 
 
 def theory(
-    m: Annotated[int, typer.Option("--m", min=1, help="Context tokens.")] = 16,
+    m: Annotated[int, typer.Option("--m", min=1, max=1024, help="Context tokens.")] = 16,
     d: Annotated[
-        int, typer.Option("--d", min=2, help="Text width of the surrogate; the loss uses that of the backbone.")
+        int,
+        typer.Option("--d", min=2, max=16384, help="Text width of the surrogate; the loss uses that of the backbone."),
     ] = 512,
-    r: Annotated[int, typer.Option("--r", min=1, help="Rank.")] = 4,
-    trials: Annotated[int, typer.Option(min=10, help="Random bases per side.")] = 1000,
+    r: Annotated[int, typer.Option("--r", min=1, max=1024, help="Rank.")] = 4,
+    trials: Annotated[int, typer.Option(min=10, max=1_000_000, help="Random bases per side.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bases, of P0 and of the few-shot sample.")] = 1,
     runs: Annotated[
         Path | None, typer.Option(help="Folder of runs: trained dense prompts as P*, learned factors as bases.")
@@ -40,7 +42,7 @@ def theory(
         Path | None, typer.Option("--data-root", help="Folder of the benchmarks; default: $SLIMPROMPT_DATA.")
     ] = None,
     shots: Annotated[int, typer.Option(min=1, help="Images per class.")] = 16,
-    steps: Annotated[int, typer.Option(min=2, help="Steps of gradient descent.")] = 30,
+    steps: Annotated[int, typer.Option(min=2, max=100_000, help="Steps of gradient descent.")] = 30,
     damping: Annotated[
         float | None,
         typer.Option(min=0, help="Damping of the local model over the largest curvature; default: automatic."),
@@ -69,8 +71,8 @@ def theory(
     check_sizes(m, d, r)
     if damping is not None and damping <= 0:
         raise InputError(f"the damping must be above 0 (given: {damping}): without it the curvature cannot be inverted")
-    if out is not None and out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; give a folder for the page")
+    if out is not None:
+        check_folder(out)
     records = _records(runs) if runs else []
     objective = None
     if not no_encoder:
@@ -79,7 +81,7 @@ def theory(
 
         model = load_backbone(backbone, pretrained, device=device)
         objective = few_shot_objective(model, benchmark, shots=shots, seed=seed, n_ctx=m, data_root=data_root)
-        typer.echo(f"loss: {objective.title}")
+        say(f"loss: {objective.title}")
     result = check_theory(
         m=m,
         d=d,
@@ -95,9 +97,9 @@ def theory(
     _print_statements(result.statements, verbose)
     if out is not None:
         page, *others = write_theory(result, out)
-        typer.echo(f"\nwrote {page} and {len(others)} files next to it")
+        say(f"\nwrote {page} and {len(others)} files next to it")
     else:
-        typer.echo("\nAdd --out FOLDER for a page with figures.")
+        say("\nAdd --out FOLDER for a page with figures.")
 
 
 def _records(runs: Path) -> list[Record]:
@@ -122,11 +124,11 @@ def _print_statements(statements: Sequence[Statement], verbose: bool) -> None:
             part = one.part
             rows += [[""] * 5, [part, *[""] * 4]]
         predicted = f"{row['relation']} {row['predicted']}" if row["predicted"] else ""
-        verdict = typer.style(one.verdict, fg=VERDICTS[one.verdict].color)
-        rows.append([row["statement"], predicted, row["measured"], row["interval"], verdict])
+        rows.append([row["statement"], predicted, row["measured"], row["interval"], one.verdict])
     headings = ("statement", "predicted", "measured", "interval", "verdict")
-    print_table(headings, rows, right=("predicted", "measured", "interval"))
-    typer.echo(f"\n{verdict_counts(statements)}")
+    colours = {str(name): verdict.color for name, verdict in VERDICTS.items()}
+    print_table(headings, rows, right=("predicted", "measured", "interval"), colours=colours)
+    say(f"\n{verdict_counts(statements)}")
     for one in statements:
         if verbose or one.verdict == "violated":
-            typer.echo(f"\n{one.name}: {one.verdict}. {one.claim}" + (f"\n  {one.detail}" if one.detail else ""))
+            say(f"\n{one.name}: {one.verdict}. {one.claim}" + (f"\n  {one.detail}" if one.detail else ""))

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from slimprompt.clip.checkpoints import read_state_dict, refusal
 from slimprompt.clip.weights import ACTIVATIONS, find_weights, recognise_activation
-from slimprompt.errors import InputError, unknown
+from slimprompt.errors import InputError, shown, unknown
 from slimprompt.storage import cache_dir
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -133,7 +133,7 @@ class Backbone:
         for text in texts:
             if len(self.tokenize(text)) > self.context_length:
                 raise InputError(
-                    f"the text {text!r} has more than the {self.context_length} tokens that {self.name} reads; shorten it"
+                    f"the text {shown(text)} has more than the {self.context_length} tokens that {self.name} reads; shorten it"
                 )
         features = []
         for start in range(0, len(texts), batch_size):

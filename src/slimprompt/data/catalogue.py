@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 from slimprompt.data.benchmark import Benchmark
@@ -80,8 +81,9 @@ def dataset_name(given: str) -> str:
     try:
         return benchmark_info(given).name
     except InputError:
-        if Path(given).exists():
-            return given
+        with suppress(OSError, ValueError):  # a text that cannot be a path is an unknown name
+            if Path(given).exists():
+                return given
         raise
 
 

@@ -54,7 +54,7 @@ class CheckReport:
     def digest(self) -> str:
         """One hash over all paths and file hashes: equal on two machines if and only if their images are equal."""
         lines = sorted(f"{digest}  {path}\n" for path, digest in self.sha256.items())
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
+        return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
 
     def manifest(self) -> Manifest:
         """Every item of the benchmark with its hash."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from slimprompt.data.benchmark import Benchmark, Item
-from slimprompt.errors import InputError
+from slimprompt.errors import InputError, first_few, whole_number
 
 #: Maximum number of validation items per class.
 MAX_VAL_SHOTS = 4
@@ -38,14 +38,22 @@ def few_shot(benchmark: Benchmark, shots: int, seed: int) -> Benchmark:
     Benchmark
         The same benchmark with the sampled train and val items.
     """
-    if shots < 1:
-        raise InputError(f"shots must be at least 1, got {shots}")
-    if seed < 0:
-        raise InputError(f"seed must be at least 0, got {seed}")
+    shots, seed = whole_number("shots", shots, least=1), whole_number("seed", seed)
+    check_every_class(benchmark, benchmark.name)
     stream = random.Random(seed)
     train = _sample(benchmark.train, shots, stream)
     val = _sample(benchmark.val, min(shots, MAX_VAL_SHOTS), stream)
     return replace(benchmark, train=train, val=val)
+
+
+def check_every_class(benchmark: Benchmark, where: str) -> None:
+    """Raise an `InputError` that names the classes without training images, if there are any."""
+    missing = sorted(name for name, count in short_classes(benchmark, 1).items() if not count)
+    if missing:
+        raise InputError(
+            f"{where} has no training images of {first_few([repr(name) for name in missing])} ({len(missing)} of "
+            f"{len(benchmark.class_names)} classes); every class needs at least one. Add images, or remove the class"
+        )
 
 
 def _sample(items: Iterable[Item], shots: int, stream: random.Random) -> tuple[Item, ...]:

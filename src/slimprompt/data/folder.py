@@ -12,12 +12,14 @@ from typing import NamedTuple
 
 from slimprompt.class_names import check_class_names, name_key
 from slimprompt.data.benchmark import SPLITS, Benchmark, Item
-from slimprompt.errors import InputError, did_you_mean, first_few
+from slimprompt.errors import InputError, did_you_mean, first_few, printable, shown
 from slimprompt.images.files import IMAGE_SUFFIXES
-from slimprompt.storage import draft_folder, publish
+from slimprompt.storage import draft_folder, publish, read_text
 
 #: Accepted names of a split folder, and values of the split column of a CSV file.
 _SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+#: Characters of a path, as on Linux.
+_MOST_PATH = 4096
 
 _LAYOUTS = (
     "expected {0}/<class>/<image>, {0}/train/<class>/<image> with {0}/test/<class>/<image>, or a CSV file of path,label"
@@ -142,7 +144,7 @@ def load_eval_folder(
         return _benchmark(listing.as_test(), known_names, key)
     if len(unknown) < len(names):
         questions = {name: did_you_mean(name, known_names) for name in unknown}
-        listed = ", ".join(f"{name!r} ({asked})" if asked else repr(name) for name, asked in questions.items())
+        listed = first_few([f"{name!r} ({asked})" if asked else repr(name) for name, asked in questions.items()])
         raise InputError(
             f"{path}: {len(unknown)} of {len(names)} classes are unknown to this prompt: {listed}. Rename their folders "
             "or labels to class names of the prompt, or keep only new classes to evaluate the prompt on those"
@@ -219,11 +221,11 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def _list_files(path: Path) -> _Listing:
-    if path.is_file():
+    if os.path.exists(path) and not path.is_dir():
         if path.suffix.lower() != ".csv":
             raise InputError(f"{path} is neither a folder of images nor a .csv file; {_LAYOUTS.format(path.parent)}")
         return _read_csv(path)
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise InputError(f"no such folder or CSV file: {path}")
     try:
         return _read_folder(path)
@@ -269,7 +271,12 @@ def _read_classes(base: Path, prefix: str, split: str) -> tuple[list[_File], int
     ignored = len(files) if prefix else 0
     for name in classes:
         if not name_key(name):
-            raise InputError(f"the class folder {str(base / prefix / name)!r} has an empty name; rename it")
+            raise InputError(f"the class folder {shown(str(base / prefix / name))} has an empty name; rename it")
+        if printable(name) != name:
+            raise InputError(
+                f"the name of the class folder {base / prefix / name} is not UTF-8, and a class name becomes part of the prompt; "
+                "rename the folder"
+            )
         inner, files = _entries(base / prefix / name)
         images = [file for file in files if Path(file).suffix.lower() in IMAGE_SUFFIXES]
         ignored += len(files) - len(images) + len(inner)
@@ -312,11 +319,13 @@ def _read_csv(path: Path) -> _Listing:
         if not name or not name_key(label):
             raise InputError(f"{path}, line {line}: the {'label' if name else 'path'} is empty")
         if split.lower() not in _SPLIT_NAMES:
-            raise InputError(f"{path}, line {line}: the split is {split!r}; expected train, val or test")
+            raise InputError(f"{path}, line {line}: the split is {shown(split)}; expected train, val or test")
+        if "\0" in name or len(name) > _MOST_PATH:
+            raise InputError(f"{path}, line {line}: {shown(name)} is not a path")
         image = Path(os.path.normpath(folder / name))
         if line_of.setdefault(image, line) != line:
             raise InputError(f"{path}: lines {line_of[image]} and {line} name the same image {name}")
-        if not image.is_file():
+        if not os.path.isfile(image):
             missing.append(f"{name} (line {line})")
         found.append((_SPLIT_NAMES[split.lower()], label, image))
     if missing:
@@ -338,16 +347,16 @@ def _read_csv(path: Path) -> _Listing:
 def _csv_rows(path: Path) -> Iterator[tuple[int, str, str, str]]:
     """Line number, path, label and split ("train" if not given) of every line that is not blank."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_text(path).splitlines()
         header = lines[0] if lines else ""
         delimiter = max(",;\t", key=header.count)  # spreadsheets of some countries write semicolons
         rows = list(csv.reader(lines, delimiter=delimiter))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (InputError, csv.Error) as error:
         raise InputError(f"cannot read {path} as a UTF-8 CSV file: {error}") from None
     columns = [name.strip().lower() for name in rows[0]] if rows else []
     if "path" not in columns or "label" not in columns:
         raise InputError(
-            f"the first line of {path} must name the columns path and label (split is optional); it is {header!r}"
+            f"the first line of {path} must name the columns path and label (split is optional); it is {shown(header)}"
         )
     for line, values in enumerate(rows[1:], start=2):
         if any(value.strip() for value in values):

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from slimprompt.data.benchmark import SPLITS, Benchmark, Item
+from slimprompt.data.few_shot import check_every_class
 from slimprompt.data.splits import leaves_root
-from slimprompt.errors import InputError, first_few
+from slimprompt.errors import InputError, first_few, shown
 from slimprompt.images.files import file_sha256
-from slimprompt.storage import write_file
+from slimprompt.storage import read_json, write_file
 
 FORMAT = "slimprompt manifest 1"
 
@@ -96,27 +97,42 @@ def write_manifest(manifest: Manifest, path: str | Path) -> None:
 def read_manifest(path: str | Path) -> Manifest:
     """Read a manifest file; a file that is not a valid manifest raises an `InputError`."""
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        data = read_json(Path(path))
+    except InputError as error:
         raise InputError(f"cannot read the manifest {path}: {error}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InputError(f'{path} is not a manifest: expected JSON with "format": "{FORMAT}"')
     try:
-        class_names = tuple(str(name) for name in data["class_names"])
+        class_names = _names(data["class_names"])
         train, val, test = (tuple(_item(entry, class_names) for entry in data[split]) for split in SPLITS)
+        for name in ("shots", "seed"):
+            if data[name] is not None and type(data[name]) is not int:
+                raise ValueError(f"{name} is {shown(data[name])}, expected a whole number or null")
         return Manifest(str(data["benchmark"]), class_names, train, val, test, shots=data["shots"], seed=data["seed"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path} is a damaged manifest: {error!r}") from None
+    except KeyError as error:
+        raise InputError(f"{path} is a damaged manifest: the field {error} is missing") from None
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path} is a damaged manifest: {error}") from None
+
+
+def _names(names: Any) -> tuple[str, ...]:
+    if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
+        raise ValueError(f"class_names is {shown(names)}, expected a list of names")
+    if len(set(names)) < len(names):
+        raise ValueError("class_names lists a name twice")
+    return tuple(names)
 
 
 def _item(entry: Any, class_names: tuple[str, ...]) -> ManifestItem:
+    if not isinstance(entry, dict) or set(entry) != set(ManifestItem._fields):
+        raise ValueError(f"{shown(entry)} is not an image; expected path, label and sha256")
     item = ManifestItem(**entry)
-    if not isinstance(item.path, str) or leaves_root(item.path):
-        raise ValueError(f"the path {item.path!r} leaves the images folder")
+    if not isinstance(item.path, str) or "\0" in item.path or leaves_root(item.path):
+        raise ValueError(f"the path {shown(item.path)} leaves the images folder")
     if type(item.label) is not int or not 0 <= item.label < len(class_names):
-        raise ValueError(f"{item.path} has the label {item.label!r}, but there are {len(class_names)} classes")
+        raise ValueError(f"{item.path} has the label {shown(item.label)}, but there are {len(class_names)} classes")
     if item.sha256 is not None and not (isinstance(item.sha256, str) and len(item.sha256) == 64):
-        raise ValueError(f"{item.path} has the hash {item.sha256!r}")
+        raise ValueError(f"{item.path} has the hash {shown(item.sha256)}")
     return item
 
 
@@ -135,7 +151,8 @@ def apply_manifest(manifest: Manifest, benchmark: Benchmark, *, verify: bool = T
     Raises
     ------
     InputError
-        If the classes differ, an item of the manifest is a test item of the benchmark, or the verification fails.
+        If the classes differ, a class has no training image in the manifest, an item of the manifest is a test item of the
+        benchmark, or the verification fails.
     """
     if manifest.class_names != benchmark.class_names:
         raise InputError(
@@ -149,13 +166,15 @@ def apply_manifest(manifest: Manifest, benchmark: Benchmark, *, verify: bool = T
             f"{len(leaked)} images of the manifest are in the test split of {benchmark.name}, e.g. {leaked[0]}; "
             "the manifest was made with another split"
         )
-    if verify:
-        verify_manifest(manifest, benchmark.images)
 
     def items(listed: tuple[ManifestItem, ...]) -> tuple[Item, ...]:
         return tuple(Item(item.path, item.label, manifest.class_names[item.label]) for item in listed)
 
-    return replace(benchmark, train=items(manifest.train), val=items(manifest.val))
+    applied = replace(benchmark, train=items(manifest.train), val=items(manifest.val))
+    check_every_class(applied, "the manifest")
+    if verify:
+        verify_manifest(manifest, benchmark.images)
+    return applied
 
 
 def verify_manifest(manifest: Manifest, images: Path) -> None:

@@ -6,7 +6,6 @@ Each function of the first section returns a `Source`, one way to obtain the spl
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +17,7 @@ from slimprompt.data.benchmark import SPLITS, Item
 from slimprompt.errors import InputError
 from slimprompt.images.files import IMAGE_SUFFIXES
 from slimprompt.seeds import stream_seed
+from slimprompt.storage import read_json, read_text
 
 
 class Annotations(NamedTuple):
@@ -119,7 +119,7 @@ def flower_labels() -> Source:
         from scipy.io import loadmat
 
         labels = loadmat(folder / "imagelabels.mat")["labels"].ravel().tolist()
-        names = json.loads((folder / "cat_to_name.json").read_text(encoding="utf-8"))
+        names = read_json(folder / "cat_to_name.json")
         items = [
             Item(f"image_{number:05d}.jpg", int(label) - 1, names[str(label)])
             for number, label in enumerate(labels, start=1)
@@ -191,8 +191,8 @@ def read_split_file(path: Path) -> Annotations:
         If the file has another format; the message names the first bad entry.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        data = read_json(path)
+    except InputError as error:
         raise InputError(f"cannot read the split file {path}: {error}; download it again") from None
     if not isinstance(data, dict) or not all(isinstance(data.get(split), list) for split in SPLITS):
         raise InputError(
@@ -304,4 +304,4 @@ def _is_image(path: Path) -> bool:
 
 
 def _lines(path: Path) -> list[str]:
-    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [line.strip() for line in read_text(path).splitlines() if line.strip()]

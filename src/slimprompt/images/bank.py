@@ -12,12 +12,13 @@ import json
 import os
 import sqlite3
 import tempfile
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -26,19 +27,20 @@ from torch import Tensor
 
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
-from slimprompt.images.files import Decode, file_sha256, open_image
+from slimprompt.images.files import Decode, ImageSource, file_sha256, open_image
+from slimprompt.images.sources import image_sources
 from slimprompt.images.views import train_view
 from slimprompt.progress import progress
 from slimprompt.seeds import stream_seed
 from slimprompt.storage import cache_dir
 
-ImageSource = str | Path | Image.Image
 #: A view's name: "" is the eval view, "seed/number" a train view.
 EVAL_VIEW = ""
 
 # The bank pads every batch to this size, so that a feature does not depend on the images encoded with it.
 _BATCH = 32
 _VIEWS_PER_TASK = 16
+_UNIT_TOLERANCE = 0.01
 
 
 def train_view_name(seed: int, number: int) -> str:
@@ -49,7 +51,8 @@ def train_view_name(seed: int, number: int) -> str:
 class FeatureBank:
     """Unit-length image features (n, embed_dim) by image and view.
 
-    Safe under several processes: each batch is written in a transaction, and the first feature written is kept.
+    Safe under several processes and threads: each batch is written in a transaction, and the first feature written is kept.
+    A file that changes while the bank is open is hashed again.
 
     Parameters
     ----------
@@ -73,7 +76,8 @@ class FeatureBank:
     ) -> None:
         self.backbone = backbone
         self._workers, self._show_progress = workers or os.cpu_count() or 1, show_progress
-        self._hashes: dict[str, str] = {}
+        self._hashes: dict[str, tuple[_Stamp, str]] = {}
+        self._lock = threading.RLock()  # SQLite's connection is used by one thread at a time
         key = {
             "weights": backbone.fingerprint,
             "precision": backbone.precision,
@@ -89,29 +93,37 @@ class FeatureBank:
             self.path = root / f"{backbone.name.split(':')[-1].replace('/', '-')}-{name}.sqlite"
         self._database = _open(self.path, key)
 
-    def features(self, images: Sequence[ImageSource], view: str = EVAL_VIEW, *, decode: Decode = "upright") -> Tensor:
+    def features(self, images: Any, view: str = EVAL_VIEW, *, decode: Decode = "upright") -> Tensor:
         """Features (n, embed_dim) in the order of the images; missing ones are encoded first.
 
         Parameters
         ----------
         images
-            Paths or PIL images.
+            Images in any form that `image_sources` accepts.
         view
             Name of the view.
         decode
             How the images are read; see `open_image`.
         """
+        images = image_sources(images)
         if not images:
             return torch.empty(0)
-        keys = [self._hash(image) for image in images]
+        keys = [self._hash(image, decode) for image in images]
         stored = _stored_name(view, decode)
         if any(self._read(key, stored) is None for key in keys):
             self.build(images, [view], decode=decode)
-        return torch.from_numpy(np.stack([feature for key in keys if (feature := self._read(key, stored)) is not None]))
+        found = [feature for key in keys if (feature := self._read(key, stored)) is not None]
+        if len(found) < len(keys):
+            raise InputError("an image file was changed while its features were computed; run the command again")
+        lengths = {len(feature) for feature in found}
+        features = np.stack(found) if len(lengths) == 1 else np.empty((0, 0))
+        if not (len(features) and np.all(np.abs(np.linalg.norm(features, axis=1) - 1) < _UNIT_TOLERANCE)):
+            raise _damaged(self.path, "it holds features that are not of unit length")
+        return torch.from_numpy(features)
 
     def build(
         self,
-        images: Sequence[ImageSource],
+        images: Any,
         views: Sequence[str] = (EVAL_VIEW,),
         *,
         decode: Decode = "upright",
@@ -122,7 +134,7 @@ class FeatureBank:
         Parameters
         ----------
         images
-            Paths or PIL images.
+            Images in any form that `image_sources` accepts.
         views
             Names of the views to encode.
         decode
@@ -134,9 +146,9 @@ class FeatureBank:
         tasks: list[_Task] = []
         first: dict[str, int] = {}  # images with the same content are encoded once
         same: dict[int, int] = {}
-        for index, image in enumerate(images):
+        for index, image in enumerate(image_sources(images)):
             try:
-                key = self._hash(image)
+                key = self._hash(image, decode)
             except InputError as error:
                 if not skip_bad:
                     raise
@@ -173,6 +185,8 @@ class FeatureBank:
     def _views(self, task: _Task) -> list[Tensor] | InputError:
         try:
             image = open_image(task.image, task.decode)
+            if self._hash(task.image, task.decode) != task.key:
+                raise InputError(f"{task.image} was changed while it was read; run the command again")
         except InputError as error:
             return error
         return [
@@ -189,7 +203,7 @@ class FeatureBank:
         features = self.backbone.encode_images(pixels).cpu().numpy()
         rows = [(key, view, feature.tobytes()) for (key, view, _), feature in zip(batch, features, strict=False)]
         try:
-            with self._database:
+            with self._lock, self._database:
                 self._database.executemany("INSERT OR IGNORE INTO features VALUES (?, ?, ?)", rows)
         except sqlite3.OperationalError as error:
             raise InputError(
@@ -199,7 +213,12 @@ class FeatureBank:
 
     def _query(self, sql: str, values: tuple[str, ...]) -> list[tuple]:
         try:
-            return self._database.execute(sql, values).fetchall()
+            with self._lock:
+                return self._database.execute(sql, values).fetchall()
+        except sqlite3.OperationalError as error:
+            raise InputError(
+                f"the feature cache {self.path} cannot be read ({error}); check its disk, or use --no-cache"
+            ) from None
         except sqlite3.DatabaseError as error:
             raise _damaged(self.path, error) from None
 
@@ -207,21 +226,36 @@ class FeatureBank:
         rows = self._query("SELECT feature FROM features WHERE picture = ? AND view = ?", (key, view))
         return np.frombuffer(rows[0][0], dtype=np.float32) if rows else None
 
-    def _hash(self, image: ImageSource) -> str:
+    def _hash(self, image: ImageSource, decode: Decode = "upright") -> str:
+        """Hash of a file's content, or of the RGB pixels of a PIL image, which depend on its palette, EXIF data and so on."""
         if isinstance(image, Image.Image):
-            return hashlib.sha256(f"{image.mode}{image.size}".encode() + image.tobytes()).hexdigest()
-        name = str(image)
-        if name not in self._hashes:
-            self._hashes[name] = file_sha256(Path(image))
-        return self._hashes[name]
+            pixels = open_image(image, decode)
+            return hashlib.sha256(f"{pixels.mode}{pixels.size}".encode() + pixels.tobytes()).hexdigest()
+        name, stamp = os.path.abspath(image), _stamp(image)
+        if name not in self._hashes or self._hashes[name][0] != stamp:
+            self._hashes[name] = stamp, file_sha256(Path(image))
+        return self._hashes[name][1]
 
     def __len__(self) -> int:
         """Number of features stored."""
         return int(self._query("SELECT count(*) FROM features", ())[0][0])
 
 
-def encode_eval_views(backbone: Backbone, images: Sequence[ImageSource]) -> Tensor:
+#: Size, time of change and inode of a file: if they are the same, so is its content.
+_Stamp = tuple[int, ...]
+
+
+def _stamp(path: str | Path) -> _Stamp:
+    try:
+        facts = os.stat(path)
+    except (OSError, ValueError):
+        return ()  # hashing the file gives the message
+    return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
+
+
+def encode_eval_views(backbone: Backbone, images: Any) -> Tensor:
     """Eval-view features (n, embed_dim) of images that will not be needed again: nothing is stored, no batch is padded."""
+    images = image_sources(images)
     features: list[Tensor] = []
     batch: list[Tensor] = []
     with progress("encoding images", len(images), "images") as advance:
@@ -273,7 +307,7 @@ def _open(path: Path | None, key: dict[str, str]) -> sqlite3.Connection:
     try:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-        database = sqlite3.connect(path or ":memory:", timeout=120)
+        database = sqlite3.connect(path or ":memory:", timeout=120, check_same_thread=False)
         if path is not None:
             database.execute("PRAGMA journal_mode=WAL")
             database.execute("PRAGMA synchronous=NORMAL")
@@ -301,7 +335,7 @@ def _open(path: Path | None, key: dict[str, str]) -> sqlite3.Connection:
     return database
 
 
-def _damaged(path: Path | None, error: Exception) -> InputError:
+def _damaged(path: Path | None, error: object) -> InputError:
     return InputError(
         f"the feature cache {path} is damaged ({error}); delete that file, or run `slimprompt cache clear`"
     )
@@ -334,7 +368,7 @@ def cached_banks(folder: Path | None = None) -> list[CacheFile]:
     for path in sorted((folder or cache_dir() / "features").glob("*.sqlite")):
         size = sum(part.stat().st_size for part in path.parent.glob(path.name + "*"))
         try:
-            database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+            database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
             count = database.execute("SELECT count(*) FROM features").fetchone()[0]
             database.close()
         except sqlite3.DatabaseError:

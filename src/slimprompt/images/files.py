@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from slimprompt.errors import InputError
-from slimprompt.storage import sha256
+from slimprompt.storage import check_regular, sha256
 
 #: Suffixes of the files that count as images when a folder is read.
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
@@ -18,7 +18,11 @@ IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".t
 Decode = Literal["upright", "plain"]
 
 
-def open_image(source: str | Path | Image.Image, decode: Decode = "upright") -> Image.Image:
+#: Images as `open_image` reads them; see `slimprompt.images.sources` for what else users may give.
+ImageSource = str | Path | Image.Image
+
+
+def open_image(source: ImageSource, decode: Decode = "upright") -> Image.Image:
     """Read an image as 8-bit RGB; of an animation, the first frame.
 
     Parameters
@@ -33,38 +37,64 @@ def open_image(source: str | Path | Image.Image, decode: Decode = "upright") -> 
     Raises
     ------
     InputError
-        If the file is missing, damaged, not an image, or larger than Pillow's pixel limit.
+        If the file is missing, damaged, not an image, or larger than Pillow's pixel limit; if a PIL image is closed or
+        has no pixels.
     """
     if isinstance(source, Image.Image):
-        return _to_rgb(source, decode)
+        return _given_image(source, decode)
     try:
+        _check_file(Path(source))
         with Image.open(source) as image:
             # Pillow only warns up to twice its limit, and catching warnings is not thread-safe.
             if Image.MAX_IMAGE_PIXELS and image.width * image.height > Image.MAX_IMAGE_PIXELS:
                 raise Image.DecompressionBombError
             image.load()
             return _to_rgb(image, decode)
-    except FileNotFoundError:
-        raise InputError(f"no such image: {source}") from None
-    except IsADirectoryError:
-        raise InputError(f"{source} is a folder, not an image") from None
+    except InputError:
+        raise
     except Image.DecompressionBombError:
         raise InputError(
             f"{source} has more than {Image.MAX_IMAGE_PIXELS:,} pixels and is refused as a possible decompression bomb; "
             "shrink it, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
         ) from None
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, EOFError) as error:
-        raise InputError(f"cannot read the image {source}: {error}") from None
+    except Exception as error:  # Pillow's decoders raise almost anything for damaged data
+        raise InputError(f"cannot read the image {source}: {_reason(error)}") from None
 
 
 def file_sha256(path: Path) -> str:
     """Hexadecimal sha256 of an image file; a missing or unreadable file raises an `InputError`."""
+    _check_file(path)
     try:
         return sha256(path)
-    except FileNotFoundError:
-        raise InputError(f"no such image: {path}") from None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _check_file(path: Path) -> None:
+    """Raise an `InputError` unless the path is a regular file."""
+    try:
+        if path.is_dir():
+            raise InputError(f"{path} is a folder, not an image")
+        if not path.exists():
+            raise InputError(f"no such image: {path}")
+    except (OSError, ValueError) as error:  # a name that is too long, or contains NUL
+        raise InputError(f"cannot read the image {path}: {_reason(error)}") from None
+    check_regular(path)
+
+
+def _given_image(image: Image.Image, decode: Decode) -> Image.Image:
+    try:
+        if 0 in image.size:
+            raise InputError(f"an image of {image.width} × {image.height} pixels was given: it is empty")
+        return _to_rgb(image, decode)
+    except InputError:
+        raise
+    except Exception as error:  # a closed or truncated image
+        raise InputError(f"an image that was given cannot be read: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _to_rgb(image: Image.Image, decode: Decode) -> Image.Image:

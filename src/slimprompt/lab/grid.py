@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -10,10 +11,14 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from slimprompt.errors import InputError, choose, unknown, validate
+from slimprompt.errors import InputError, choose, one_line, shown, unknown, validate
 from slimprompt.lab.spec import RunSpec
 from slimprompt.prompts.variants import FIXED_BASES, check_rank
+from slimprompt.storage import read_text
 from slimprompt.training.recipe import Recipe, make_recipe
+
+#: Runs that one grid may span, and bytes and nesting of a grid file.
+_MOST_RUNS, _MOST_BYTES, _MOST_DEPTH = 1_000_000, 2**20, 20
 
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
@@ -76,6 +81,18 @@ class Grid(BaseModel):
             check_rank(rank, self.n_ctx)
         return self
 
+    @model_validator(mode="after")
+    def _not_endless(self) -> Grid:
+        """Counts the runs before any of them is built."""
+        axes = {
+            name: len(getattr(self, name)) for name in ("backbones", "datasets", "shots", "seeds", "ranks", "bases")
+        }
+        pairs = len(self.pairs or ()) * len(self.backbones) * len(self.seeds)
+        if math.prod(axes.values()) + pairs > _MOST_RUNS:
+            sizes = " × ".join(f"{number:,} {name}" for name, number in axes.items())
+            raise ValueError(f"{sizes} are more than {_MOST_RUNS:,} runs; divide the grid into several")
+        return self
+
     def specs(self, **fields: Any) -> list[RunSpec]:
         """One spec per backbone, dataset, number of shots and seed; `fields` give the variant and what belongs to it."""
         how = {"position": self.position, "precision": self.precision, "recipe": self.recipe, "n_ctx": self.n_ctx}
@@ -99,7 +116,9 @@ def complete_grid(fields: Mapping[str, Any], defaults: Grid) -> Grid:
     }
     if isinstance(recipe := given.get("recipe"), str):
         given["recipe"] = make_recipe(recipe)
-    elif isinstance(recipe, dict):
+    elif isinstance(recipe, Mapping):
+        for name in recipe:
+            choose("recipe field", name, Recipe.model_fields)
         given["recipe"] = make_recipe(defaults.recipe, **recipe)
     return validate(Grid, {**{name: getattr(defaults, name) for name in Grid.model_fields}, **given}, "grid")
 
@@ -107,16 +126,31 @@ def complete_grid(fields: Mapping[str, Any], defaults: Grid) -> Grid:
 def read_grid_file(path: Path) -> tuple[dict[str, Any], bool]:
     """The fields in a YAML grid file, and whether it says `pocket: true`."""
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"cannot read the grid file {path}: {' '.join(str(error).split())}") from None
+        text = read_text(path, most=_MOST_BYTES)
+        _check_nesting(text)
+        data = yaml.safe_load(text)
+    except InputError as error:
+        raise InputError(f"cannot read the grid file {path}: {error}") from None
+    except (ValueError, yaml.YAMLError) as error:  # ValueError: a number or a date that Python does not accept
+        raise InputError(f"cannot read the grid file {path}: {one_line(str(error), 300)}") from None
     if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
         raise InputError(f"{path} is not a grid: expected lines such as `study: headline` and `datasets: [dtd]`")
     if not isinstance(pocket := data.pop("pocket", False), bool):
-        raise InputError(f"{path}: pocket must be true or false, not {pocket!r}")
+        raise InputError(f"{path}: pocket must be true or false, not {shown(pocket)}")
     for name in data:
         choose(f"field in {path}", name, dict.fromkeys((*Grid.model_fields, "pocket")))
     return data, pocket
+
+
+def _check_nesting(text: str) -> None:
+    """Refuse aliases, which can stand for more values than fit into memory, and deep nesting, before anything is built."""
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise InputError(f"it uses the alias *{one_line(str(event.anchor), 40)}; write the values out")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MOST_DEPTH:
+            raise InputError("it is nested too deeply; a grid is one table of lists")
 
 
 def parse_backbone(text: str) -> tuple[str, str | None]:
@@ -127,7 +161,7 @@ def parse_backbone(text: str) -> tuple[str, str | None]:
     """
     name, sign, weights = text.partition("=")
     if not name or (sign and not weights):
-        raise InputError(f"{text!r} is not a backbone: write NAME or NAME=WEIGHTS, such as ViT-B-16=openai")
+        raise InputError(f"{shown(text)} is not a backbone: write NAME or NAME=WEIGHTS, such as ViT-B-16=openai")
     has_own_weights = ":" in name or name.split("-")[0] == "pocket"
     return name if ":" in name else name.replace("/", "-"), weights or (None if has_own_weights else "openai")
 

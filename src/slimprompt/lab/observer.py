@@ -147,7 +147,8 @@ class _Table(_Count):
         for line in self._recent:
             rows.add_row(Text("done", style="green"), Text(line, style="dim"))
         for spec, since in list(self.running.values())[:_SHOWN]:
-            rows.add_row(Text("running", style="cyan"), f"{spec.title}  {duration(time.monotonic() - since)}")
+            running = Text(f"{spec.title}  {duration(time.monotonic() - since)}")  # Text: names are not markup
+            rows.add_row(Text("running", style="cyan"), running)
         if len(self.running) > _SHOWN:
             rows.add_row("", f"… and {len(self.running) - _SHOWN} more")
         return Group(head, rows)

@@ -217,7 +217,7 @@ class _Samples:
         views: dict[tuple[int, str], int] = {}
         plain: set[str] = set()
         for spec in {(s.split, s.shots, s.seed, s.recipe): s for s in specs}.values():
-            numbers = {view for epoch in range(spec.recipe.epochs) for view in spec.recipe.views_at(epoch)}
+            numbers = set(spec.recipe.all_view_numbers())
             for item in self(spec).train:
                 if None in numbers:
                     plain.add(item.path)

@@ -9,9 +9,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from slimprompt.images.bank import EVAL_VIEW, FeatureBank, ImageSource, train_view_name
-from slimprompt.images.files import Decode
+from slimprompt.errors import InputError
+from slimprompt.images.bank import EVAL_VIEW, FeatureBank, train_view_name
+from slimprompt.images.files import Decode, ImageSource
 from slimprompt.training.recipe import Recipe
+
+#: Image features that one recipe may use; the bank checks each of them before the first step.
+_MOST_FEATURES = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -44,22 +48,22 @@ class Task:
     decode: Decode = "upright"
     templates: tuple[str, ...] = ("a photo of a {}.",)
 
-    def view_names(self, recipe: Recipe) -> list[tuple[str, ...]]:
-        """The views that each epoch of the recipe uses, as the feature bank names them."""
-        return [
-            tuple(EVAL_VIEW if view is None else train_view_name(self.seed, view) for view in recipe.views_at(epoch))
-            for epoch in range(recipe.epochs)
-        ]
-
     def encode(self, recipe: Recipe) -> None:
         """Encode every view that the recipe uses and the bank does not have."""
-        names = dict.fromkeys(name for epoch in self.view_names(recipe) for name in epoch)
-        self.bank.build(self.images, list(names), decode=self.decode)
+        names = [self._view_name(number) for number in recipe.all_view_numbers()]
+        if len(names) * len(self.images) > _MOST_FEATURES:
+            raise InputError(
+                f"this recipe trains on {len(names):,} views of {len(self.images):,} images: {len(names) * len(self.images):,} "
+                f"images to encode, more than {_MOST_FEATURES:,}. Lower epochs, or set views to reuse views (--views 2)"
+            )
+        self.bank.build(self.images, names, decode=self.decode)
+
+    def _view_name(self, number: int | None) -> str:
+        return EVAL_VIEW if number is None else train_view_name(self.seed, number)
 
     def features_by_epoch(self, recipe: Recipe) -> Callable[[int], Tensor]:
         """A function from an epoch to the features (n_views · n_images, embed_dim) that it trains on."""
-        names = self.view_names(recipe)
         read = lru_cache(maxsize=recipe.views or 1)(  # views that several epochs use are kept in memory
             lambda views: torch.cat([self.bank.features(self.images, view, decode=self.decode) for view in views])
         )
-        return lambda epoch: read(names[epoch])
+        return lambda epoch: read(tuple(self._view_name(number) for number in recipe.views_at(epoch)))

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from slimprompt.clip.backbone import Backbone
-from slimprompt.errors import InputError
+from slimprompt.errors import InputError, shown
 from slimprompt.methods.head import Head
 
 
@@ -18,7 +18,7 @@ def check_templates(templates: Sequence[str]) -> None:
     for template in templates:
         if template.count("{}") != 1:
             raise InputError(
-                f"the template {template!r} must hold exactly one {{}} for the class name, as in 'a photo of a {{}}.'"
+                f"the template {shown(template)} must hold exactly one {{}} for the class name, as in 'a photo of a {{}}.'"
             )
 
 

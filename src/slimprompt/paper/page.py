@@ -18,13 +18,15 @@ from slimprompt.paper.figures import all_figures
 from slimprompt.paper.published import published_pairs
 from slimprompt.paper.summary import key_figures, questions_table, summary_table, without_constants
 from slimprompt.paper.tables import comparisons, paper_tables, summaries
+from slimprompt.paper.verdict import VERDICTS
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.report.html import render, write_page
 from slimprompt.report.plotting import Figure, write_figures
 from slimprompt.report.runs import runs_section
 from slimprompt.report.table import Table
 from slimprompt.report.table_formats import write_tables
-from slimprompt.storage import write_file
+from slimprompt.spreadsheet import cell_text
+from slimprompt.storage import read_text, write_file
 
 PAGE = "index.html"
 #: Tables in the body of the paper; the page folds all others.
@@ -162,12 +164,14 @@ def read_theory(folder: Path) -> tuple[list[dict[str, str]], list[Figure]]:
         If `folder` has no readable statements.csv.
     """
     import csv
+    import io
 
     try:
-        with (folder / "statements.csv").open(newline="", encoding="utf-8") as file:
-            statements = list(csv.DictReader(file))
-        known = all({"part", "statement", "claim", "verdict"} <= set(one) for one in statements)
-    except (OSError, UnicodeDecodeError, csv.Error):
+        rows = list(csv.DictReader(io.StringIO(read_text(folder / "statements.csv")), restval=""))
+        statements = [{name: cell_text(value) for name, value in row.items() if name is not None} for row in rows]
+        columns = {"part", "statement", "claim", "verdict"}
+        known = all(columns <= set(one) and one["verdict"] in VERDICTS for one in statements)
+    except (InputError, csv.Error):
         statements, known = [], False
     if not statements or not known:
         raise InputError(
@@ -177,5 +181,5 @@ def read_theory(folder: Path) -> tuple[list[dict[str, str]], list[Figure]]:
     for path in sorted(folder.glob("theory-*.svg")):
         title = path.stem.removeprefix("theory-").replace("-", " ").capitalize()
         caption = "theory.html in the same folder explains it."
-        figures.append(Figure(path.stem, title, caption, path.read_text(encoding="utf-8")))
+        figures.append(Figure(path.stem, title, caption, read_text(path)))
     return statements, figures

@@ -14,8 +14,7 @@ from torch import Tensor
 from slimprompt.classifier import PromptClassifier
 from slimprompt.clip.backbone import EMBEDDED, Backbone
 from slimprompt.errors import InputError
-from slimprompt.images.bank import ImageSource
-from slimprompt.images.files import open_image
+from slimprompt.images.files import ImageSource, open_image
 from slimprompt.prompts.variants import describe_start
 from slimprompt.report.fit_figures import confusion_matrix, training_curve
 from slimprompt.report.html import render, thumbnail, write_page

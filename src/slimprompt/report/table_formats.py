@@ -11,6 +11,7 @@ import pandas as pd
 
 from slimprompt.errors import InputError, choose
 from slimprompt.report.table import Cell, Row, Table
+from slimprompt.spreadsheet import cell_value, frame_csv
 from slimprompt.storage import new_file, write_file
 
 # ---------------------------------------------------------------- Markdown
@@ -251,10 +252,8 @@ def _fill_sheet(sheet: Any, table: Table) -> None:
 
 
 def _literal(value: Any) -> Any:
-    """A plain Python value; text that a spreadsheet would read as a formula gets a leading apostrophe."""
-    if isinstance(value, str):
-        return f"'{value}" if value[:1] in ("=", "+", "@") else value
-    return value.item() if hasattr(value, "item") else value
+    """A plain Python value that a spreadsheet does not read as a formula."""
+    return value.item() if hasattr(value, "item") else cell_value(value)
 
 
 # ---------------------------------------------------------------- files
@@ -273,7 +272,7 @@ def _write_latex(tables: Sequence[Table], folder: Path) -> list[Path]:
 def _write_csv(tables: Sequence[Table], folder: Path) -> list[Path]:
     frames = {table.name: to_frame(table) for table in tables}
     frames["cells"] = pd.concat([table.long() for table in tables], ignore_index=True)
-    return [write_file(folder / f"{name}.csv", frame.to_csv(index=False)) for name, frame in frames.items()]
+    return [write_file(folder / f"{name}.csv", frame_csv(frame)) for name, frame in frames.items()]
 
 
 def _write_workbook(tables: Sequence[Table], folder: Path) -> list[Path]:

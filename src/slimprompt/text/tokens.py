@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from slimprompt.clip.backbone import Backbone
-from slimprompt.errors import InputError, unknown
+from slimprompt.errors import InputError, printable, shown, unknown
 
 Position = Literal["end", "middle", "front"]
 
@@ -52,6 +52,8 @@ def prompt_tokens(
         name = " ".join(class_name.replace("_", " ").split())
         if not name:
             raise InputError(f"an empty class name was given among {list(class_names)[:5]}…: every class needs a name")
+        if printable(name) != name:
+            raise InputError(f"the class name {shown(name)} holds bytes that are not UTF-8; give it as text")
         tokens = backbone.tokenize(f"{name}.")
         start, rest = (tokens[:1], tokens[1:]) if has_start else ([], tokens)
         name_length = len(backbone.tokenize(name)) - len(start) - 1  # without the end-of-text token
@@ -59,7 +61,7 @@ def prompt_tokens(
         sequence = [*start, *[CONTEXT] * n_before, *rest[:split], *[CONTEXT] * (n_ctx - n_before), *rest[split:]]
         if len(sequence) > backbone.context_length:
             raise InputError(
-                f"the class name {class_name!r} does not fit: with {n_ctx} context tokens it makes {len(sequence)} tokens and "
+                f"the class name {shown(class_name)} does not fit: with {n_ctx} context tokens it makes {len(sequence)} tokens and "
                 f"{backbone.name} reads at most {backbone.context_length}. Shorten the name or lower n_ctx."
             )
         sequences.append(sequence)

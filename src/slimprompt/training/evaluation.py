@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from slimprompt.errors import InputError
-from slimprompt.images.bank import FeatureBank, ImageSource
-from slimprompt.images.files import Decode
+from slimprompt.images.bank import FeatureBank
+from slimprompt.images.files import Decode, ImageSource
 
 
 class EvalSet(NamedTuple):

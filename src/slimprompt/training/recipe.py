@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -19,26 +20,28 @@ class Recipe(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    epochs: int = Field(200, ge=1, description="passes over the training images")
+    epochs: int = Field(200, ge=1, le=1_000_000, description="passes over the training images")
     batch_size: int | None = Field(
         32,
         ge=1,
+        le=2**31,
         description="image views per step; a last partial batch is dropped if there is a full one; none = all views",
     )
     optimizer: Literal["sgd", "adamw"] = Field(
         "sgd", description="optimizer: sgd (the paper), or adamw, whose steps do not depend on the scale of the loss"
     )
-    lr: float = Field(0.002, gt=0, description="learning rate after the warm-up")
-    warmup_lr: float = Field(1e-5, ge=0, description="constant learning rate of the warm-up epochs")
-    warmup_epochs: int = Field(1, ge=0, description="epochs at the warm-up learning rate")
+    lr: float = Field(0.002, gt=0, le=1e30, description="learning rate after the warm-up")
+    warmup_lr: float = Field(1e-5, ge=0, le=1e30, description="constant learning rate of the warm-up epochs")
+    warmup_epochs: int = Field(1, ge=0, le=1_000_000, description="epochs at the warm-up learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD; β₁ of AdamW")
     beta2: float = Field(0.95, ge=0, lt=1, description="decay rate β₂ of AdamW; not used by SGD")
     weight_decay: float = Field(
-        5e-4, ge=0, description="weight decay of the trained factor: an L2 penalty in SGD, decoupled in AdamW"
+        5e-4, ge=0, le=1e30, description="weight decay of the trained factor: an L2 penalty in SGD, decoupled in AdamW"
     )
     views: int | None = Field(
         None,
         ge=0,
+        le=10_000,
         description="train views per image: none = a new one every epoch (the paper), N = N views, 0 = the eval view only",
     )
     all_views: bool = Field(
@@ -56,7 +59,7 @@ class Recipe(BaseModel):
         lt=1,
         description="stop when the training loss changes by less than this fraction over `patience` epochs; 0 = never",
     )
-    patience: int = Field(5, ge=2, description="epochs over which `tolerance` is measured")
+    patience: int = Field(5, ge=2, le=1_000_000, description="epochs over which `tolerance` is measured")
     anchor: float = Field(
         0.0,
         ge=0,
@@ -87,6 +90,14 @@ class Recipe(BaseModel):
     def steps_per_epoch(self, n_images: int) -> int:
         """Optimizer steps in one epoch over `n_images` images."""
         return max(1, n_images * len(self.views_at(0)) // self.batch_size) if self.batch_size else 1
+
+    def all_view_numbers(self) -> Iterable[int | None]:
+        """Numbers of all train views that the recipe uses, in order of first use; None is the eval view."""
+        if self.views is None:
+            return range(self.epochs)
+        if self.views == 0 or self.all_views:
+            return self.views_at(0)
+        return range(min(self.views, self.epochs))
 
     def views_at(self, epoch: int) -> list[int | None]:
         """Numbers of the train views that `epoch` uses; None is the eval view."""
@@ -142,7 +153,9 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-def make_recipe(recipe: str | Recipe, **overrides: Any) -> Recipe:
-    """A recipe by its name, or the one given, with some of its fields replaced."""
-    base: Recipe = choose("recipe", recipe, RECIPES) if isinstance(recipe, str) else recipe
+def make_recipe(recipe: str | Recipe | Mapping[str, Any], **overrides: Any) -> Recipe:
+    """A recipe by its name, or the one given, with some of its fields replaced; a dictionary replaces fields of "fast"."""
+    if isinstance(recipe, Mapping):
+        return validate(Recipe, {**RECIPES["fast"].model_dump(), **recipe, **overrides}, "recipe")
+    base: Recipe = recipe if isinstance(recipe, Recipe) else choose("recipe", recipe, RECIPES)
     return validate(Recipe, {**base.model_dump(), **overrides}, "recipe") if overrides else base

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from itertools import groupby
@@ -17,6 +15,7 @@ from slimprompt.paper.theory.statement import Statement
 from slimprompt.paper.verdict import STATEMENT_VERDICTS, VERDICTS, count_verdicts
 from slimprompt.report.html import render, write_page
 from slimprompt.report.plotting import Figure, write_figures
+from slimprompt.spreadsheet import csv_text
 from slimprompt.storage import write_file
 
 COLUMNS = ("part", "statement", "claim", "relation", "predicted", "measured", "interval", "verdict", "detail")
@@ -112,12 +111,9 @@ def write_theory(theory: Theory, folder: Path) -> list[Path]:
         raise InputError(f"{folder} is a file; give a folder for the page")
     folder.mkdir(parents=True, exist_ok=True)
     figures = theory_figures(theory)
-    table = io.StringIO()
-    writer = csv.DictWriter(table, COLUMNS)
-    writer.writeheader()
-    writer.writerows(statement_rows(theory.statements))
+    rows = [[row[name] for name in COLUMNS] for row in statement_rows(theory.statements)]
     return [
         write_page(folder / "theory.html", theory_page(theory, figures)),
-        write_file(folder / "statements.csv", table.getvalue()),
+        write_file(folder / "statements.csv", csv_text(COLUMNS, rows)),
         *write_figures(figures, folder),
     ]
