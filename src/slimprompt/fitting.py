@@ -102,11 +102,11 @@ def fit_classifier(
     check_templates(templates)
     n_ctx = classifier.start(bank.backbone).n_ctx  # errors that need no image are raised before any is opened
     prompt_tokens(bank.backbone, images.class_names, n_ctx, classifier.position)  # type: ignore[arg-type]
-    train, skipped = readable(bank, images, sample.train, skip_bad=skip_bad)
-    test, more_skipped = readable(bank, images, held_out(images, sample), skip_bad=skip_bad)
+    train, skipped = readable(bank, images, sample.train, skip_bad=skip_bad, kind="training images")
+    test, more_skipped = readable(bank, images, held_out(images, sample), skip_bad=skip_bad, kind="held-out images")
     names = sorted({item.class_name for item in train})
     if missing := sorted(set(images.class_names) - set(names)):
-        raise _no_images(missing)
+        raise _no_images(missing, "training images")
     paths, labels = [images.path(item) for item in train], [names.index(item.class_name) for item in train]
     begin = time.perf_counter()
     zero_shot = tuple(templates or images.templates)
@@ -154,7 +154,7 @@ def compare_with_zero_shot(
 
 
 def readable(
-    bank: FeatureBank, images: Benchmark, items: Sequence[Item], *, skip_bad: bool
+    bank: FeatureBank, images: Benchmark, items: Sequence[Item], *, skip_bad: bool, kind: str = "images"
 ) -> tuple[list[Item], list[str]]:
     """The items whose images can be read, and messages about the others; encodes the eval views on the way.
 
@@ -163,12 +163,12 @@ def readable(
     bad = bank.build([images.path(item) for item in items], decode=images.decode, skip_bad=skip_bad)
     kept = [item for index, item in enumerate(items) if index not in bad]
     if missing := sorted({item.class_name for item in items} - {item.class_name for item in kept}):
-        raise _no_images(missing)
+        raise _no_images(missing, kind)
     return kept, [str(error) for error in bad.values()]
 
 
-def _no_images(missing: Sequence[str]) -> InputError:
+def _no_images(missing: Sequence[str], kind: str) -> InputError:
     return InputError(
-        f"no images of {first_few([repr(name) for name in missing])} are left ({len(missing)} classes): every class needs at "
-        "least one readable image among the training images and among those held out. Repair the images or remove the class"
+        f"no {kind} of {first_few([repr(name) for name in missing])} are left: every class needs at least one readable image. "
+        "Repair the images or remove the class"
     )
