@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load, save
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from slimprompt import __version__
-from slimprompt.clip.backbone import Backbone, default_pretrained, load_backbone
+from slimprompt.clip.backbone import Backbone, load_backbone
 from slimprompt.clip.weights import ACTIVATIONS, UnknownActivationError
 from slimprompt.errors import InputError
-from slimprompt.images.bank import FeatureBank, ImageSource, encode_eval_views
+from slimprompt.image_classifier import ImageClassifier
 from slimprompt.methods.prompt_learning import learn_prompts
 from slimprompt.methods.task import Task
 from slimprompt.prompts.prompt import Prompt
@@ -33,7 +32,7 @@ FACTORS_FILE, DESCRIPTION_FILE = "prompt.safetensors", "prompt.json"
 _FORMAT = 1
 
 
-class PromptClassifier(ClassifierMixin, BaseEstimator):
+class PromptClassifier(ImageClassifier):
     """Classify images by `argmax_k cos(image, text(B A, name of class k))`, with B A learned from a few images per class.
 
     Images are paths or PIL images; labels are class names, which become part of the prompt.
@@ -108,27 +107,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         self.precision = precision
         self.cache = cache
 
-    def fit(self, images: Sequence[ImageSource], labels: Sequence[str]) -> PromptClassifier:
-        """Learn the prompt from labelled images.
-
-        Parameters
-        ----------
-        images
-            Paths or PIL images.
-        labels
-            The class name of each image.
-        """
-        names = [str(label) for label in labels]
-        if len(images) != len(names):
-            raise InputError(f"{len(images)} images but {len(names)} labels were given: one label per image is needed")
-        if not names:
-            raise InputError("no images were given to learn from")
-        classes = sorted(set(names))
-        if len(classes) < 2:
-            raise InputError(f"only one class was given ({classes[0]!r}): a classifier needs at least two")
-        make_recipe(self.recipe)  # an unknown recipe is an error before the backbone is loaded
-        bank = FeatureBank(self._load_backbone(), "default" if self.cache else None)
-        return self.fit_task(Task(bank, images, [classes.index(name) for name in names], tuple(classes), self.seed))
+    def check_settings(self) -> None:
+        """Raise an error if the recipe is unknown."""
+        make_recipe(self.recipe)
 
     def fit_task(self, task: Task) -> PromptClassifier:
         """Learn the prompt from a task, with the feature bank and backbone of the task."""
@@ -162,24 +143,6 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             raise InputError(f"the class name {repeated[0]!r} was given twice")
         other = PromptClassifier(**self.get_params(deep=False))
         return other.set_prompt(self.backbone_, self.prompt_, names, imported=self.imported_)
-
-    def predict_proba(self, images: Sequence[ImageSource]) -> np.ndarray:
-        """Class probabilities (n_images, n_classes), columns as in `classes_`."""
-        check_is_fitted(self)
-        return self.probabilities(self.encode(images))
-
-    def predict(self, images: Sequence[ImageSource]) -> np.ndarray:
-        """The most likely class name of each image."""
-        return (
-            self.classes_[self.predict_proba(images).argmax(1)]
-            if len(images)
-            else np.empty(0, dtype=self.classes_.dtype)
-        )
-
-    def encode(self, images: Sequence[ImageSource]) -> Tensor:
-        """Unit-length image features (n_images, embed_dim) of the eval view."""
-        check_is_fitted(self)
-        return encode_eval_views(self.backbone_, images)
 
     def probabilities(self, features: Tensor) -> np.ndarray:
         """softmax(logit_scale · cos) for image features."""
@@ -320,17 +283,6 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         with torch.inference_mode():
             self.class_features_ = encode(prompt())  # computed once: prediction only runs the image tower
         return self
-
-    def _load_backbone(self) -> Backbone:
-        if isinstance(self.backbone, Backbone):
-            return self.backbone
-        return load_backbone(
-            self.backbone,
-            self.pretrained or default_pretrained(self.backbone),
-            activation=self.activation,
-            device=self.device,
-            precision=self.precision,
-        )
 
 
 def _backbone_of(saved: dict[str, Any], pretrained: str | None, activation: str | None, **options: Any) -> Backbone:

@@ -4,8 +4,7 @@ logits = scale · cos(f, t_k + α x_k), with x trained by cross-entropy from 0. 
 features as the model gives them, not scaled to unit length.
 
 Yu et al., "Task Residual for Tuning Vision-Language Models" (CVPR 2023; geekyutao/TaskRes, `train_regular.sh`): α = 0.5, Adam with
-learning rate 0.002 and a cosine schedule after one epoch at 1e-5, weight decay 5e-4 and β₂ = 0.99 (Dassl's defaults), batches of
-256; 100 epochs up to 4 images per class and 200 above. Their exceptions for two datasets (α = 1 on Oxford Flowers, learning
+learning rate 0.002 and a cosine schedule after one epoch at 1e-5, weight decay 5e-4 (Dassl's default), batches of 256; 100 epochs up to 4 images per class and 200 above. Their exceptions for two datasets (α = 1 on Oxford Flowers, learning
 rate 2e-4 on ImageNet) are not used. They sample a new view of each image in each epoch; here it is one of the task's views.
 """
 
@@ -22,7 +21,7 @@ from slimprompt.methods.head import FittedHead, Head
 from slimprompt.methods.task import Task
 from slimprompt.training.recipe import Recipe
 
-ALPHA, LR, BATCH_SIZE, BETAS, WEIGHT_DECAY = 0.5, 2e-3, 256, (0.9, 0.99), 5e-4
+ALPHA, LR, BATCH_SIZE, WEIGHT_DECAY = 0.5, 2e-3, 256, 5e-4
 
 
 def fit(task: Task, *, epochs: int | None = None) -> FittedHead:
@@ -44,5 +43,5 @@ def fit(task: Task, *, epochs: int | None = None) -> FittedHead:
     def loss(features: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(scale * features @ class_features().T, labels)
 
-    minimise(loss, torch.optim.Adam([residual], betas=BETAS, weight_decay=WEIGHT_DECAY), steps())
+    minimise(loss, torch.optim.Adam([residual], weight_decay=WEIGHT_DECAY), steps())
     return FittedHead(Head(task.class_names, class_features().detach(), scale), residual.numel())
