@@ -17,12 +17,12 @@ from torch import Tensor
 from slimprompt import __version__
 from slimprompt.classifier import PromptClassifier
 from slimprompt.clip.backbone import Backbone, load_backbone
-from slimprompt.errors import InputError, choose
+from slimprompt.errors import InputError, choose, first_few
 from slimprompt.image_classifier import ImageClassifier
 from slimprompt.methods.head import AnyHead, CacheHead, Head
 from slimprompt.methods.table import METHODS
 from slimprompt.methods.task import Task
-from slimprompt.methods.zero_shot import check_templates
+from slimprompt.methods.zero_shot import check_templates, zero_shot_head
 from slimprompt.storage import draft_folder, publish, sha256
 
 TENSORS_FILE, DESCRIPTION_FILE = "head.safetensors", "head.json"
@@ -112,26 +112,29 @@ class HeadClassifier(ImageClassifier):
         return self._set_head(task.bank.backbone, fitted.head, fitted.n_trained, fitted.settings)
 
     def with_classes(self, class_names: Sequence[str]) -> HeadClassifier:
-        """The head of other class names, for methods that need only the names.
+        """The same head on some of its classes, in the given order; a zero-shot head also takes new class names.
 
         Raises
         ------
         InputError
-            If the method learned its classes from their images.
+            If a class is new and the method learned its classes from their images.
         """
         check_is_fitted(self)
         names = [str(name).strip() for name in class_names]
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
             raise InputError(f"the class name {repeated[0]!r} was given twice")
-        head_of_names = METHODS[self.method].head_of_names
-        if head_of_names is None:
-            raise InputError(
-                f"a head of {self.method} cannot take new class names: it learned its {len(self.classes_)} classes from their "
-                "images. Fit it on images of the new classes, or use a prompt or zero-shot, which need only the names"
-            )
         other = HeadClassifier(**self.get_params(deep=False))
-        return other._set_head(self.backbone_, head_of_names(self.backbone_, names, self.templates), 0, {})
+        known = set(self.head_.class_names)
+        if known.issuperset(names):
+            return other._set_head(self.backbone_, self.head_.of_classes(names), self.n_trained_, self.settings_)
+        if not METHODS[self.method].takes_new_names:
+            new = [name for name in names if name not in known]
+            raise InputError(
+                f"a head of {self.method} cannot take new class names ({first_few(new)}): it learned its {len(known)} classes "
+                "from their images. Fit it on images of the new classes, or use a prompt or zero-shot, which need only names"
+            )
+        return other._set_head(self.backbone_, zero_shot_head(self.backbone_, names, self.templates), 0, {})
 
     def probabilities(self, features: Tensor) -> np.ndarray:
         """softmax of the head's logits for image features."""
@@ -314,8 +317,8 @@ def _read(folder: Path) -> tuple[_SavedHead, AnyHead]:
                 f"{folder / TENSORS_FILE} is damaged: its content is not what {DESCRIPTION_FILE} describes. Fit the head again "
                 "or restore the file"
             )
-        tensors: dict[str, Any] = load(data)
-        head = _KINDS[saved.kind](class_names=saved.class_names, **tensors, **saved.numbers)
+        parts: dict[str, Any] = {**load(data), **saved.numbers}
+        head = _KINDS[saved.kind](class_names=saved.class_names, **parts)
         if len(head.weights) != len(saved.class_names):
             raise ValueError(f"{len(saved.class_names)} class names, but {len(head.weights)} rows of weights")
         return saved, head

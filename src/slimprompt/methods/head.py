@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -57,6 +58,11 @@ class Head(_Classifier):
         logits = self.scale * features @ self.weights.T.to(features.device)
         return logits if self.bias is None else logits + self.bias.to(features.device)
 
+    def of_classes(self, class_names: Sequence[str]) -> Head:
+        """The same head on some of its classes, in this order."""
+        rows = [self.class_names.index(name) for name in class_names]
+        return Head(tuple(class_names), self.weights[rows], self.scale, None if self.bias is None else self.bias[rows])
+
 
 @dataclass(frozen=True)
 class CacheHead(_Classifier):
@@ -97,6 +103,20 @@ class CacheHead(_Classifier):
             affinities = torch.exp(-self.beta * (1 - part @ keys.T))  # (n_images, n_keys)
             parts.append(self.scale * part @ weights.T + self.alpha * affinities @ values)
         return torch.cat(parts)
+
+    def of_classes(self, class_names: Sequence[str]) -> CacheHead:
+        """The same head on some of its classes, in this order."""
+        rows = [self.class_names.index(name) for name in class_names]
+        place = torch.full((len(self.class_names),), -1, device=self.labels.device)
+        place[rows] = torch.arange(len(rows), device=place.device)
+        labels = place[self.labels]  # -1: the class is left out
+        return replace(
+            self,
+            class_names=tuple(class_names),
+            weights=self.weights[rows],
+            keys=self.keys[labels >= 0],
+            labels=labels[labels >= 0],
+        )
 
 
 #: The head of any method.
