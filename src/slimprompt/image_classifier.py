@@ -81,6 +81,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, images: Sequence[ImageSource]) -> np.ndarray:
         """The most likely class name of each image."""
+        check_is_fitted(self)
         return (
             self.classes_[self.predict_proba(images).argmax(1)]
             if len(images)
