@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from slimprompt.classifier import PromptClassifier
     from slimprompt.clip.backbone import Backbone, load_backbone
     from slimprompt.errors import InputError
+    from slimprompt.head_classifier import HeadClassifier, load_classifier
     from slimprompt.images.bank import FeatureBank
     from slimprompt.prompts.prompt import Prompt
     from slimprompt.prompts.start import start_prompt
@@ -20,6 +21,8 @@ _HOMES = {
     "load_backbone": "clip.backbone",
     "FeatureBank": "images.bank",
     "PromptClassifier": "classifier",
+    "HeadClassifier": "head_classifier",
+    "load_classifier": "head_classifier",
     "InputError": "errors",
     "Prompt": "prompts.prompt",
     "Recipe": "training.recipe",
@@ -30,12 +33,14 @@ _HOMES = {
 __all__ = [
     "Backbone",
     "FeatureBank",
+    "HeadClassifier",
     "InputError",
     "Prompt",
     "PromptClassifier",
     "Recipe",
     "SharedPrefixTextEncoder",
     "load_backbone",
+    "load_classifier",
     "start_prompt",
 ]
 

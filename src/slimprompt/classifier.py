@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from slimprompt.class_names import check_class_names
-from slimprompt.clip.backbone import Backbone, default_pretrained, load_backbone
-from slimprompt.clip.weights import ACTIVATIONS, UnknownActivationError
-from slimprompt.errors import InputError, shown, whole_number
-from slimprompt.images.bank import FeatureBank, encode_eval_views
-from slimprompt.images.sources import image_sources
+from slimprompt.clip.backbone import Backbone
+from slimprompt.errors import InputError, whole_number
+from slimprompt.image_classifier import ImageClassifier, label_names
 from slimprompt.methods.prompt_learning import initial_prompt, learn_prompts
 from slimprompt.methods.task import Task
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.variants import check_variant, check_words, used_settings
-from slimprompt.saved_prompt import PROMPT_FILES, SavedBackbone, read_prompt, write_prompt
+from slimprompt.saved_files import describe_backbone
+from slimprompt.saved_prompt import PROMPT_FILES, read_prompt, write_prompt
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 from slimprompt.text.words import words_template
 from slimprompt.training.evaluation import class_scores
 from slimprompt.training.recipe import Recipe, make_recipe
 
 
-class PromptClassifier(ClassifierMixin, BaseEstimator):
+class PromptClassifier(ImageClassifier):
     """Classify images by `argmax_k cos(image, text(B A, name of class k))`, with B A learned from a few images per class.
 
     Images are a list of paths or PIL images, or another form that `image_sources` accepts: arrays, tensors, open files, a
@@ -118,32 +115,21 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         self.precision = precision
         self.cache = cache
 
-    def fit(self, images: Any, labels: Iterable[str]) -> PromptClassifier:
-        """Learn the prompt from labelled images.
+    def check_settings(self) -> None:
+        """Raise an error unless recipe, variant, rank, basis, n_ctx, depth and seed are of the right kind and fit together."""
+        make_recipe(self.recipe)
+        n_ctx, depth = whole_number("n_ctx", self.n_ctx, least=1), whole_number("depth", self.depth, least=1)
+        whole_number("seed", self.seed)
+        used = used_settings(self.variant, rank=self.rank, basis=self.basis)
+        if used["rank"] is not None:
+            whole_number("rank", used["rank"], least=1)
+        check_words(words=self.words is not None, anchored=self.anchored, depth=depth)
+        if self.words is None:  # with words, n_ctx is their number of tokens, which the backbone knows
+            check_variant(self.variant, **used, n_ctx=n_ctx)
 
-        A recipe that keeps close to zero-shot uses the template of `words`, or "a photo of a {}." without words.
-
-        Parameters
-        ----------
-        images
-            A list of paths or PIL images, or another form that `image_sources` accepts.
-        labels
-            The class name of each image.
-        """
-        images, names = image_sources(images), _label_names(labels)
-        if len(images) != len(names):
-            raise InputError(f"{len(images)} images but {len(names)} labels were given: one label per image is needed")
-        if not names:
-            raise InputError("no images were given to learn from")
-        classes = sorted(set(names))
-        if len(classes) < 2:
-            raise InputError(f"only one class was given ({classes[0]!r}): a classifier needs at least two")
-        check_class_names(classes)
-        make_recipe(self.recipe)  # parameters that cannot be used are an error before the backbone is loaded
-        self._check_prompt()
-        bank = FeatureBank(self._load_backbone(), "default" if self.cache else None)
-        task = Task(bank, images, [classes.index(name) for name in names], tuple(classes), self.seed)
-        return self.fit_task(replace(task, templates=(words_template(self.words),)) if self.words else task)
+    def task_settings(self) -> dict[str, Any]:
+        """The template of `words`, to which a recipe that keeps close to zero-shot keeps close."""
+        return {"templates": (words_template(self.words),)} if self.words else {}
 
     def fit_task(self, task: Task) -> PromptClassifier:
         """Learn the prompt from a task, with the feature bank and backbone of the task."""
@@ -161,7 +147,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
 
     def start(self, backbone: Backbone) -> Prompt:
         """The prompt before training."""
-        self._check_prompt()
+        self.check_settings()
         if self.words is None and self.n_ctx >= backbone.context_length:
             raise InputError(
                 f"n_ctx={self.n_ctx} does not fit: {backbone.name} reads {backbone.context_length} tokens, with the class name"
@@ -177,46 +163,12 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
             **used_settings(self.variant, rank=self.rank, basis=self.basis),
         )
 
-    def _check_prompt(self) -> None:
-        """Raise an `InputError` unless variant, rank, basis, n_ctx and seed are of the right kind and fit together."""
-        n_ctx = whole_number("n_ctx", self.n_ctx, least=1)
-        whole_number("seed", self.seed)
-        used = used_settings(self.variant, rank=self.rank, basis=self.basis)
-        if used["rank"] is not None:
-            whole_number("rank", used["rank"], least=1)
-        depth = whole_number("depth", self.depth, least=1)
-        check_words(words=self.words is not None, anchored=self.anchored, depth=depth)
-        if self.words is None:  # with words, n_ctx is their number of tokens, which the backbone knows
-            check_variant(self.variant, **used, n_ctx=n_ctx)
-
     def with_classes(self, class_names: Iterable[str]) -> PromptClassifier:
         """The same prompt on other class names; nothing is trained."""
         check_is_fitted(self)
-        names = [name.strip() for name in _label_names(class_names, "class names")]
+        names = [name.strip() for name in label_names(class_names, "class names")]
         other = PromptClassifier(**self.get_params(deep=False))
         return other.set_prompt(self.backbone_, self.prompt_, names, imported=self.imported_)
-
-    def predict_proba(self, images: Any) -> np.ndarray:
-        """Class probabilities (n_images, n_classes), columns as in `classes_`."""
-        return self.probabilities(self.encode(images))
-
-    def predict(self, images: Any) -> np.ndarray:
-        """The most likely class name of each image."""
-        return self.classes_[self.predict_proba(images).argmax(1)]
-
-    def score(self, images: Any, labels: Iterable[str], sample_weight: Any = None) -> float:
-        """Accuracy on labelled images, between 0 and 1."""
-        return float(super().score(image_sources(images), _label_names(labels), sample_weight))
-
-    def encode(self, images: Any) -> Tensor:
-        """Unit-length image features (n_images, embed_dim) of the eval view."""
-        check_is_fitted(self)
-        sources = image_sources(images)
-        return (
-            encode_eval_views(self.backbone_, sources)
-            if sources
-            else self.class_features_.new_empty(0, self.class_features_.shape[1])
-        )
 
     def probabilities(self, features: Tensor) -> np.ndarray:
         """softmax(logit_scale · cos) for image features."""
@@ -240,12 +192,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         PROMPT_FILES.check_free(folder, overwrite=overwrite)
         entries = {
             "class_names": self.classes_.tolist(),
-            "backbone": {
-                "name": self.backbone_.name,
-                "pretrained": self.backbone_.pretrained,
-                "activation": self.backbone_.activation,
-                "fingerprint": self.backbone_.fingerprint,
-            },
+            "backbone": describe_backbone(self.backbone_),
             "variant": self.variant,
             "basis": used_settings(self.variant, rank=self.rank, basis=self.basis)["basis"],
             "words": self.words,
@@ -290,15 +237,9 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         """
         folder = Path(folder)
         description, _, prompt = read_prompt(folder)
-        saved = description.backbone
-        if backbone is None:
-            backbone = _backbone_of(saved, pretrained, activation, device=device, precision=precision)
-        if backbone.fingerprint != saved.fingerprint:
-            raise InputError(
-                f"{folder} was trained on {saved.name} ({saved.pretrained or 'own weights'}, fingerprint {saved.fingerprint[:12]}), "
-                f"but {backbone.name} ({backbone.pretrained or 'own weights'}) has fingerprint {backbone.fingerprint[:12]}: "
-                "a prompt only works with the weights it was trained on"
-            )
+        backbone = PROMPT_FILES.load_backbone(
+            folder, description.backbone, backbone, pretrained, activation, device=device, precision=precision
+        )
         if prompt.width != backbone.text_width:
             reason = f"A: its width {prompt.width} is not the text width {backbone.text_width} of {backbone.name}"
             raise PROMPT_FILES.damaged(folder / PROMPT_FILES.tensors, reason)
@@ -354,43 +295,3 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
         self.classes_ = np.array(class_names, dtype=object if not len(class_names) else None)
         self.class_features_ = features  # computed once: prediction only runs the image tower
         return self
-
-    def _load_backbone(self) -> Backbone:
-        if isinstance(self.backbone, Backbone):
-            return self.backbone
-        return load_backbone(
-            self.backbone,
-            self.pretrained or default_pretrained(self.backbone),
-            activation=self.activation,
-            device=self.device,
-            precision=self.precision,
-        )
-
-
-def _label_names(labels: Iterable[str], what: str = "labels") -> list[str]:
-    """Class names as a list of text; anything else is an `InputError`, because a class name becomes part of the prompt."""
-    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable):
-        raise InputError(f"{what} must be a list of class names, such as ['cat', 'dog'] (given: {shown(labels)})")
-    names = list(labels)
-    for name in names:
-        if not isinstance(name, str):
-            raise InputError(
-                f"{what} must be class names, which become part of the prompt, such as 'cat' (given: {shown(name)}, "
-                f"a {type(name).__name__}); replace numbers by names"
-            )
-    return [str(name) for name in names]
-
-
-def _backbone_of(saved: SavedBackbone, pretrained: str | None, activation: str | None, **options: Any) -> Backbone:
-    """The backbone that a saved prompt describes."""
-    if activation in (None, "auto"):
-        activation = saved.activation
-
-    def load_with(activation: str | None) -> Backbone:
-        return load_backbone(saved.name, pretrained or saved.pretrained, activation=activation, **options)
-
-    try:
-        return load_with(activation)
-    except UnknownActivationError:  # a prompt of version 0.1, which did not store it: the fingerprint tells
-        candidates = [load_with(activation) for activation in ACTIVATIONS]
-        return next((one for one in candidates if one.fingerprint == saved.fingerprint), candidates[0])

@@ -1,4 +1,4 @@
-"""Fit a classifier on labelled images and compare it with zero-shot on images that it was not trained on.
+"""Fit a classifier on labelled images and compare it with zero-shot and with other methods on images it was not trained on.
 
 This is what `slimprompt fit` and `slimprompt evaluate` do between parsing and printing.
 """
@@ -9,18 +9,58 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
 
 from slimprompt.classifier import PromptClassifier
 from slimprompt.data import Benchmark, Item, held_out
 from slimprompt.errors import InputError, first_few
+from slimprompt.head_classifier import HeadClassifier
 from slimprompt.images.bank import FeatureBank
-from slimprompt.methods.head import Head
+from slimprompt.methods.head import AnyHead, Head
 from slimprompt.methods.prompt_learning import prompt_head
+from slimprompt.methods.table import METHODS
 from slimprompt.methods.task import Task
 from slimprompt.methods.zero_shot import check_templates, zero_shot_head
+from slimprompt.progress import progress
 from slimprompt.text.tokens import prompt_tokens
 from slimprompt.training.evaluation import EvalSet, make_eval_set
+from slimprompt.training.recipe import make_recipe
+
+#: Any classifier that `fit` can save.
+Classifier = PromptClassifier | HeadClassifier
+
+#: Train views of the methods on image features if the recipe samples a new view in each epoch.
+DEFAULT_VIEWS = 10
+
+_SIGNIFICANCE = 0.05
+
+
+class Accuracy(NamedTuple):
+    """Accuracy in percent with its Wilson 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def accuracy_of(correct: Tensor | np.ndarray) -> Accuracy:
+    """The accuracy of a classifier, from whether each image was classified correctly (n_images,)."""
+    from scipy.stats import binomtest
+
+    hits, n = int(correct.sum()), len(correct)
+    interval = binomtest(hits, n).proportion_ci(method="wilson")
+    return Accuracy(100.0 * hits / n, 100.0 * interval.low, 100.0 * interval.high)
+
+
+def mcnemar(first: Tensor | np.ndarray, second: Tensor | np.ndarray) -> float:
+    """Two-sided p of the exact McNemar test that two classifiers are equally accurate on the same images."""
+    from scipy.stats import binomtest
+
+    gained, lost = (int((one & ~other).sum()) for one, other in ((first, second), (second, first)))
+    return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 
 
 @dataclass(frozen=True)
@@ -29,13 +69,17 @@ class HeadComparison:
 
     images: list[Path]
     eval_set: EvalSet
-    heads: dict[str, Head]
-    """By title: zero-shot with one template, with several, and the learned prompt, which comes last."""
+    heads: dict[str, AnyHead]
+    """By title: zero-shot with one template, with several, and the fitted classifier, which comes last."""
+    kind: str = "prompt"
+    """What the last classifier is: "prompt" or "head"."""
 
     @property
     def zero_shot(self) -> Head:
         """The first zero-shot classifier."""
-        return next(iter(self.heads.values()))
+        head = next(iter(self.heads.values()))
+        assert isinstance(head, Head)
+        return head
 
     @property
     def accuracies(self) -> dict[str, float]:
@@ -44,16 +88,16 @@ class HeadComparison:
 
     @property
     def scores(self) -> dict[str, float]:
-        """Accuracy in percent of zero-shot, of the prompt, and of guessing."""
+        """Accuracy in percent of zero-shot, of the prompt or head, and of guessing."""
         found = list(self.accuracies.values())
-        return {"zero_shot": found[0], "prompt": found[-1], "chance": 100 / len(self.eval_set.class_names)}
+        return {"zero_shot": found[0], self.kind: found[-1], "chance": 100 / len(self.eval_set.class_names)}
 
     def by_class(self) -> list[tuple[str, int, float, float]]:
-        """(class name, number of images, zero-shot accuracy, prompt accuracy) of each class; nan without images."""
-        zero_shot, *_, prompt = (head.correct(self.eval_set).double() for head in self.heads.values())
+        """(class name, number of images, zero-shot accuracy, own accuracy) of each class; nan without images."""
+        zero_shot, *_, own = (head.correct(self.eval_set).double() for head in self.heads.values())
         members = [self.eval_set.labels.cpu() == label for label in range(len(self.eval_set.class_names))]
         return [
-            (name, int(mine.sum()), 100 * float(zero_shot[mine].mean()), 100 * float(prompt[mine].mean()))
+            (name, int(mine.sum()), 100 * float(zero_shot[mine].mean()), 100 * float(own[mine].mean()))
             for name, mine in zip(self.eval_set.class_names, members, strict=True)
         ]
 
@@ -62,11 +106,12 @@ class HeadComparison:
 class Fit:
     """A fitted classifier and what is known about its fit."""
 
-    classifier: PromptClassifier
+    classifier: Classifier
+    task: Task
     n_train: int
     n_held_out: int
     seconds: float
-    """Wall time of training."""
+    """Wall time of training, with the image features encoded."""
     comparison: HeadComparison | None
     """On the held-out images; None if there are none."""
     skipped: list[str] = field(default_factory=list)
@@ -74,12 +119,13 @@ class Fit:
 
 
 def fit_classifier(
-    classifier: PromptClassifier,
+    classifier: Classifier,
     bank: FeatureBank,
     images: Benchmark,
     sample: Benchmark,
     *,
     templates: Sequence[str] = (),
+    views: int = DEFAULT_VIEWS,
     skip_bad: bool = False,
 ) -> Fit:
     """Train on the few-shot sample and compare with zero-shot on the images that are held out.
@@ -96,28 +142,42 @@ def fit_classifier(
         The part of `images` to train on, from `few_shot` or a manifest.
     templates
         Zero-shot prompts; default: those of `images`.
+    views
+        Train views of each image for the methods on image features.
     skip_bad
         Skip unreadable images instead of raising an error.
     """
+    templates = tuple(templates) or images.templates
     check_templates(templates)
-    n_ctx = classifier.start(bank.backbone).n_ctx  # errors that need no image are raised before any is opened
-    prompt_tokens(bank.backbone, images.class_names, n_ctx, classifier.position)  # type: ignore[arg-type]
+    classifier.check_settings()  # errors that need no image are raised before any is opened
+    if isinstance(classifier, PromptClassifier):
+        position: Any = classifier.position
+        prompt_tokens(bank.backbone, images.class_names, classifier.start(bank.backbone).n_ctx, position)
     train, skipped = readable(bank, images, sample.train, skip_bad=skip_bad, kind="training images")
     test, more_skipped = readable(bank, images, held_out(images, sample), skip_bad=skip_bad, kind="held-out images")
     names = sorted({item.class_name for item in train})
     if missing := sorted(set(images.class_names) - set(names)):
         raise _no_images(missing, "training images")
     paths, labels = [images.path(item) for item in train], [names.index(item.class_name) for item in train]
-    begin = time.perf_counter()
-    zero_shot = tuple(templates or images.templates)
-    classifier.fit_task(Task(bank, paths, labels, tuple(names), classifier.seed, images.decode, zero_shot))
-    seconds = time.perf_counter() - begin
+    task = Task(bank, paths, labels, tuple(names), classifier.seed, images.decode, templates, views)
+    seconds = _fit_encoded(classifier, task)
     comparison = compare_with_zero_shot(classifier, bank, images, test, templates) if test else None
-    return Fit(classifier, len(train), len(test), seconds, comparison, skipped + more_skipped)
+    return Fit(classifier, task, len(train), len(test), seconds, comparison, skipped + more_skipped)
+
+
+def _fit_encoded(classifier: Classifier, task: Task) -> float:
+    """Encode what the classifier trains on, fit it, and return the seconds of fitting alone."""
+    if isinstance(classifier, PromptClassifier):
+        task.encode(make_recipe(classifier.recipe))
+    elif classifier.method != "zero-shot":
+        _ = task.view_features
+    begin = time.perf_counter()
+    classifier.fit_task(task)
+    return time.perf_counter() - begin
 
 
 def compare_with_zero_shot(
-    classifier: PromptClassifier,
+    classifier: Classifier,
     bank: FeatureBank,
     images: Benchmark,
     items: Sequence[Item],
@@ -145,12 +205,100 @@ def compare_with_zero_shot(
     paths = [images.path(item) for item in items]
     eval_set = make_eval_set(bank, paths, [names.index(item.class_name) for item in items], names, images.decode)
     backbone = bank.backbone
-    heads = {f"zero-shot, “{templates[0]}”": zero_shot_head(backbone, names, templates[:1])}
+    heads: dict[str, AnyHead] = {f"zero-shot, “{templates[0]}”": zero_shot_head(backbone, names, templates[:1])}
     if len(templates) > 1:
         heads[f"zero-shot, {len(templates)} templates averaged"] = zero_shot_head(backbone, names, templates)
+    if isinstance(classifier, HeadClassifier):
+        return HeadComparison(paths, eval_set, {**heads, classifier.method: classifier.head_}, kind="head")
     position: Any = classifier.position
     heads["learned prompt"] = prompt_head(backbone, names, classifier.prompt_, position)
     return HeadComparison(paths, eval_set, heads)
+
+
+# ---------------------------------------------------------------- all methods
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """One method on the held-out images."""
+
+    method: str
+    correct: Tensor
+    """Whether each held-out image is classified correctly, (n_images,)."""
+    n_trained: int
+    seconds: float
+    """Wall time of fitting, with the image features encoded."""
+    takes_new_names: bool
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """Accuracy with its interval."""
+        return accuracy_of(self.correct)
+
+
+def compare_methods(fit: Fit) -> list[MethodResult]:
+    """The fitted classifier and every method on the same training and held-out images, in the order of the table.
+
+    Raises
+    ------
+    InputError
+        If no images are held out.
+    """
+    if fit.comparison is None:
+        raise InputError(
+            "there are no held-out images to compare methods on: give fewer --shots, or a test/ folder beside train/"
+        )
+    eval_set, classifier, results = fit.comparison.eval_set, fit.classifier, []
+    own = list(fit.comparison.heads.values())[-1].correct(eval_set)
+    if isinstance(classifier, PromptClassifier):
+        n_trained = classifier.prompt_.trainable_parameters
+        results.append(MethodResult("prompt", own, n_trained, fit.seconds, takes_new_names=True))
+    fitted = classifier.method if isinstance(classifier, HeadClassifier) else None
+    _ = fit.task.view_features, fit.task.class_features  # encoded before anything is timed
+    with progress("comparing methods", len(METHODS)) as advance:
+        for name, method in METHODS.items():
+            if name == fitted and isinstance(classifier, HeadClassifier):
+                found = MethodResult(name, own, classifier.n_trained_, fit.seconds, method.takes_new_names)
+            else:
+                begin = time.perf_counter()
+                result = method.fit(fit.task)
+                seconds = time.perf_counter() - begin
+                correct = result.head.correct(eval_set)
+                found = MethodResult(name, correct, result.n_trained, seconds, method.takes_new_names)
+            results.append(found)
+            advance()
+    return results
+
+
+def advice(results: Sequence[MethodResult]) -> str:
+    """One sentence on which method to use, or that there are too few images to tell.
+
+    The most accurate method is compared with each other one by McNemar's exact test with Bonferroni's correction. A method is
+    not advised over zero-shot unless it is more accurate by this test.
+
+    Parameters
+    ----------
+    results
+        Methods on the same images, zero-shot among them.
+    """
+    best = max(results, key=lambda one: (int(one.correct.sum()), one.takes_new_names, -one.n_trained))
+    others = [one for one in results if one is not best]
+    close = [one for one in others if mcnemar(best.correct, one.correct) * len(others) >= _SIGNIFICANCE]
+    n = len(best.correct)
+    images = f"{n:,} held-out image{'s' if n != 1 else ''}"
+    if best.method == "zero-shot":
+        return f"Use zero-shot, which needs no training: no other method is more accurate on the {images}."
+    if any(one.method == "zero-shot" for one in close):
+        return (
+            f"The {images} are too few to show that any method is more accurate than zero-shot: hold out more images, or use "
+            "zero-shot, which needs no training."
+        )
+    if not close:
+        return f"Use {best.method}: it is more accurate than every other method on the {images} (McNemar's test, p < 0.05)."
+    flexible = [one.method for one in close if one.takes_new_names and not best.takes_new_names]
+    also = f"; of these, {flexible[0]} also takes new class names" if flexible else ""
+    tied = ", ".join(one.method for one in sorted(close, key=lambda one: -int(one.correct.sum())))
+    return f"Use {best.method}: the {images} cannot tell it from {tied}{also}."
 
 
 def readable(

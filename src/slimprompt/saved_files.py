@@ -14,11 +14,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from slimprompt.class_names import check_class_names
+from slimprompt.clip.backbone import Backbone, load_backbone
+from slimprompt.clip.weights import ACTIVATIONS, UnknownActivationError
 from slimprompt.errors import InputError, problems
 from slimprompt.storage import (
     cannot_write,
@@ -47,6 +51,30 @@ class Description(BaseModel):
     """Of all other entries; version 0.1 wrote none."""
 
 
+class SavedBackbone(BaseModel):
+    """The weights that a model belongs to."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    name: str = Field(min_length=1)
+    pretrained: str | None
+    activation: str | None = None
+    """Version 0.1 did not store it."""
+    fingerprint: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+def describe_backbone(backbone: Backbone) -> dict[str, Any]:
+    """The entries of a `SavedBackbone`."""
+    return {name: getattr(backbone, name) for name in ("name", "pretrained", "activation", "fingerprint")}
+
+
+def _usable(names: list[str]) -> list[str]:
+    check_class_names(names)
+    return names
+
+
+#: A list of class names that can be used in prompts, no two of them the same words.
+ClassNames = Annotated[list[str], Field(min_length=1), AfterValidator(_usable)]
 Schema = TypeVar("Schema", bound=Description)
 
 
@@ -90,7 +118,7 @@ class SavedFiles:
         check_writable(folder)
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder} is a file; choose another name for the folder of the {self.name}")
-        if self._is_saved(folder):
+        if self.is_saved(folder):
             if not overwrite:
                 raise InputError(
                     f"{folder} already holds a saved {self.name}; choose another name, or ask to overwrite it (--overwrite)"
@@ -145,7 +173,7 @@ class SavedFiles:
         """
         from safetensors.torch import load
 
-        if not self._is_saved(folder):
+        if not self.is_saved(folder):
             raise InputError(f"no saved {self.name} at {folder}: expected {self.description} and {self.tensors}")
         try:
             data = (folder / self.tensors).read_bytes()
@@ -172,13 +200,60 @@ class SavedFiles:
         except Exception as error:  # safetensors has error types of its own
             raise self.damaged(folder / self.tensors, str(error)) from None
 
+    def load_backbone(
+        self,
+        folder: Path,
+        saved: SavedBackbone,
+        backbone: Backbone | None = None,
+        pretrained: str | None = None,
+        activation: str | None = None,
+        *,
+        device: str = "auto",
+        precision: str = "fp32",
+    ) -> Backbone:
+        """The backbone of a saved model; weights other than those it was fitted on are refused.
+
+        Parameters
+        ----------
+        folder
+            Folder of the model, for the message.
+        saved
+            The backbone that its description names.
+        backbone
+            A loaded backbone to use.
+        pretrained
+            Tag or file of the weights, if it differs from when the model was saved.
+        activation
+            Activation of the backbone; None or "auto": the one that was saved.
+        device, precision
+            Passed to `load_backbone`.
+        """
+        if backbone is None:
+            activation = saved.activation if activation in (None, "auto") else activation
+            load_with = partial(
+                load_backbone, saved.name, pretrained or saved.pretrained, device=device, precision=precision
+            )
+            try:
+                backbone = load_with(activation=activation)
+            except UnknownActivationError:  # version 0.1 did not store it: the fingerprint tells
+                candidates = [load_with(activation=activation) for activation in ACTIVATIONS]
+                matching = (one for one in candidates if one.fingerprint == saved.fingerprint)
+                backbone = next(matching, candidates[0])
+        if backbone.fingerprint != saved.fingerprint:
+            raise InputError(
+                f"{folder} was trained on {saved.name} ({saved.pretrained or 'own weights'}, fingerprint {saved.fingerprint[:12]}), "
+                f"but {backbone.name} ({backbone.pretrained or 'own weights'}) has fingerprint {backbone.fingerprint[:12]}: "
+                f"a {self.name} only works with the weights it was trained on"
+            )
+        return backbone
+
     def damaged(self, path: Path, reason: str) -> InputError:
         """The error for a file that is not what `write` wrote."""
         return InputError(
             f"{path} is damaged: {' '.join(reason.split())[:300]}. Fit the {self.name} again or restore the file"
         )
 
-    def _is_saved(self, folder: Path) -> bool:
+    def is_saved(self, folder: Path) -> bool:
         """Whether `folder` holds a model, or what a save that was killed before its last rename leaves of one."""
         if (folder / self.description).is_file():
             return True

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from slimprompt import __version__
-from slimprompt.class_names import check_class_names
 from slimprompt.errors import InputError
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.variants import Trainable, check_variant, check_words
-from slimprompt.saved_files import Description, SavedFiles
+from slimprompt.saved_files import ClassNames, Description, SavedBackbone, SavedFiles
 from slimprompt.text.tokens import Position
 from slimprompt.training.recipe import Recipe
 
@@ -22,27 +21,10 @@ PROMPT_FILES = SavedFiles("prompt", hash_field="factors_sha256")
 _LARGEST_FACTOR = 1e6
 
 
-def _usable(names: list[str]) -> list[str]:
-    check_class_names(names)
-    return names
-
-
-class SavedBackbone(BaseModel):
-    """The weights that a prompt was trained on."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-
-    name: str = Field(min_length=1)
-    pretrained: str | None
-    activation: str | None = None
-    """Version 0.1 did not store it."""
-    fingerprint: str = Field(pattern="^[0-9a-f]{64}$")
-
-
 class PromptDescription(Description):
     """The entries of `prompt.json`. A field that is added later has a default, so that older prompts keep loading."""
 
-    class_names: Annotated[list[str], Field(min_length=1), AfterValidator(_usable)]
+    class_names: ClassNames
     backbone: SavedBackbone
     variant: str
     basis: str | None

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 from slimprompt import InputError, SharedPrefixTextEncoder, start_prompt
-from slimprompt.methods.head import Head
+from slimprompt.methods.head import CacheHead, Head
 from slimprompt.methods.prompt_learning import prompt_head
 from slimprompt.methods.zero_shot import zero_shot_head
 from slimprompt.training.evaluation import EvalSet, accuracy
@@ -37,3 +39,30 @@ def test_heads_classify_as_their_class_features_do(tiny) -> None:
     zero_shot = zero_shot_head(tiny, NAMES, ["a photo of a {}."])
     texts = tiny.encode_texts([f"a photo of a {name}." for name in NAMES])
     torch.testing.assert_close(zero_shot.logits(features), tiny.logit_scale * features @ texts.T, rtol=1e-4, atol=1e-4)
+
+
+def test_a_cache_head_adds_the_labels_of_similar_keys() -> None:
+    keys = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
+    head = CacheHead(("a", "b"), torch.eye(2), 10.0, keys, torch.tensor([0, 1, 1]), alpha=2.0, beta=3.0)
+    feature = torch.tensor([[0.6, 0.8]])
+    near = [math.exp(-3 * (1 - cosine)) for cosine in (0.6, 0.8, 1.0)]
+    expected = torch.tensor([[6 + 2 * near[0], 8 + 2 * (near[1] + near[2])]])
+    torch.testing.assert_close(head.logits(feature), expected)
+    many = feature.expand(5000, 2)  # computed in several chunks
+    torch.testing.assert_close(head.logits(many), expected.expand(5000, 2))
+
+
+@pytest.mark.parametrize("kind", ["linear", "cache"])
+def test_some_classes_of_a_head_keep_their_logits(kind: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights, keys = (F.normalize(torch.randn(n, 5, generator=generator), dim=-1) for n in (3, 6))
+    features = F.normalize(torch.randn(4, 5, generator=generator), dim=-1)
+    labels = torch.tensor([0, 0, 1, 2, 2, 1])
+    head = (
+        Head(NAMES, weights, 7.0, torch.tensor([1.0, 2.0, 3.0]))
+        if kind == "linear"
+        else CacheHead(NAMES, weights, 7.0, keys, labels, 2.0, 3.0)
+    )
+    some = head.of_classes(["dog", "cat"])
+    assert some.class_names == ("dog", "cat")
+    torch.testing.assert_close(some.logits(features), head.logits(features)[:, [2, 0]])

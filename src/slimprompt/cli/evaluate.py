@@ -1,4 +1,4 @@
-"""`slimprompt evaluate`: measure a saved prompt on labelled images."""
+"""`slimprompt evaluate`: measure a saved prompt or head on labelled images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from slimprompt.errors import InputError, choose
 
 
 def evaluate(
-    prompt: Annotated[Path, typer.Argument(help="Folder of a saved prompt.")],
+    prompt: Annotated[Path, typer.Argument(help="Folder of a saved prompt or head.")],
     source: Annotated[
         Path | None, typer.Argument(help="Labelled images: <class>/<image>, {train,test}/<class>/<image>, or a CSV.")
     ] = None,
@@ -41,9 +41,10 @@ def evaluate(
     verbose: Verbose = False,
     format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
 ) -> None:
-    """Measure a saved prompt on labelled images, beside the zero-shot accuracy.
+    """Measure a saved prompt or head on labelled images, beside the zero-shot accuracy.
 
-    The folder's classes are the prompt's, or all of them are new: then the prompt is used on the folder's class names.
+    The folder's classes are the prompt's, or all of them are new: then the prompt is used on the folder's class names. Of the
+    heads, only zero-shot takes new class names.
 
     Example: slimprompt evaluate my-prompt photos/test
     """
@@ -52,16 +53,15 @@ def evaluate(
         raise InputError("evaluate on what? Give either a folder (or CSV) of labelled images or --benchmark NAME")
     if source is not None and not source.exists():
         raise InputError(f"no such folder or CSV file: {source}")
-    from slimprompt.classifier import PromptClassifier
     from slimprompt.data import load_benchmark
     from slimprompt.data.folder import load_eval_folder
     from slimprompt.fitting import compare_with_zero_shot, readable
+    from slimprompt.head_classifier import HeadClassifier, load_classifier
     from slimprompt.images.bank import FeatureBank
     from slimprompt.saved_prompt import read_prompt
     from slimprompt.text.tokens import name_tokens
 
-    saved_templates = read_prompt(prompt).description.templates
-    classifier = PromptClassifier.load(
+    classifier = load_classifier(
         prompt, pretrained=pretrained, activation=activation, device=device, precision=precision
     )
     known = [str(name) for name in classifier.classes_]
@@ -73,14 +73,15 @@ def evaluate(
         classifier = classifier.with_classes(images.class_names)
     bank = FeatureBank(classifier.backbone_, None if no_cache else "default")
     items, skipped = readable(bank, images, images.test or images.train, skip_bad=skip_bad_images)
-    templates = template or saved_templates or images.templates
+    own = classifier.templates if isinstance(classifier, HeadClassifier) else read_prompt(prompt).description.templates
+    templates = template or own or images.templates
     comparison = compare_with_zero_shot(classifier, bank, images, items, templates)
 
     counts = {"images": len(items), "classes": len(images.class_names), "new_classes": n_new, "left_out": len(skipped)}
     if format == "json":
         print_json({**counts, **comparison.scores}, indent=None)
         return
-    new = f", {n_new} of them new to the prompt" if n_new else ""
+    new = f", {n_new} of them new to the {comparison.kind}" if n_new else ""
     say(f"{len(items)} images of {len(images.class_names)} classes{new}")
     note_skipped(skipped)
     print_comparison(comparison, verbose=verbose)

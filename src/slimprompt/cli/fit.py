@@ -1,4 +1,4 @@
-"""`slimprompt fit`: learn a prompt from a few images per class."""
+"""`slimprompt fit`: learn a prompt, or fit another method, from a few images per class."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ from slimprompt.cli.options import (
     options_from,
 )
 from slimprompt.cli.printing import note, print_table, say
-from slimprompt.errors import InputError
+from slimprompt.errors import InputError, choose
 from slimprompt.lab.spec import RunSpec
+from slimprompt.methods.table import METHODS
 from slimprompt.training.recipe import Recipe, make_recipe
 
 if TYPE_CHECKING:
+    from slimprompt.clip.backbone import Backbone
     from slimprompt.data import Benchmark
-    from slimprompt.fitting import Fit, HeadComparison
+    from slimprompt.fitting import Classifier, Fit, HeadComparison, MethodResult
 
 _PROMPT = {
     "variant": "fixed-B",
@@ -52,8 +54,18 @@ def fit(
         typer.Argument(help="photos/<class>/<image>, photos/{train,test}/<class>/<image>, or a CSV of path,label."),
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for the prompt: prompt.safetensors and prompt.json.")
-    ] = Path("prompt"),
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder for the prompt (prompt.safetensors, prompt.json) or head (head.safetensors, head.json). "
+            "Default: prompt or head.",
+        ),
+    ] = None,
+    method: Annotated[str, typer.Option(help=f"What to fit: prompt, {', '.join(METHODS)}.")] = "prompt",
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Also fit all methods, and compare them on the held-out images.")
+    ] = False,
     shots: Annotated[
         int, typer.Option(min=1, help="Training images per class, sampled at random; the others are held out.")
     ] = 16,
@@ -91,10 +103,15 @@ def fit(
     Shows the accuracy of the zero-shot prompt beside the learned one, on images that were not used for training.
 
     Example: slimprompt fit photos/ --out my-prompt --shots 4
+    Example: slimprompt fit photos/ --compare
+    Example: slimprompt fit photos/ --method gda --out my-head
     """
     from slimprompt.data import apply_manifest, few_shot, read_manifest
     from slimprompt.prompts.variants import check_variant, used_settings
 
+    choose("method", method, {"prompt": None, **METHODS})
+    if method != "prompt":
+        _refuse_prompt_options(method, prompt, overrides, recipe, report)
     chosen = make_recipe(recipe, **overrides)
     prompt |= used_settings(prompt["variant"], rank=prompt.get("rank"), basis=prompt["basis"])
     check_variant(prompt["variant"], rank=prompt["rank"], basis=prompt["basis"], n_ctx=prompt["n_ctx"])
@@ -104,23 +121,28 @@ def fit(
     )
 
     # torch is imported from here on: everything above fails fast
-    from slimprompt.classifier import PromptClassifier
     from slimprompt.clip.backbone import EMBEDDED, default_pretrained, load_backbone
-    from slimprompt.fitting import fit_classifier
+    from slimprompt.fitting import DEFAULT_VIEWS, compare_methods, fit_classifier
     from slimprompt.images.bank import FeatureBank
+    from slimprompt.saved_head import HEAD_FILES
     from slimprompt.saved_prompt import PROMPT_FILES
 
-    PROMPT_FILES.check_free(out, overwrite=overwrite)
+    out = out or Path("prompt" if method == "prompt" else "head")
+    files = PROMPT_FILES if method == "prompt" else HEAD_FILES
+    files.check_free(out, overwrite=overwrite)
     backbone = backbone or _default_backbone(benchmark)
     pretrained = pretrained or default_pretrained(backbone)
     model = load_backbone(backbone, pretrained, activation=activation, device=device, precision=precision)
     if backbone in EMBEDDED and benchmark is None:
         note(f"{backbone} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
     bank = FeatureBank(model, None if no_cache else "default")
-    classifier = PromptClassifier(model, recipe=chosen, **prompt)
-    templates = template or images.templates
-    result = fit_classifier(classifier, bank, images, sample, templates=templates, skip_bad=skip_bad_images)
-    facts: dict[str, object] = {"shots": shots if manifest is None else None, "templates": list(templates)}
+    templates = tuple(template or images.templates)
+    views = DEFAULT_VIEWS if chosen.views is None else chosen.views
+    classifier = _classifier(method, model, prompt, chosen, templates, views)
+    result = fit_classifier(
+        classifier, bank, images, sample, templates=templates, views=views, skip_bad=skip_bad_images
+    )
+    facts: dict[str, Any] = {"shots": shots if manifest is None else None, "templates": list(templates)}
     if result.comparison:
         facts["held_out"] = {"images": result.n_held_out, **result.comparison.scores}
     saved = classifier.save(out, overwrite=overwrite, **facts)
@@ -130,22 +152,57 @@ def fit(
         print_comparison(result.comparison, verbose=verbose)
     else:
         note("no images are left to evaluate on:", "give fewer --shots, or a test/ folder beside train/")
-    n_bytes = sum((saved / name).stat().st_size for name in (PROMPT_FILES.tensors, PROMPT_FILES.description))
+    n_bytes = sum((saved / name).stat().st_size for name in (files.tensors, files.description))
     say(f"saved to {saved} ({n_bytes / 1000:.1f} KB)")
+    if compare and result.comparison:
+        _print_methods(compare_methods(result))
     if report is not None and result.comparison:
-        from slimprompt.report.fit_page import write_fit_page
+        _write_report(report, result, templates)
 
-        held_out = result.comparison
-        page = write_fit_page(
-            report,
-            classifier,
-            held_out.images,
-            held_out.eval_set.labels,
-            held_out.eval_set.features,
-            held_out.zero_shot.weights,
-            templates=templates[:1],
+
+def _refuse_prompt_options(
+    method: str, prompt: dict[str, Any], overrides: dict[str, Any], recipe: str, report: Path | None
+) -> None:
+    """Options that only a prompt has are an error with another method."""
+    given = [name for name, value in prompt.items() if name != "seed" and value != _PROMPT[name]]
+    given += [name for name in overrides if name != "views"]
+    given += ["recipe"] if recipe != "fast" else []
+    given += ["report"] if report is not None else []
+    if given:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise InputError(
+            f"{options} can only be used with prompts; --method {method} has fixed settings (docs/methods.md) and takes "
+            "--shots, --seed, --template and --views"
         )
-        say(f"report: {page}")
+
+
+def _classifier(
+    method: str, model: Backbone, prompt: dict[str, Any], recipe: Recipe, templates: tuple[str, ...], views: int
+) -> Classifier:
+    from slimprompt.classifier import PromptClassifier
+    from slimprompt.head_classifier import HeadClassifier
+
+    if method == "prompt":
+        return PromptClassifier(model, recipe=recipe, **prompt)
+    return HeadClassifier(method, model, templates=templates, views=views, seed=prompt["seed"])
+
+
+def _write_report(report: Path, result: Fit, templates: tuple[str, ...]) -> None:
+    from slimprompt.classifier import PromptClassifier
+    from slimprompt.report.fit_page import write_fit_page
+
+    held_out = result.comparison
+    assert held_out is not None and isinstance(result.classifier, PromptClassifier)
+    page = write_fit_page(
+        report,
+        result.classifier,
+        held_out.images,
+        held_out.eval_set.labels,
+        held_out.eval_set.features,
+        held_out.zero_shot.weights,
+        templates=templates[:1],
+    )
+    say(f"report: {page}")
 
 
 def _default_backbone(benchmark: str | None) -> str:
@@ -166,7 +223,6 @@ def _images(source: Path | None, benchmark: str | None, data_root: Path | None) 
 
 def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path | None) -> None:
     from slimprompt.data import short_classes
-    from slimprompt.prompts.variants import describe_start
 
     classifier = result.classifier
     where = f"{shots} per class" if shots else f"from {manifest}"
@@ -176,16 +232,24 @@ def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path
         few = ", ".join(f"{name} ({count})" for name, count in list(short.items())[:5])
         note(f"fewer than {shots} images, all used:", f"{few}{' …' if len(short) > 5 else ''}")
     note_skipped(result.skipped)
+    say(f"{_describe(classifier)} on {classifier.backbone_.title} in {result.seconds:.1f} s")
+
+
+def _describe(classifier: Classifier) -> str:
+    """What was trained: `64 parameters trained (fixed-B, rank 2, orthogonal basis)`."""
+    from slimprompt.head_classifier import HeadClassifier
+    from slimprompt.prompts.variants import describe_start
+
+    if isinstance(classifier, HeadClassifier):
+        parts = [classifier.method, *(f"{name} {value:g}" for name, value in classifier.settings_.items())]
+        return f"{classifier.n_trained_:,} numbers trained ({', '.join(parts)})"
     parts = [classifier.variant]
     if classifier.variant != "dense":
         parts.append(f"rank {classifier.rank}")
     if classifier.variant.startswith("fixed"):
         parts.append(f"{classifier.basis} basis")
     parts += describe_start(words=classifier.words, anchored=classifier.anchored, depth=classifier.depth)
-    say(
-        f"{classifier.prompt_.trainable_parameters:,} parameters trained ({', '.join(parts)}) "
-        f"on {classifier.backbone_.title} in {result.seconds:.1f} s"
-    )
+    return f"{classifier.prompt_.trainable_parameters:,} parameters trained ({', '.join(parts)})"
 
 
 def note_skipped(messages: list[str]) -> None:
@@ -195,7 +259,7 @@ def note_skipped(messages: list[str]) -> None:
 
 
 def print_comparison(comparison: HeadComparison, *, verbose: bool) -> None:
-    """Print the accuracy of zero-shot, of the learned prompt and of chance, and with `verbose` that of each class."""
+    """Print the accuracy of zero-shot, of the fitted classifier and of chance, and with `verbose` that of each class."""
     n_classes = len(comparison.eval_set.class_names)
     rows = [(title, f"{score:.1f} %") for title, score in comparison.accuracies.items()]
     rows.append((f"chance ({n_classes} classes)", f"{100 / n_classes:.1f} %"))
@@ -205,5 +269,22 @@ def print_comparison(comparison: HeadComparison, *, verbose: bool) -> None:
             (name, count, *(f"{value:.0f} %" if count else "–" for value in scores))
             for name, count, *scores in comparison.by_class()
         ]
-        headings = ("class", "images", "zero-shot", "prompt")
+        headings = ("class", "images", "zero-shot", comparison.kind)
         print_table(headings, detail, right=headings[1:])
+
+
+def _print_methods(results: list[MethodResult]) -> None:
+    """Print one line per method and which to use."""
+    from slimprompt.fitting import advice
+
+    say(f"all methods on the same {len(results[0].correct):,} held-out images (accuracy with 95 % interval):")
+    rows = []
+    for one in results:
+        value, low, high = one.accuracy
+        names = "yes" if one.takes_new_names else "no"
+        rows.append(
+            (one.method, f"{value:.1f} %", f"{low:.1f}–{high:.1f}", f"{one.n_trained:,}", f"{one.seconds:.1f}", names)
+        )
+    headings = ("method", "accuracy", "interval", "trained numbers", "seconds", "new class names")
+    print_table(headings, rows, right=headings[1:5])
+    say(advice(results))

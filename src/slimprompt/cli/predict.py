@@ -1,4 +1,4 @@
-"""`slimprompt predict`: classify images with a saved prompt."""
+"""`slimprompt predict`: classify images with a saved prompt or head."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ Prediction = tuple[Path, list[tuple[str, float]]]
 
 
 def predict(
-    prompt: Annotated[Path, typer.Argument(help="Folder of a saved prompt.")],
+    prompt: Annotated[Path, typer.Argument(help="Folder of a saved prompt or head.")],
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     top: Annotated[int, typer.Option(min=1, help="Number of classes to show per image.")] = 1,
     classes: Annotated[
-        str | None, typer.Option(help="Comma-separated other class names: the same prompt on new classes.")
+        str | None,
+        typer.Option(
+            help="Comma-separated other class names: the same prompt on new classes (not for heads, but zero-shot)."
+        ),
     ] = None,
     format: Annotated[str, typer.Option("--format", help="table, json or csv.")] = "table",
     pretrained: Pretrained = None,
@@ -31,7 +34,7 @@ def predict(
     precision: Precision = "fp32",
     skip_bad_images: SkipBad = False,
 ) -> None:
-    """Classify images with a saved prompt.
+    """Classify images with a saved prompt or head.
 
     Example: slimprompt predict my-prompt a.jpg b.jpg --top 3
     Example: slimprompt predict my-prompt a.jpg --classes "red panda,otter"
@@ -39,10 +42,10 @@ def predict(
     write = choose("format", format, {"table": _print_predictions, "json": _print_json, "csv": _print_csv})
     paths = _image_files(images)
     names = parse_class_names(classes) if classes is not None else None
-    from slimprompt.classifier import PromptClassifier
+    from slimprompt.head_classifier import load_classifier
 
     paths, skipped = _readable(paths) if skip_bad_images else (paths, [])
-    classifier = PromptClassifier.load(
+    classifier = load_classifier(
         prompt, pretrained=pretrained, activation=activation, device=device, precision=precision
     )
     if names is not None:

@@ -122,8 +122,8 @@ class Backbone:
         return F.normalize(features.float(), dim=-1)
 
     @torch.inference_mode()
-    def encode_texts(self, texts: Sequence[str], batch_size: int = 256) -> Tensor:
-        """Texts → unit-length features (n, embed_dim), fp32.
+    def encode_texts(self, texts: Sequence[str], batch_size: int = 256, *, unit_length: bool = True) -> Tensor:
+        """Texts → features (n, embed_dim), fp32; of unit length unless `unit_length` is False.
 
         Raises
         ------
@@ -140,8 +140,8 @@ class Backbone:
             ids = self.tokenizer(list(texts[start : start + batch_size]), context_length=self.context_length).to(
                 self.device
             )
-            features.append(F.normalize(self.model.encode_text(ids).float(), dim=-1))
-        return torch.cat(features)
+            features.append(self.model.encode_text(ids).float())
+        return F.normalize(torch.cat(features), dim=-1) if unit_length else torch.cat(features)
 
     def eval_view(self, image: Image.Image) -> Tensor:
         """RGB image → pixels (3, height, width) by the model's own deterministic preprocessing."""

@@ -265,7 +265,7 @@ def encode_eval_views(backbone: Backbone, images: Any) -> Tensor:
                 features.append(backbone.encode_images(torch.stack(batch)))
                 advance(len(batch))
                 batch = []
-    return torch.cat(features) if features else torch.empty(0)
+    return torch.cat(features) if features else backbone.encode_texts(["a"])[:0]  # (0, embed_dim)
 
 
 T = TypeVar("T")

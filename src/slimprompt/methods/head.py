@@ -1,17 +1,39 @@
-"""What every method ends in: a linear classifier on image features."""
+"""What every method ends in: a classifier on image features."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from slimprompt.errors import InputError
 from slimprompt.training.evaluation import EvalSet
 
+#: Images whose affinities to the keys of a `CacheHead` are computed at once.
+_CHUNK = 4096
+
+
+class _Classifier:
+    """What all heads can do."""
+
+    class_names: tuple[str, ...]
+
+    def logits(self, features: Tensor) -> Tensor:
+        """(n_images, n_classes)."""
+        raise NotImplementedError
+
+    def correct(self, eval_set: EvalSet) -> Tensor:
+        """Whether each image of an eval set with the same classes is classified correctly, (n_images,)."""
+        if eval_set.class_names != self.class_names:
+            raise InputError("the eval set has other classes than the head")
+        return self.logits(eval_set.features).argmax(1).cpu() == eval_set.labels.cpu()
+
 
 @dataclass(frozen=True)
-class Head:
+class Head(_Classifier):
     """logits = scale · f Wᵀ + b for unit-length image features f (n_images, embed_dim).
 
     Parameters
@@ -36,8 +58,77 @@ class Head:
         logits = self.scale * features @ self.weights.T.to(features.device)
         return logits if self.bias is None else logits + self.bias.to(features.device)
 
-    def correct(self, eval_set: EvalSet) -> Tensor:
-        """Whether each image of an eval set with the same classes is classified correctly, (n_images,)."""
-        if eval_set.class_names != self.class_names:
-            raise InputError("the eval set has other classes than the head")
-        return self.logits(eval_set.features).argmax(1).cpu() == eval_set.labels.cpu()
+    def of_classes(self, class_names: Sequence[str]) -> Head:
+        """The same head on some of its classes, in this order."""
+        rows = [self.class_names.index(name) for name in class_names]
+        return Head(tuple(class_names), self.weights[rows], self.scale, None if self.bias is None else self.bias[rows])
+
+
+@dataclass(frozen=True)
+class CacheHead(_Classifier):
+    """logits = scale · f Wᵀ + α · exp(−β (1 − f Kᵀ)) Y for unit-length image features f (n_images, embed_dim).
+
+    Parameters
+    ----------
+    class_names
+        Names of the classes.
+    weights
+        W (n_classes, embed_dim), unit-length class features.
+    scale
+        Factor on the cosine similarities.
+    keys
+        K (n_keys, embed_dim), one key per training image.
+    labels
+        Class of each key, (n_keys,); Y (n_keys, n_classes) is their one-hot matrix.
+    alpha
+        Weight of the keys.
+    beta
+        Sharpness of the affinities.
+    """
+
+    class_names: tuple[str, ...]
+    weights: Tensor
+    scale: float
+    keys: Tensor
+    labels: Tensor
+    alpha: float
+    beta: float
+
+    def logits(self, features: Tensor) -> Tensor:
+        """(n_images, n_classes)."""
+        keys, weights = self.keys.to(features.device), self.weights.to(features.device)
+        values = F.one_hot(self.labels, len(self.class_names)).to(features)  # (n_keys, n_classes)
+        parts = []
+        for part in features.split(_CHUNK):
+            affinities = torch.exp(-self.beta * (1 - part @ keys.T))  # (n_images, n_keys)
+            parts.append(self.scale * part @ weights.T + self.alpha * affinities @ values)
+        return torch.cat(parts)
+
+    def of_classes(self, class_names: Sequence[str]) -> CacheHead:
+        """The same head on some of its classes, in this order."""
+        rows = [self.class_names.index(name) for name in class_names]
+        place = torch.full((len(self.class_names),), -1, device=self.labels.device)
+        place[rows] = torch.arange(len(rows), device=place.device)
+        labels = place[self.labels]  # -1: the class is left out
+        return replace(
+            self,
+            class_names=tuple(class_names),
+            weights=self.weights[rows],
+            keys=self.keys[labels >= 0],
+            labels=labels[labels >= 0],
+        )
+
+
+#: The head of any method.
+AnyHead = Head | CacheHead
+
+
+@dataclass(frozen=True)
+class FittedHead:
+    """The result of fitting a method."""
+
+    head: AnyHead
+    n_trained: int
+    """How many numbers of the head come from the training images; settings such as α do not count."""
+    settings: dict[str, float] = field(default_factory=dict)
+    """Settings that were chosen by cross-validation inside the training images, or their fixed values."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
 
-from slimprompt.errors import InputError
+from slimprompt.errors import InputError, first_few
 from slimprompt.images.bank import EVAL_VIEW, FeatureBank, train_view_name
 from slimprompt.images.files import Decode, ImageSource
+from slimprompt.methods.zero_shot import template_texts, zero_shot_features
 from slimprompt.training.recipe import Recipe
 
 #: Image features that one recipe may use; the bank checks each of them before the first step.
@@ -37,7 +38,10 @@ class Task:
     decode
         How the images are read; see `slimprompt.images.files.open_image`.
     templates
-        Zero-shot prompts of the task, such as "a photo of a {}."; several are averaged.
+        Zero-shot prompts, each with one `{}` for the class name.
+    views
+        Train views of each image that the methods on image features use beside the eval view; prompt learning uses those
+        of its recipe.
     """
 
     bank: FeatureBank
@@ -47,6 +51,55 @@ class Task:
     seed: int
     decode: Decode = "upright"
     templates: tuple[str, ...] = ("a photo of a {}.",)
+    views: int = 10
+
+    @cached_property
+    def eval_features(self) -> Tensor:
+        """Unit-length features of the eval views, (n_images, embed_dim)."""
+        return self._features(EVAL_VIEW)
+
+    @cached_property
+    def view_features(self) -> Tensor:
+        """Unit-length features of the eval view and the train views, (1 + views, n_images, embed_dim)."""
+        names = [train_view_name(self.seed, number) for number in range(self.views)]
+        self.bank.build(self.images, names, decode=self.decode)  # an image is opened once for all its views
+        return torch.stack([self.eval_features, *(self._features(name) for name in names)])
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """The labels as a tensor, (n_images,)."""
+        return torch.tensor(list(self.labels), device=self.bank.backbone.device)
+
+    @cached_property
+    def class_features(self) -> Tensor:
+        """T: unit-length zero-shot features of the classes, averaged over the templates, (n_classes, embed_dim)."""
+        return zero_shot_features(self.bank.backbone, self.class_names, self.templates).clone()
+
+    @cached_property
+    def template_features(self) -> Tensor:
+        """Features of each class in each template, not of unit length, (n_templates, n_classes, embed_dim)."""
+        texts = template_texts(self.class_names, self.templates)
+        features = self.bank.backbone.encode_texts(texts, unit_length=False).clone()
+        return features.view(len(self.templates), len(self.class_names), -1)
+
+    @property
+    def shots(self) -> int:
+        """Number of images of the class that has most."""
+        return int(self.targets.bincount().max())
+
+    def require_every_class(self, method: str) -> None:
+        """Raise an error if a class has no training image."""
+        missing = [name for label, name in enumerate(self.class_names) if label not in set(self.labels)]
+        if missing:
+            raise InputError(
+                f"{method} needs at least one training image of every class, and there is none of {first_few(missing)}. "
+                "Add images, remove the classes, or use zero-shot or a prompt, which need only their names"
+            )
+
+    def _features(self, view: str) -> Tensor:
+        # A copy in aligned memory: the order of summation, and so the rounding, depends on the alignment.
+        features = self.bank.features(self.images, view, decode=self.decode).clone()
+        return features.to(self.bank.backbone.device)
 
     def encode(self, recipe: Recipe) -> None:
         """Encode every view that the recipe uses and the bank does not have."""

@@ -1,8 +1,12 @@
-"""Zero-shot classification: class features from hand-written templates, without training."""
+"""Zero-shot classification: class features from hand-written templates, without training.
+
+logits = scale · f Tᵀ, where T holds the unit-length class features, averaged over the templates.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,7 +14,16 @@ from torch.nn import functional as F
 
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError, shown
-from slimprompt.methods.head import Head
+from slimprompt.methods.head import FittedHead, Head
+
+if TYPE_CHECKING:
+    from slimprompt.methods.task import Task
+
+
+def fit(task: Task) -> FittedHead:
+    """The zero-shot classifier of the task's classes and templates; the images are not used."""
+    backbone = task.bank.backbone
+    return FittedHead(Head(task.class_names, task.class_features, backbone.logit_scale), n_trained=0)
 
 
 def check_templates(templates: Sequence[str]) -> None:
@@ -31,9 +44,12 @@ def zero_shot_head(backbone: Backbone, class_names: Sequence[str], templates: Se
 @torch.inference_mode()
 def zero_shot_features(backbone: Backbone, class_names: Sequence[str], templates: Sequence[str]) -> Tensor:
     """Unit-length class features (n_classes, embed_dim); the features of several templates are averaged."""
+    features = torch.stack([backbone.encode_texts(template_texts(class_names, [template])) for template in templates])
+    return F.normalize(features.mean(0), dim=-1)
+
+
+def template_texts(class_names: Sequence[str], templates: Sequence[str]) -> list[str]:
+    """Every class name in every template; all classes of the first template come first."""
     check_templates(templates)
     names = [name.replace("_", " ") for name in class_names]
-    features = torch.stack(
-        [backbone.encode_texts([template.replace("{}", name) for name in names]) for template in templates]
-    )
-    return F.normalize(features.mean(0), dim=-1)
+    return [template.replace("{}", name) for template in templates for name in names]

@@ -14,6 +14,7 @@ from torch import Tensor
 from slimprompt.classifier import PromptClassifier
 from slimprompt.clip.backbone import EMBEDDED, Backbone
 from slimprompt.errors import InputError
+from slimprompt.fitting import Accuracy, accuracy_of, mcnemar
 from slimprompt.images.files import ImageSource, open_image
 from slimprompt.prompts.variants import describe_start
 from slimprompt.report.fit_figures import confusion_matrix, training_curve
@@ -25,14 +26,6 @@ from slimprompt.training.recipe import make_recipe
 
 #: Number of misclassified images and of confused class pairs that the page shows.
 _MISTAKES, _PAIRS = 24, 30
-
-
-class Accuracy(NamedTuple):
-    """Accuracy in percent with its Wilson 95 % confidence interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 class Mistake(NamedTuple):
@@ -103,8 +96,6 @@ def measure_fit(
     """
     if not len(labels):
         raise InputError("there are no images to report on: hold some out, with fewer --shots or a test folder")
-    from scipy.stats import binomtest
-
     names = [str(name) for name in classifier.classes_]
     truth = labels.cpu().numpy()
     probabilities = classifier.probabilities(features)  # (n, n_classes)
@@ -122,15 +113,15 @@ def measure_fit(
     return FitFindings(
         n_images=len(truth),
         n_classes=len(names),
-        zero_shot=_accuracy(was_right),
-        prompt=_accuracy(right),
+        zero_shot=accuracy_of(was_right),
+        prompt=accuracy_of(right),
         agreement={
             "both right": int((right & was_right).sum()),
             "only the learned prompt": gained,
             "only zero-shot": lost,
             "both wrong": int((~right & ~was_right).sum()),
         },
-        p_value=float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0,
+        p_value=mcnemar(right, was_right),
         classes=_class_table(names, features, zero_shot, classifier.class_features_, labels),
         confused=_confused_table(names, counts),
         confusion=confusion_matrix(names, counts),
@@ -140,14 +131,6 @@ def measure_fit(
         word_distance=distance,
         word_norm=norm,
     )
-
-
-def _accuracy(right: np.ndarray) -> Accuracy:
-    from scipy.stats import binomtest
-
-    hits, n = int(right.sum()), len(right)
-    interval = binomtest(hits, n).proportion_ci(method="wilson")
-    return Accuracy(100.0 * hits / n, 100.0 * interval.low, 100.0 * interval.high)
 
 
 def _class_table(names: Sequence[str], features: Tensor, zero_shot: Tensor, prompt: Tensor, labels: Tensor) -> Table:

@@ -1,0 +1,221 @@
+"""HeadClassifier: any method on image features as a classifier, following scikit-learn's conventions; saved heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from slimprompt.class_names import check_class_names
+from slimprompt.classifier import PromptClassifier
+from slimprompt.clip.backbone import Backbone
+from slimprompt.errors import InputError, choose, first_few, whole_number
+from slimprompt.image_classifier import ImageClassifier, label_names
+from slimprompt.methods.head import AnyHead
+from slimprompt.methods.table import METHODS
+from slimprompt.methods.task import Task
+from slimprompt.methods.zero_shot import check_templates, zero_shot_head
+from slimprompt.saved_files import describe_backbone
+from slimprompt.saved_head import HEAD_FILES, read_head, write_head
+
+
+class HeadClassifier(ImageClassifier):
+    """Classify images by a head on their features, fitted by one of the methods of `slimprompt.methods.table`.
+
+    Images are paths or PIL images; labels are class names.
+
+    Parameters
+    ----------
+    method
+        Name of the method: "zero-shot", "linear-probe", "zs-linear-probe", "clap", "tip-adapter", "tip-adapter-f", "gda",
+        "task-residual" or "cross-modal".
+    backbone
+        A loaded `Backbone`, or a name for `load_backbone`.
+    pretrained
+        Tag or file of the weights; default: OpenAI's, where OpenAI published weights of the model.
+    templates
+        Zero-shot prompts, each with one `{}` for the class name.
+    views
+        Train views of each image beside the eval view.
+    seed
+        Seed of everything random.
+    activation, device, precision
+        Passed to `load_backbone`.
+    cache
+        Store image features on disk.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        Class names.
+    head_ : Head or CacheHead
+        The fitted head.
+    n_trained_ : int
+        How many of its numbers come from the training images.
+    settings_ : dict
+        Settings of the method that were chosen inside the training images.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        backbone: str | Backbone = "ViT-B-16",
+        *,
+        pretrained: str | None = None,
+        templates: Sequence[str] = ("a photo of a {}.",),
+        views: int = 10,
+        seed: int = 1,
+        activation: str | None = None,
+        device: str = "auto",
+        precision: str = "fp32",
+        cache: bool = True,
+    ) -> None:
+        self.method = method
+        self.backbone = backbone
+        self.pretrained = pretrained
+        self.templates = templates
+        self.views = views
+        self.seed = seed
+        self.activation = activation
+        self.device = device
+        self.precision = precision
+        self.cache = cache
+
+    def check_settings(self) -> None:
+        """Raise an error if the method is unknown or a template or the number of views cannot be used."""
+        choose("method", self.method, METHODS)
+        check_templates(self.templates)
+        if not self.templates:
+            raise InputError("at least one template is needed, such as 'a photo of a {}.'")
+        whole_number("views", self.views)
+        whole_number("seed", self.seed)
+
+    def task_settings(self) -> dict[str, Any]:
+        """Templates and views."""
+        return {"templates": tuple(self.templates), "views": self.views}
+
+    def fit_task(self, task: Task) -> HeadClassifier:
+        """Fit the head to a task, with the feature bank, backbone, templates and views of the task."""
+        self.check_settings()
+        fitted = METHODS[self.method].fit(task)
+        return self._set_head(task.bank.backbone, fitted.head, fitted.n_trained, fitted.settings)
+
+    def with_classes(self, class_names: Iterable[str]) -> HeadClassifier:
+        """The same head on some of its classes, in the given order; a zero-shot head also takes new class names.
+
+        Raises
+        ------
+        InputError
+            If a class is new and the method learned its classes from their images.
+        """
+        check_is_fitted(self)
+        names = [name.strip() for name in label_names(class_names, "class names")]
+        check_class_names(names)
+        other = HeadClassifier(**self.get_params(deep=False))
+        known = set(self.head_.class_names)
+        if known.issuperset(names):
+            return other._set_head(self.backbone_, self.head_.of_classes(names), self.n_trained_, self.settings_)
+        if not METHODS[self.method].takes_new_names:
+            new = [name for name in names if name not in known]
+            raise InputError(
+                f"a head of {self.method} cannot take new class names ({first_few(new)}): it learned its {len(known)} classes "
+                "from their images. Fit it on images of the new classes, or use a prompt or zero-shot, which need only names"
+            )
+        return other._set_head(self.backbone_, zero_shot_head(self.backbone_, names, self.templates), 0, {})
+
+    def probabilities(self, features: Tensor) -> np.ndarray:
+        """softmax of the head's logits for image features."""
+        return self.head_.logits(features).double().softmax(1).cpu().numpy()
+
+    def save(self, folder: str | Path, *, overwrite: bool = False, **facts: Any) -> Path:
+        """Write `head.safetensors` and `head.json`, completely or not at all.
+
+        Parameters
+        ----------
+        folder
+            Where to write.
+        overwrite
+            Replace a saved head in that folder.
+        facts
+            Further entries for `head.json`.
+        """
+        check_is_fitted(self)
+        folder = Path(folder)
+        HEAD_FILES.check_free(folder, overwrite=overwrite)
+        entries = {
+            "method": self.method,
+            "backbone": describe_backbone(self.backbone_),
+            "n_trained": self.n_trained_,
+            "settings": self.settings_,
+            "templates": list(self.templates),
+            "views": self.views,
+            "seed": self.seed,
+            **facts,
+        }
+        write_head(folder, entries, self.head_)
+        return folder
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        backbone: Backbone | None = None,
+        pretrained: str | None = None,
+        activation: str | None = None,
+        device: str = "auto",
+        precision: str = "fp32",
+        cache: bool = True,
+    ) -> HeadClassifier:
+        """Read a saved head and load its backbone; weights other than those it was fitted on are refused.
+
+        Parameters
+        ----------
+        folder
+            The folder that `save` wrote.
+        backbone
+            A loaded backbone to use.
+        pretrained
+            Tag or file of the weights, if it differs from when the head was saved.
+        activation
+            Activation of the backbone; default: the one that the head was fitted with.
+        device, precision
+            Passed to `load_backbone`.
+        cache
+            Store image features on disk.
+        """
+        folder = Path(folder)
+        saved, head = read_head(folder)
+        backbone = HEAD_FILES.load_backbone(
+            folder, saved.backbone, backbone, pretrained, activation, device=device, precision=precision
+        )
+        classifier = cls(
+            saved.method, backbone, templates=saved.templates, views=saved.views, seed=saved.seed, cache=cache
+        )
+        return classifier._set_head(backbone, head, saved.n_trained, saved.settings)
+
+    def _set_head(
+        self, backbone: Backbone, head: AnyHead, n_trained: int, settings: dict[str, float]
+    ) -> HeadClassifier:
+        self.backbone_, self.head_, self.n_trained_, self.settings_ = backbone, head, n_trained, settings
+        self.classes_ = np.array(head.class_names)
+        return self
+
+
+def load_classifier(folder: str | Path, **options: Any) -> PromptClassifier | HeadClassifier:
+    """Read a saved prompt or a saved head, whichever the folder holds.
+
+    Parameters
+    ----------
+    folder
+        The folder that `save` wrote.
+    options
+        Those of `PromptClassifier.load` and `HeadClassifier.load`.
+    """
+    if HEAD_FILES.is_saved(Path(folder)):
+        return HeadClassifier.load(folder, **options)
+    return PromptClassifier.load(folder, **options)

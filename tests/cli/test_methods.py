@@ -1,0 +1,140 @@
+"""`fit --method` and `fit --compare`, and saved heads in `predict` and `evaluate`."""
+
+import json
+
+import pytest
+
+from slimprompt.methods.table import METHODS
+from tests.cli.conftest import QUICK, failed, ok
+from tests.conftest import TINY, draw
+
+MODEL = ["--backbone", TINY, "--pretrained", "random:0", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def head(run, photos, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "my-head"
+    out = ok(run("fit", photos, "--out", folder, "--shots", 4, "--method", "gda", "--views", 1, *MODEL, "--verbose"))
+    return folder, out
+
+
+def test_fit_a_head(head):
+    folder, out = head
+    assert "3 classes, 12 training images (4 per class), 6 held out" in out
+    assert "75 numbers trained (gda, alpha " in out
+    for part in ("zero-shot, “a photo of a {}.”", "gda", "chance (3 classes)", "green disc", "head.json"):
+        assert part in out or (folder / part).is_file()
+    description = json.loads((folder / "head.json").read_text())
+    assert description["method"] == "gda" and description["views"] == 1 and description["shots"] == 4
+    assert description["held_out"]["images"] == 6 and "head" in description["held_out"]
+
+
+def test_predict_and_evaluate_a_head(run, head, photos, tmp_path):
+    folder, _ = head
+    scores = json.loads(ok(run("evaluate", folder, photos, "--format", "json")))
+    assert scores["images"] == 18 and scores["head"] >= 90
+    assert "gda" in ok(run("evaluate", folder, photos, "--verbose"))
+    image = photos / "red disc" / "0.png"
+    assert "red disc" in ok(run("predict", folder, image))
+    (row,) = json.loads(
+        ok(run("predict", folder, image, "--format", "json", "--top", 3, "--classes", "green disc,red disc"))
+    )
+    assert [one["name"] for one in row["classes"]] == ["red disc", "green disc"]
+
+
+def test_a_head_refuses_new_class_names(run, head, tmp_path):
+    folder, _ = head
+    image = draw(tmp_path / "black disc" / "0.png", "black", 1)
+    draw(tmp_path / "white disc" / "0.png", "white", 1)
+    failed(
+        run("predict", folder, image, "--classes", "red panda,otter"),
+        "gda cannot take new class names (red panda, otter)",
+    )
+    failed(run("evaluate", folder, tmp_path), "gda cannot take new class names (black disc, white disc)")
+
+
+def test_a_zero_shot_head_takes_new_class_names(run, photos, tmp_path):
+    ok(
+        run(
+            "fit", photos, "--out", tmp_path / "zs", "--method", "zero-shot", "--template", "a drawing of a {}.", *MODEL
+        )
+    )
+    text = ok(run("predict", tmp_path / "zs", photos / "red disc" / "0.png", "--classes", "red panda,otter"))
+    assert "otter" in text or "red panda" in text
+    assert json.loads((tmp_path / "zs" / "head.json").read_text())["templates"] == ["a drawing of a {}."]
+
+
+def test_compare_prints_every_method_on_the_same_images(run, photos, tmp_path):
+    out = ok(run("fit", photos, "--out", tmp_path / "p", "--shots", 4, *QUICK, "--compare"))
+    table = out[out.index("all methods on the same 6 held-out images") :].splitlines()
+    assert table[1].split() == [
+        "method",
+        "accuracy",
+        "interval",
+        "trained",
+        "numbers",
+        "seconds",
+        "new",
+        "class",
+        "names",
+    ]
+    rows = {line.split()[0]: line.split() for line in table[2:12]}
+    assert list(rows) == ["prompt", *METHODS]
+    assert [name for name, row in rows.items() if row[-1] == "yes"] == ["prompt", "zero-shot"]
+    assert rows["prompt"][4] == "64" and rows["zero-shot"][4] == "0" and rows["tip-adapter"][4] == str(12 * 24)
+    assert "held-out images" in table[12]
+    learned = next(line for line in out.splitlines() if line.startswith("learned prompt"))
+    assert learned.split()[-2] == rows["prompt"][1]
+
+
+def test_compare_with_a_head(run, photos, tmp_path):
+    out = ok(
+        run("fit", photos, "--out", tmp_path / "h", "--shots", 4, "--method", "gda", "--views", 1, *MODEL, "--compare")
+    )
+    names = [line.split()[0] for line in out[out.index("all methods") :].splitlines()[2:11]]
+    assert names == list(METHODS)
+
+
+def test_too_few_held_out_images_are_said(run, photos, tmp_path):
+    out = ok(run("fit", photos, "--out", tmp_path / "p", "--shots", 5, *QUICK, "--compare"))
+    assert "3 held-out images" in out
+    assert "too few" in out or "no other method is more accurate" in out
+    out = ok(run("fit", photos, "--out", tmp_path / "q", "--shots", 6, *QUICK, "--compare"))
+    assert "no images are left to evaluate on" in out and "all methods" not in out
+
+
+def test_compare_reads_each_image_once(run, photos, tmp_path, monkeypatch):
+    """The methods use the views of the recipe, which are encoded for the prompt anyway."""
+    from slimprompt.clip.backbone import Backbone
+
+    encoded, original = [], Backbone.encode_images
+    monkeypatch.setattr(
+        Backbone, "encode_images", lambda self, pixels: (encoded.append(len(pixels)), original(self, pixels))[1]
+    )
+    ok(run("fit", photos, "--out", tmp_path / "p", "--shots", 4, *QUICK, "--no-cache", "--compare"))
+    assert sum(encoded) == 3 * 32  # as without --compare
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--method", "gdaa"], ["unknown method 'gdaa'", "did you mean 'gda'"]),
+        (["--method", "gda", "--rank", "2"], ["--rank can only be used with prompts"]),
+        (
+            ["--method", "gda", "--epochs", "2", "--recipe", "paper"],
+            ["--epochs, --recipe can only be used with prompts"],
+        ),
+        (["--method", "gda", "--report", "page.html"], ["--report can only be used with prompts"]),
+        (["--method", "gda", "--template", "no place"], ["exactly one {}"]),
+    ],
+)
+def test_bad_options(run, photos, tmp_path, options, parts):
+    failed(run("fit", photos, "--out", tmp_path / "h", *MODEL, *options), *parts)
+    assert not (tmp_path / "h").exists()
+
+
+def test_heads_and_prompts_do_not_overwrite_each_other(run, head, photos, tmp_path):
+    failed(run("fit", photos, "--out", head[0], *QUICK, "--overwrite"), "is not a saved prompt")
+    failed(run("fit", photos, "--out", head[0], "--method", "gda", *MODEL), "already holds a saved head", "--overwrite")
+    ok(run("fit", photos, "--out", tmp_path / "p", *QUICK))
+    failed(run("fit", photos, "--out", tmp_path / "p", "--method", "gda", *MODEL, "--overwrite"), "is not a saved head")

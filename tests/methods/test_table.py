@@ -1,0 +1,93 @@
+"""What holds for every method."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from slimprompt.errors import InputError
+from slimprompt.methods.head import FittedHead
+from slimprompt.methods.table import METHODS
+from slimprompt.methods.task import Task
+
+NEEDS_EVERY_CLASS = ("linear-probe", "clap", "gda")
+
+
+def fit(method: str, task: Task) -> FittedHead:
+    return METHODS[method].fit(task)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_permuted_labels_permute_the_logits(make_task, method: str) -> None:
+    task = make_task(4, 3)
+    order = [2, 0, 3, 1]  # new label → old label
+    renamed = replace(
+        task,
+        labels=[order.index(label) for label in task.labels],
+        class_names=tuple(task.class_names[old] for old in order),
+    )
+    before, after = fit(method, task), fit(method, renamed)
+    assert after.settings == before.settings
+    logits = before.head.logits(task.eval_features)[:, order]
+    torch.testing.assert_close(after.head.logits(task.eval_features), logits, rtol=1e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_seed_gives_the_same_head(make_task, method: str) -> None:
+    one, two = (fit(method, make_task(3, 3)).head.logits(make_task(3, 3).eval_features) for _ in range(2))
+    assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_class_without_images(make_task, method: str) -> None:
+    task = make_task(labels=[0, 0, 0, 2, 2])
+    if method in NEEDS_EVERY_CLASS:
+        with pytest.raises(InputError, match=f"{method} needs at least one training image of every class.*thing 1"):
+            fit(method, task)
+    else:
+        logits = fit(method, task).head.logits(task.eval_features)
+        assert logits.shape == (5, 3) and logits.isfinite().all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_image_per_class(make_task, method: str) -> None:
+    task = make_task(3, 1)
+    logits = fit(method, task).head.logits(task.eval_features)
+    assert logits.shape == (3, 3) and logits.isfinite().all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_classes_of_different_size(make_task, method: str) -> None:
+    task = make_task(labels=[0] * 7 + [1] + [2] * 2)
+    assert fit(method, task).head.logits(task.eval_features).isfinite().all()
+
+
+@pytest.fixture(scope="module")
+def many_classes(make_task) -> Task:
+    task = make_task(1000, 1, views=1)
+    assert task.view_features.shape == (2, 1000, 24)
+    return task
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_thousand_classes(many_classes: Task, method: str) -> None:
+    fitted = fit(method, many_classes)
+    logits = fitted.head.logits(many_classes.eval_features)
+    assert logits.shape == (1000, 1000) and logits.isfinite().all()
+    if method != "zero-shot":
+        zero_shot = fit("zero-shot", many_classes).head.logits(many_classes.eval_features)
+        own, before = (float((one.argmax(1) == many_classes.targets).double().mean()) for one in (logits, zero_shot))
+        assert own >= before
+
+
+def test_only_zero_shot_takes_new_names() -> None:
+    assert [name for name, method in METHODS.items() if method.takes_new_names] == ["zero-shot"]
+
+
+def test_the_table_does_not_import_torch() -> None:
+    program = "import sys, slimprompt.methods.table; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
