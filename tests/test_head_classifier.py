@@ -14,6 +14,7 @@ from slimprompt import HeadClassifier, InputError, PromptClassifier, load_classi
 from slimprompt.clip.backbone import load_backbone
 from slimprompt.methods.table import METHODS
 from slimprompt.methods.zero_shot import zero_shot_head
+from slimprompt.storage import json_checksum
 from tests.conftest import TINY
 
 
@@ -62,7 +63,7 @@ def test_it_follows_scikit_learn(tiny):
         ({"method": "gdaa"}, "unknown method 'gdaa'; did you mean 'gda'"),
         ({"templates": ["no place"]}, "exactly one {}"),
         ({"templates": []}, "at least one template"),
-        ({"views": -1}, "views=-1"),
+        ({"views": -1}, "views must be a whole number"),
     ],
 )
 def test_bad_settings(fields, message, images):
@@ -94,19 +95,24 @@ def test_some_of_its_classes_in_another_order(method, tiny, images):
 def test_other_weights_are_refused(tiny, images, tmp_path):
     folder = make("gda", tiny).fit(*images).save(tmp_path / "head")
     other = load_backbone(TINY, seed=1, device="cpu")
-    with pytest.raises(InputError, match="a head only works with the weights it was fitted on"):
+    with pytest.raises(InputError, match="a head only works with the weights it was trained on"):
         HeadClassifier.load(folder, backbone=other)
     with pytest.raises(InputError, match="only works with the weights"):
         HeadClassifier.load(folder, pretrained="random:1", device="cpu")
     assert HeadClassifier.load(folder, device="cpu").backbone_.fingerprint == tiny.fingerprint
 
 
+def rename_class(path):
+    path.write_text(path.read_text().replace("red disc", "tan disc"))
+
+
 def damage(change):
     def apply(folder):
         path = folder / "head.json"
         content = json.loads(path.read_text())
+        del content["checksum"]
         change(content)
-        path.write_text(json.dumps(content))
+        path.write_text(json.dumps(content | {"checksum": json_checksum(content)}))
 
     return apply
 
@@ -121,10 +127,11 @@ def damage(change):
         (damage(lambda content: content.update(format=2)), "head format 2; this slimprompt reads format 1"),
         (damage(lambda content: content.update(method="magic")), "unknown method 'magic'"),
         (damage(lambda content: content.update(kind="pickle")), "is damaged"),
-        (damage(lambda content: content["class_names"].pop()), "is damaged .*2 class names, but 3 rows"),
+        (damage(lambda content: content["class_names"].pop()), "is damaged.*2 class names, but the shape is .3, "),
         (damage(lambda content: content["numbers"].pop("scale")), "is damaged"),
         (damage(lambda content: content["numbers"].update(scale=float("nan"))), "is damaged"),
         (damage(lambda content: content.pop("backbone")), "is damaged"),
+        (lambda folder: rename_class(folder / "head.json"), "head.json is damaged: checksum"),
     ],
 )
 def test_damaged_files_are_refused(change, message, tiny, images, tmp_path):

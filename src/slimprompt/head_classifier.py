@@ -194,7 +194,7 @@ class HeadClassifier(ImageClassifier):
             folder, saved.backbone, backbone, pretrained, activation, device=device, precision=precision
         )
         classifier = cls(
-            saved.method, backbone, templates=saved.templates, views=saved.views, seed=saved.seed, cache=cache
+            saved.method, backbone, templates=tuple(saved.templates), views=saved.views, seed=saved.seed, cache=cache
         )
         return classifier._set_head(backbone, head, saved.n_trained, saved.settings)
 

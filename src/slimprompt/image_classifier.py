@@ -83,7 +83,8 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, images: Any) -> np.ndarray:
         """The most likely class name of each image."""
-        return self.classes_[self.predict_proba(images).argmax(1)]
+        probabilities = self.predict_proba(images)
+        return self.classes_[probabilities.argmax(1)]
 
     def score(self, images: Any, labels: Iterable[str], sample_weight: Any = None) -> float:
         """Accuracy on labelled images, between 0 and 1."""
