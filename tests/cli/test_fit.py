@@ -253,7 +253,8 @@ def test_debug_shows_where(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_no_half_written_output(run, photos, tmp_path, tmp_path_factory):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_half_written_output(run, photos, tmp_path, tmp_path_factory, number):
     config = tmp_path_factory.mktemp("config") / f"{TINY}.json"
     config.write_text(json.dumps(TINY_CONFIG))
     program = f"import open_clip; open_clip.add_model_config({str(config)!r}); from slimprompt.cli import main; main()"
@@ -285,11 +286,11 @@ def test_ctrl_c_leaves_no_half_written_output(run, photos, tmp_path, tmp_path_fa
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
     try:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, stderr = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert "stopped" in stderr
     assert "Traceback" not in stderr
     assert list(tmp_path.iterdir()) == []
