@@ -7,7 +7,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from sklearn.base import clone
 
-from slimprompt import InputError, PromptClassifier, Recipe, load_backbone
+from slimprompt import InputError, Prompt, PromptClassifier, Recipe, load_backbone
 from slimprompt.methods.zero_shot import zero_shot_features
 from tests.clip.test_backbone import state_bytes
 from tests.conftest import TINY
@@ -152,6 +152,21 @@ def test_keep_close_losses_use_the_template_of_the_words(tiny, images, labels, m
     fitted(tiny, images, labels, recipe=kept)
     fitted(tiny, images, labels, recipe=kept, words="a sketch of the")
     assert templates == [("a photo of a {}.",), ("a sketch of the {}.",)]
+
+
+def test_class_names_are_checked_before_anything_is_trained(tiny, classifier, images, labels):
+    for names in (["otter", "Otter"], ["otter", "<end_of_text>"], ["otter", "a\x00"]):
+        with pytest.raises(InputError, match="same words|control token|not text"):
+            classifier.with_classes(names)
+    odd = ["red_disc" if label == "green disc" else label for label in labels]
+    with pytest.raises(InputError, match="same words in a prompt"):
+        PromptClassifier(tiny).fit(images, odd)
+
+
+def test_a_prompt_that_gives_no_numbers_is_refused(classifier):
+    prompt = Prompt(classifier.prompt_.B, classifier.prompt_.A * float("nan"), "A")
+    with pytest.raises(InputError, match="not finite"):
+        PromptClassifier(n_ctx=4).set_prompt(classifier.backbone_, prompt, ["otter", "red panda"])
 
 
 def test_another_backbone_is_refused(classifier, tmp_path):

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from safetensors.torch import save_file
 from slimprompt import InputError, PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.images.bank import cached_banks
+from slimprompt.storage import cache_dir
 from tests.cli.conftest import QUICK, failed, ok
 from tests.conftest import TINY, TINY_CONFIG, draw
 
@@ -253,7 +255,8 @@ def test_debug_shows_where(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_no_half_written_output(run, photos, tmp_path, tmp_path_factory):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_half_written_output(run, photos, tmp_path, tmp_path_factory, number):
     config = tmp_path_factory.mktemp("config") / f"{TINY}.json"
     config.write_text(json.dumps(TINY_CONFIG))
     program = f"import open_clip; open_clip.add_model_config({str(config)!r}); from slimprompt.cli import main; main()"
@@ -285,11 +288,11 @@ def test_ctrl_c_leaves_no_half_written_output(run, photos, tmp_path, tmp_path_fa
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
     try:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, stderr = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert "stopped" in stderr
     assert "Traceback" not in stderr
     assert list(tmp_path.iterdir()) == []
@@ -301,6 +304,20 @@ def test_cache_commands(run, prompt, photos):
     assert "1 feature banks" in ok(run("cache", "show"))
     assert "freed" in ok(run("cache", "clear", "--yes"))
     assert "0 feature banks" in ok(run("cache", "show"))
+
+
+def test_clearing_the_cache_removes_what_killed_commands_left(run):
+    left = cache_dir() / "data" / f".pocket-sketch.{socket.gethostname().replace('.', '-')}.999999999.0.tmp"
+    left.mkdir(parents=True)
+    assert "removed 1 leftover of killed commands" in ok(run("cache", "clear", "--yes"))
+    assert not left.exists()
+
+
+def test_a_target_is_checked_before_training(run, photos, tmp_path):
+    (tmp_path / "file").write_text("")
+    for out, part in ((tmp_path / "file", "is a file"), (tmp_path / ("x" * 256), "File name too long")):
+        failed(run("fit", photos, "--out", out, *QUICK), part)
+    assert not cached_banks()  # no image was encoded
 
 
 def test_backbones(run):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -145,20 +145,28 @@ def test_mistakes_are_explained(run: Run, arguments: tuple[str, ...], message: s
 # --- stopped and killed ----------------------------------------------------------------------------------------------
 
 
-def start(grid_file: Path, runs: Path, **options: Any) -> subprocess.Popen[str]:
+WORKERS = ("--workers", "2")
+
+
+def start(
+    grid_file: Path, runs: Path, executor: Sequence[str] = WORKERS, *, background: bool = False
+) -> subprocess.Popen[str]:
+    """`slimprompt study`; in the background of a script, or under nohup, SIGINT and SIGHUP are ignored."""
     command = [sys.executable, "-c", "from slimprompt.cli import main; main()", "study", grid_file.name]
+
+    def set_signals() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN if background else signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if background else signal.SIG_DFL)
+
     return subprocess.Popen(
-        [*command, "--workers", "2", "--runs", str(runs), "--device", "cpu"],
+        [*command, *executor, "--runs", str(runs), "--device", "cpu"],
         cwd=grid_file.parent,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        ),  # a background shell has its children ignore it
-        **options,
+        preexec_fn=set_signals,
     )
 
 
@@ -189,16 +197,41 @@ def wait_until_gone(group: int) -> None:
         time.sleep(0.1)
 
 
+RAY = pytest.param(
+    ("--executor", "ray"),
+    id="ray",
+    marks=pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the package ray is not installed"),
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_the_study_alone_ends_its_workers(number: int, grid_file: Path, tmp_path: Path) -> None:
-    process = start(grid_file, tmp_path / "runs")
+@pytest.mark.parametrize("executor", [pytest.param(WORKERS, id="processes"), RAY])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_study_alone_ends_its_workers(
+    number: int, executor: Sequence[str], grid_file: Path, tmp_path: Path
+) -> None:
+    grid_file.write_text(grid_file.read_text().replace("seeds: [1]", "seeds: [1, 2, 3, 4, 5, 6]"))
+    process = start(grid_file, tmp_path / "runs", executor)
     wait_for_runs(tmp_path / "runs", 1, process)
     process.send_signal(number)
     output = process.communicate(timeout=60)[0]
-    assert process.returncode == 128 + number
+    assert process.returncode == 128 + number, output
+    assert "re-run the same command to resume" in output
+    assert "Traceback" not in output and "stack" not in output and "***" not in output
+    wait_until_gone(process.pid)
+
+
+@pytest.mark.slow
+def test_a_study_in_the_background_ignores_ctrl_c_and_ends_on_sigterm(grid_file: Path, tmp_path: Path) -> None:
+    grid_file.write_text(grid_file.read_text().replace("seeds: [1]", "seeds: [1, 2, 3, 4, 5, 6]"))
+    process = start(grid_file, tmp_path / "runs", background=True)
+    wait_for_runs(tmp_path / "runs", 1, process)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        process.send_signal(number)
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 128 + signal.SIGTERM, output
     assert "re-run the same command to resume" in output and "Traceback" not in output
-    assert members(process.pid) == []
+    wait_until_gone(process.pid)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +20,11 @@ import pytest
 from slimprompt import Prompt, start_prompt
 from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment
-from slimprompt.lab.executors import ATTEMPTS, Executor, default_workers, worker_devices
+from slimprompt.lab.executors import ATTEMPTS, Executor, default_workers, retries, worker_devices
 from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.executors.processes import ProcessExecutor
 from slimprompt.lab.observer import StudyObserver
-from slimprompt.lab.records import Record, load_records, read_record, store_run
+from slimprompt.lab.records import Record, load_records, read_record, remove_run, store_run
 from slimprompt.lab.run import prompt_batch_key
 from slimprompt.lab.run_cache import SetupError
 from slimprompt.lab.spec import RunSpec
@@ -175,6 +176,50 @@ def test_groups_see_the_same_images_and_keep_their_order(small_grid: MakeGrid, t
     other = Pretend(tmp_path / "other", slots=1)
     run_study(specs, tmp_path / "other", other, prompt_batch=4)
     assert sorted(map(str, other.groups)) == sorted(map(str, executor.groups))  # whatever the executor
+
+
+def test_an_interrupted_batch_is_completed_with_the_same_prompts(run_spec: MakeSpec, tmp_path: Path) -> None:
+    specs = [run_spec(rank=rank) for rank in (1, 2, 3, 4)] + [run_spec(rank=rank, seed=2) for rank in (1, 2)]
+    names = [spec.fingerprint for spec in specs]
+    for spec, batch in ((specs[1], names[:3]), (specs[4], [names[4], "0" * 16])):  # the second is of another study
+        store_run(tmp_path, spec, {"status": "complete", "metrics": {"accuracy": 1}, "prompt_batch": batch})
+    executor, watch = Pretend(tmp_path), Noted()
+    outcome = run_study(specs, tmp_path, executor, watch, prompt_batch=3)
+    assert executor.groups == [specs[:3], specs[3:4], specs[5:6]]
+    missing = [names[index] for index in (0, 2, 3, 5)]
+    assert [record.spec.fingerprint for record in outcome.complete] == missing
+    assert [name for event, name in watch.events if event == "started"] == missing
+    # batches smaller than the interrupted one were asked for
+    (tmp_path / "other").mkdir()
+    store_run(tmp_path / "other", specs[1], {"status": "complete", "metrics": {}, "prompt_batch": names[:3]})
+    executor = Pretend(tmp_path / "other")
+    run_study(specs[:3], tmp_path / "other", executor, prompt_batch=2)
+    assert executor.groups == [[specs[0], specs[2]]]
+
+
+def test_complete_runs_of_a_batch_are_trained_again_but_kept(run_spec: MakeSpec, environment: RunEnvironment) -> None:
+    specs = [run_spec(rank=rank) for rank in (1, 2, 3)]
+    executor = InlineExecutor(environment)
+    executor.submit(specs)
+    before = executor.collect()
+    contents = fingerprints(environment.runs)
+    kept = (before[0].folder / "record.json").read_bytes()
+    remove_run(before[1])
+    executor.submit(specs)
+    after = executor.collect()
+    assert [record.facts["trained_together"] for record in after] == [3, 3, 3]
+    assert after[1].facts["prompt_batch"] == [spec.fingerprint for spec in specs]
+    assert (after[0].folder / "record.json").read_bytes() == kept
+    assert fingerprints(environment.runs) == contents
+
+
+def test_a_batch_is_retried_whole_and_separated_in_its_last_attempt(run_spec: MakeSpec) -> None:
+    batch = [run_spec(rank=rank) for rank in (1, 2)]
+    attempts: Counter[str] = Counter()
+    expected = [([batch], []), ([[batch[0]], [batch[1]]], []), ([], batch)]
+    for again, given_up in expected:
+        attempts.update(spec.fingerprint for spec in batch)
+        assert retries(batch, attempts) == (again, given_up)
 
 
 @pytest.mark.slow

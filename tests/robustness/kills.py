@@ -18,7 +18,7 @@ from pathlib import Path
 _OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate"}
 
 
-def count_operations(action: Callable[[], None], watched: Path) -> int:
+def count_operations(action: Callable[[], object], watched: Path) -> int:
     """Run the action undisturbed; the number of its file operations below `watched`."""
     read, write = os.pipe()
 
@@ -33,7 +33,7 @@ def count_operations(action: Callable[[], None], watched: Path) -> int:
         return int(pipe.read())
 
 
-def kill_before(number: int, action: Callable[[], None], watched: Path) -> bool:
+def kill_before(number: int, action: Callable[[], object], watched: Path) -> bool:
     """Run the action and kill it just before file operation `number`, counted from 1; False if it ended before."""
 
     def watching() -> None:
@@ -49,7 +49,7 @@ def chosen_operations(total: int, most: int, seed: int) -> Iterator[int]:
     yield from numbers if total <= most else sorted(random.Random(seed).sample(numbers, most))
 
 
-def run_in_child(action: Callable[[], None]) -> bool:
+def run_in_child(action: Callable[[], object]) -> bool:
     """Run the action in a forked child; whether it was killed. An exception of the action is an error here."""
     sys.stdout.flush()
     child = os.fork()
