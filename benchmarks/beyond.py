@@ -3,9 +3,9 @@
     python benchmarks/beyond.py --runs runs-beyond [--benchmarks pocket-comic pocket-night] [--shots 1 4 16] [--seeds 1 2 3]
 
 Trains every kind of prompt in `KINDS` on the base classes and evaluates it on base and new classes, as `slimprompt study`
-does; runs that are in the folder are not repeated. Prints a Markdown table with one row per kind and number of shots:
-accuracy on base and new classes and their harmonic mean H, averaged over benchmarks and seeds, and the paired difference in H
-to the first kind of its group with half of its 90 % interval over matched runs.
+does; runs that are in the folder are not repeated. Prints a Markdown table with one row per kind: accuracy on base and new
+classes and their harmonic mean H for each number of shots, averaged over benchmarks and seeds, and the paired difference in
+H to the first kind of its group with half of its 90 % interval over matched runs.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ KINDS: dict[str, dict[str, dict[str, Any]]] = {
         "depth 4": {**DEEP, "depth": 4},
     },
 }
+
+
+METRICS = ("seen", "unseen", "harmonic", "zero_shot_harmonic")
 
 
 def make_spec(kind: dict[str, Any], recipe: str, **axes: Any) -> Any:
@@ -98,22 +101,20 @@ def main() -> None:
     results = {record.spec: record for record in (*outcome.present, *outcome.complete)}
 
     rows = []
-    print("| shots | | trained numbers | base | new | H | H against the first |\n|---:|---|---:|---:|---:|---:|---:|")
-    for shots, (group, name, kind) in product(options.shots, kinds):
-        reference = next(iter(KINDS[group].values()))
-        found, first = ([results[spec] for spec in specs(one, shots)] for one in (kind, reference))
-        values = {
-            metric: [record.metrics[metric] for record in found]
-            for metric in ("seen", "unseen", "harmonic", "zero_shot_harmonic")
-        }
-        against = difference(values["harmonic"], [record.metrics["harmonic"] for record in first])
-        row = {"shots": shots, "group": group, "kind": name, "parameters": found[0].facts["trainable_parameters"]}
-        row |= {metric: mean(numbers) for metric, numbers in values.items()} | {"against_first": against}
-        rows.append(row)
-        print(
-            f"| {shots} | {group}: {name} | {row['parameters']:,} | {row['seen']:.1f} | {row['unseen']:.1f}"
-            f" | {row['harmonic']:.1f} | {against if kind is not reference else '–'} |"
-        )
+    headings = "".join(f" {shots}-shot base / new / H | difference in H |" for shots in options.shots)
+    print(f"| | trained numbers |{headings}\n|---|---:|" + "---:|---:|" * len(options.shots))
+    for group, name, kind in kinds:
+        reference, cells_of_row = next(iter(KINDS[group].values())), ""
+        for shots in options.shots:
+            found, first = ([results[spec] for spec in specs(one, shots)] for one in (kind, reference))
+            values = {metric: [record.metrics[metric] for record in found] for metric in METRICS}
+            against = difference(values["harmonic"], [record.metrics["harmonic"] for record in first])
+            row = {"group": group, "kind": name, "shots": shots, "against_first": against}
+            row |= {metric: mean(numbers) for metric, numbers in values.items()}
+            rows.append(row)
+            cells_of_row += f" {row['seen']:.1f} / {row['unseen']:.1f} / {row['harmonic']:.1f} |"
+            cells_of_row += f" {'–' if kind is reference else against} |"
+        print(f"| {group}: {name} | {found[0].facts['trainable_parameters']:,} |{cells_of_row}")
     print(f"\nZero-shot: H = {mean(row['zero_shot_harmonic'] for row in rows):.1f}")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
