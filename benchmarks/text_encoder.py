@@ -1,9 +1,10 @@
 """Time and memory of a text step: kernels against the plain shared-prefix reference and against open_clip's full pass.
 
-    python benchmarks/text_encoder.py [--classes 20 47 100 1000] [--seconds 15] [--json FILE]
+    python benchmarks/text_encoder.py [--classes 20 47 100 1000] [--depth 1] [--seconds 15] [--json FILE]
 
 A step is the forward and backward pass of all class features at ViT-B/16 size (width 512, 12 layers, 77 tokens, random
-weights, which do not affect the time). Prints two Markdown tables.
+weights, which do not affect the time). With --depth D, the first D layers have a context of their own. Prints two Markdown
+tables.
 
 Text step: the passes are timed in turn within one process, and the best time of each counts. Memory is the peak of one
 step in a separate process. "Of the matmul rate" is the rate of the weight products that a step needs, relative to a
@@ -23,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -57,10 +59,11 @@ def backbone() -> Backbone:
     return load_backbone("ViT-B-16", seed=0, device="cpu", activation="quickgelu")
 
 
-def make_step(kind: str, n_classes: int) -> Callable[[], object]:
+def make_step(kind: str, n_classes: int, depth: int = 1) -> Callable[[], object]:
     """Forward and backward pass of one of the `ENCODERS`."""
-    encode = ENCODERS[kind](backbone(), names(n_classes), N_CTX)
-    context = (0.02 * torch.randn(N_CTX, WIDTH)).requires_grad_()
+    encode = ENCODERS[kind](backbone(), names(n_classes), N_CTX, depth=depth)
+    shape = (N_CTX, WIDTH) if depth == 1 else (depth, N_CTX, WIDTH)
+    context = (0.02 * torch.randn(shape)).requires_grad_()
     grad = torch.randn(n_classes, WIDTH)
     return lambda: torch.autograd.grad(encode(context), context, grad)
 
@@ -113,10 +116,10 @@ def in_subprocess(measurement: str, *arguments: object) -> float:
     return float(out.stdout) if out.returncode == 0 else float("nan")
 
 
-def peak_memory(kind: str, n_classes: str) -> float:
+def peak_memory(kind: str, n_classes: str, depth: str) -> float:
     """Peak memory of one step above the loaded model, in MB (Linux)."""
     keep_freed_memory()
-    step = make_step(kind, int(n_classes))
+    step = make_step(kind, int(n_classes), int(depth))
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak, which loading the model raised
     before = _status_kb("VmRSS")
     step()
@@ -135,7 +138,7 @@ def step_time(allocator: str, n_classes: str) -> float:
     return best_times({"step": make_step("kernels", int(n_classes))}, seconds=5)["step"]
 
 
-def measure_step(n_classes: int, seconds: float, full_limit: int) -> dict[str, float]:
+def measure_step(n_classes: int, depth: int, seconds: float, full_limit: int) -> dict[str, float]:
     """One row of the first table."""
     n_full = min(n_classes, full_limit)  # the time of the full pass is proportional to the number of classes
     n_tokens = SharedPrefixTextEncoder(backbone(), names(n_classes), N_CTX).n_tokens
@@ -144,10 +147,10 @@ def measure_step(n_classes: int, seconds: float, full_limit: int) -> dict[str, f
     times = best_times(
         {
             "square": lambda: square @ square,
-            "kernels": make_step("kernels", n_classes),
-            "reference": make_step("reference", n_classes),
+            "kernels": make_step("kernels", n_classes, depth),
+            "reference": make_step("reference", n_classes, depth),
             "products": products_only(sizes),
-            "full": make_step("full", n_full),
+            "full": make_step("full", n_full, depth),
         },
         seconds,
     )
@@ -156,6 +159,7 @@ def measure_step(n_classes: int, seconds: float, full_limit: int) -> dict[str, f
     full_seconds = times["full"] * n_classes / n_full
     return {
         "classes": n_classes,
+        "depth": depth,
         "tokens": n_tokens,
         "full_tokens": LENGTH * n_classes,
         "step_seconds": times["kernels"],
@@ -166,8 +170,8 @@ def measure_step(n_classes: int, seconds: float, full_limit: int) -> dict[str, f
         "fraction_of_matmul_rate": n_operations / times["kernels"] / rate,
         "fraction_of_matmul_rate_products_alone": n_operations / times["products"] / rate,
         "matmul_gflops": rate / 1e9,
-        "memory_mb": in_subprocess("memory", "kernels", n_classes),
-        "full_memory_mb": in_subprocess("memory", "full", n_full) * n_classes / n_full,
+        "memory_mb": in_subprocess("memory", "kernels", n_classes, depth),
+        "full_memory_mb": in_subprocess("memory", "full", n_full, depth) * n_classes / n_full,
         "full_pass_scaled_from": n_full,
     }
 
@@ -186,6 +190,7 @@ def measure_allocator(n_classes: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--classes", type=int, nargs="+", default=[20, 47, 100, 1000], help="numbers of classes")
+    parser.add_argument("--depth", type=int, nargs="+", default=[1], help="layers with a context of their own")
     parser.add_argument("--seconds", type=float, default=15, help="time per number of classes; at least two rounds")
     parser.add_argument(
         "--allocator-classes", type=int, nargs="+", default=[100, 1000], help="numbers of classes of the second table"
@@ -194,7 +199,7 @@ def main() -> None:
         "--full-limit", type=int, default=100, help="maximum number of classes of the full pass; scaled beyond"
     )
     parser.add_argument("--json", help="also write the results to this file")
-    parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         measurement, *arguments = options.measure
@@ -203,16 +208,16 @@ def main() -> None:
 
     keep_freed_memory()  # as the commands do
     print(
-        "| classes | tokens | tokens, full pass | step | kernels against reference | kernels against full pass"
-        " | memory | memory, full pass | of the matmul rate | products alone |\n" + "|---:" * 10 + "|",
+        "| classes | depth | tokens | tokens, full pass | step | kernels against reference | kernels against full pass"
+        " | memory | memory, full pass | of the matmul rate | products alone |\n" + "|---:" * 11 + "|",
         flush=True,
     )
     steps = []
-    for n_classes in options.classes:
-        row = measure_step(n_classes, options.seconds, options.full_limit)
+    for n_classes, depth in product(options.classes, options.depth):
+        row = measure_step(n_classes, depth, options.seconds, options.full_limit)
         steps.append(row)
         print(
-            f"| {n_classes:,} | {row['tokens']:,} | {row['full_tokens']:,} | {row['step_seconds']:.3f} s"
+            f"| {n_classes:,} | {depth} | {row['tokens']:,} | {row['full_tokens']:,} | {row['step_seconds']:.3f} s"
             f" | {row['kernels_against_reference']:.2f}× | {row['kernels_against_full_pass']:.1f}×"
             f" | {row['memory_mb']:,.0f} MB | {row['full_memory_mb']:,.0f} MB"
             f" | {row['fraction_of_matmul_rate']:.0%} | {row['fraction_of_matmul_rate_products_alone']:.0%} |",

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -44,6 +46,13 @@ def test_overlap_and_angle_agree_with_scipy(generator, dimension, rank, other):
     angles = subspace_angles(*matrices)[-min(rank, other) :]
     assert overlap[0] == pytest.approx(np.cos(angles).mean())
     assert angle[0] == pytest.approx(np.degrees(angles).mean())
+
+
+def test_deep_prompts_are_left_out_with_a_note(records, geometry):
+    deep = replace(records[-1], spec=records[-1].spec.model_copy(update={"depth": 2}))
+    found = measure([*records[:-1], deep], draws=300)
+    assert any("1 runs of deep prompts are left out" in note for note in found.notes)
+    assert len(found.displacement) < len(geometry.displacement)
 
 
 def test_equal_and_orthogonal_subspaces():

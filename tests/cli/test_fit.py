@@ -40,6 +40,32 @@ def test_fit_says_what_it_did(prompt):
     assert description["held_out"]["images"] == 6
 
 
+def test_prompts_beyond_the_paper(run, photos, tmp_path):
+    image = next(photos.glob("*/*.png"))
+    options = {
+        "words": ("--words", "a photo of a", "--anchored", "--anchor", 8, "--prograd"),
+        "deep": ("--depth", 2, "--variant", "joint", "--report", tmp_path / "page.html"),
+    }
+    shown = {
+        "words": "64 parameters trained (fixed-B, rank 2, orthogonal basis, anchored at “a photo of a”)",
+        "deep": "136 parameters trained (joint, rank 2, depth 2)",
+    }
+    for name, given in options.items():
+        out = ok(run("fit", photos, "--out", tmp_path / name, "--shots", 4, *QUICK, *given))
+        assert shown[name] in " ".join(out.split())
+        ok(run("evaluate", tmp_path / name, photos))
+        assert "otter" in ok(run("predict", tmp_path / name, image, "--classes", "otter"))
+    assert "joint, rank 2, depth 2" in (tmp_path / "page.html").read_text()
+    description = json.loads((tmp_path / "words" / "prompt.json").read_text())
+    assert (description["words"], description["anchored"], description["depth"]) == ("a photo of a", True, 1)
+    assert (description["recipe"]["anchor"], description["recipe"]["prograd"]) == (8.0, True)
+    fit = ["fit", photos, "--out", tmp_path / "no", *QUICK]
+    failed(run(*fit, "--anchored"), "an anchored prompt needs words")
+    failed(run(*fit, "--words", " "), "no words were given")
+    failed(run(*fit, "--words", "photo"), "rank 2 does not fit")
+    failed(run(*fit, "--depth", 9), "depth 9 does not fit")
+
+
 def test_evaluate_and_predict(run, prompt, photos):
     folder, _ = prompt
     scores = json.loads(ok(run("evaluate", folder, photos, "--format", "json")))

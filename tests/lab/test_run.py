@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +15,14 @@ from slimprompt.data import base_new, few_shot, load_folder, read_manifest
 from slimprompt.images.bank import FeatureBank
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.records import Record, find_run
-from slimprompt.lab.run import make_run
+from slimprompt.lab.run import make_run, make_runs, prompt_batch_key
 from slimprompt.lab.run_cache import RunCache, SetupError
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.zero_shot import zero_shot_features
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.start import initial_context, start_prompt
 from slimprompt.text.encoder import SharedPrefixTextEncoder
+from slimprompt.text.words import word_embeddings
 from slimprompt.training.evaluation import accuracy
 from tests.conftest import draw, fingerprints, run_folders
 
@@ -72,6 +74,60 @@ def test_accuracy_is_that_of_the_stored_factors(run_spec: MakeSpec, run_cache: R
         "zero_shot_accuracy": accuracy(features, zero_shot, labels),
     }
     assert not np.array_equal(record.factors()["A"], record.factors()["A0"])
+
+
+KEPT = {"epochs": 3, "views": 2, "batch_size": 4, "anchor": 8.0, "prograd": True}
+
+
+@pytest.mark.parametrize(
+    ("fields", "parameters"),
+    [
+        ({"words": "a photo of a"}, 2 * (4 + 32)),
+        ({"words": "a photo of a", "anchored": True}, 2 * (4 + 32)),
+        ({"variant": "fixed-B", "basis": "orthogonal", "depth": 3}, 2 * 32 * 3),
+        ({"variant": "dense", "depth": 2, "recipe": KEPT}, 4 * 32 * 2),
+    ],
+    ids=["word start", "anchored", "deep", "deep, kept close"],
+)
+def test_runs_beyond_the_paper(
+    run_spec: MakeSpec, run_cache: RunCache, fields: dict[str, Any], parameters: int
+) -> None:
+    spec = run_spec(**fields, split="base")
+    record = make_run(spec, run_cache)
+    assert record.error is None
+    assert record.facts["trainable_parameters"] == parameters
+    factors = {name: torch.from_numpy(value).float() for name, value in record.factors().items()}
+    backbone = run_cache.bank(spec).backbone
+    words = word_embeddings(backbone, spec.words) if spec.words else None
+    if spec.anchored:
+        assert not factors["A0"].any()
+        torch.testing.assert_close(factors["W"], words)
+    else:
+        assert "W" not in factors
+    context = factors["B"] @ factors["A"] + factors.get("W", 0)
+    evaluated = run_cache.evaluation(spec).sets["unseen"]
+    encode = SharedPrefixTextEncoder(backbone, evaluated.class_names, spec.n_ctx, depth=spec.depth)
+    with torch.inference_mode():
+        assert record.metrics["unseen"] == accuracy(evaluated.features, encode(context), evaluated.labels)
+
+
+def test_deep_runs_form_prompt_batches_and_lend_their_basis(run_spec: MakeSpec, run_cache: RunCache) -> None:
+    deep = {"depth": 2}
+    specs = [run_spec(**deep), run_spec(variant="dense", **deep), run_spec(variant="fixed-A", basis="svd", **deep)]
+    assert len({prompt_batch_key(spec) for spec in specs}) == 1
+    assert prompt_batch_key(run_spec()) != prompt_batch_key(specs[0])
+    records = make_runs(specs, run_cache)
+    assert [record.error for record in records] == [None] * 3
+    assert {record.facts["trained_together"] for record in records} == {3}
+    learned = make_run(run_spec(variant="fixed-B", basis="learned", **deep), run_cache)
+    assert learned.facts["source_run"] == specs[0].fingerprint
+    assert np.array_equal(learned.factors()["B"], records[0].factors()["B"])
+
+
+def test_words_that_do_not_match_n_ctx_fail_with_a_reason(run_spec: MakeSpec, run_cache: RunCache) -> None:
+    record = make_run(run_spec(words="a close-up of a"), run_cache)
+    assert record.error is not None
+    assert "are 6 tokens" in record.error
 
 
 def test_base_split_draws_first_then_cuts(run_spec: MakeSpec, run_cache: RunCache) -> None:
