@@ -39,7 +39,10 @@ def test_a_cell_is_one_line_without_control_characters(monkeypatch):
     text = printed(monkeypatch, "utf-8", print_table, ("name", "verdict"), rows, colours={"violated": "red"})
     assert text.splitlines()[1].startswith("a b\\x1b[31m ")
     assert text.splitlines()[1].endswith("\x1b[31mviolated\x1b[0m") or text.splitlines()[1].endswith("violated")
-    assert len({line.index(word) for line, word in zip(text.splitlines(), ("verdict", "violated", "holds"), strict=True)}) <= 2
+    assert (
+        len({line.index(word) for line, word in zip(text.splitlines(), ("verdict", "violated", "holds"), strict=True)})
+        <= 2
+    )
 
 
 def test_every_command_prints_through_say():
