@@ -186,11 +186,18 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, images: Any) -> np.ndarray:
         """The most likely class name of each image."""
+        check_is_fitted(self)
         return self.classes_[self.predict_proba(images).argmax(1)]
 
     def score(self, images: Any, labels: Iterable[str], sample_weight: Any = None) -> float:
         """Accuracy on labelled images, between 0 and 1."""
-        return float(super().score(image_sources(images), _label_names(labels), sample_weight))
+        check_is_fitted(self)
+        images, names = image_sources(images), _label_names(labels)
+        if not names or len(images) != len(names):
+            raise InputError(
+                f"{len(images)} images and {len(names)} labels were given: expected one label per image, at least one"
+            )
+        return float(super().score(images, names, sample_weight))
 
     def encode(self, images: Any) -> Tensor:
         """Unit-length image features (n_images, embed_dim) of the eval view."""

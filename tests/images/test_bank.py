@@ -284,7 +284,7 @@ def test_a_bank_is_used_from_other_threads(tiny, images, tmp_path):
         assert torch.equal(features, bank.features(images[part::4], "1/0"))
 
 
-@pytest.mark.parametrize("damage", [b"", b"\0" * 96, b"\xff" * 96, b"\0" * 40])
+@pytest.mark.parametrize("damage", [b"", b"\0" * 96, b"\xff" * 96, b"\0" * 40, b"123", "text", None])
 def test_damaged_features_are_refused(tiny, images, tmp_path, damage):
     bank = FeatureBank(tiny, tmp_path)
     bank.build(images[:3])

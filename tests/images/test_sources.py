@@ -90,6 +90,7 @@ def closed():
         ([np.full((5, 5), np.nan)], "between nan and nan"),
         ([torch.randn(3, 5, 5)], "expected 0 to 1"),
         ([io.BytesIO(b"no image")], "image 0 cannot be read"),
+        ([Image.new("RGB", (0, 4))], "image 0: it has 0 × 4 pixels"),
         ([closed()], "image 0 cannot be read"),
     ],
 )

@@ -224,7 +224,10 @@ class FeatureBank:
 
     def _read(self, key: str, view: str) -> np.ndarray | None:
         rows = self._query("SELECT feature FROM features WHERE picture = ? AND view = ?", (key, view))
-        return np.frombuffer(rows[0][0], dtype=np.float32) if rows else None
+        try:
+            return np.frombuffer(rows[0][0], dtype=np.float32) if rows else None
+        except (TypeError, ValueError) as error:
+            raise _damaged(self.path, error) from None
 
     def _hash(self, image: ImageSource, decode: Decode = "upright") -> str:
         """Hash of a file's content, or of the RGB pixels of a PIL image, which depend on its palette, EXIF data and so on."""
