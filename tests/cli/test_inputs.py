@@ -108,6 +108,7 @@ def test_pipes_and_devices_are_not_read(run, photos, tmp_path):
         (("--weight-decay", "inf"), "weight_decay: Input should be less than or equal"),
         (("--n-ctx", "1000000000"), "n_ctx=1000000000 does not fit"),
         (("--template", "a" * 5000), "the template 'aaa"),
+        (("--template", "caf\udce9 {}"), "not UTF-8; give it as text"),
         (("--recipe", "a" * 5000), "unknown recipe 'aaa"),
         (("--manifest", "a" * 5000), "cannot read the manifest aaa"),
         (("--out", "a" * 5000), "File name too long"),

@@ -125,7 +125,7 @@ def _damaged(path: Path, reason: str) -> InputError:
 
 
 def _checksum(record: dict[str, Any]) -> str:
-    return sha256(json.dumps(record, sort_keys=True, ensure_ascii=False).encode())
+    return sha256(json.dumps(record, sort_keys=True, ensure_ascii=False).encode(errors="surrogatepass"))
 
 
 def scan_records(root: Path) -> tuple[list[Record], dict[Path, str]]:
@@ -244,7 +244,7 @@ def store_run(
                 (draft / CURVE).write_text("\n".join(lines) + "\n", encoding="utf-8")
             content = json.loads(json.dumps({"spec": spec.model_dump(mode="json"), **record}))  # plain JSON values
             text = json.dumps({**content, "checksum": _checksum(content)}, indent=1, ensure_ascii=False)
-            (draft / RECORD).write_text(text + "\n", encoding="utf-8")
+            (draft / RECORD).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
             with lock(root / _LOCK):  # two writers of one run: the first complete one counts
                 present = _try_read(target)
                 if present is None or not present.complete:
