@@ -1,14 +1,20 @@
 import hashlib
+import io
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
 
 from slimprompt import InputError, Prompt, PromptClassifier, Recipe, load_backbone
 from slimprompt.methods.zero_shot import zero_shot_features
+from slimprompt.training.recipe import make_recipe
 from tests.clip.test_backbone import state_bytes
 from tests.conftest import TINY
 
@@ -276,3 +282,109 @@ def test_bad_parameters(tiny, images, labels):
         PromptClassifier(tiny, recipe="quick").fit(images, labels)
     with pytest.raises(InputError, match="rank 5 does not fit"):
         fitted(tiny, images, labels, rank=5)
+
+
+@pytest.mark.parametrize("call", ["predict", "predict_proba", "encode"])
+def test_not_fitted(tiny, call):
+    for images in ([], ["a.png"]):
+        with pytest.raises(NotFittedError):
+            getattr(PromptClassifier(tiny), call)(images)
+    with pytest.raises(NotFittedError):
+        PromptClassifier(tiny).score([], [])
+
+
+def test_no_images_give_no_rows(classifier):
+    for nothing in ([], np.array([]), iter(())):
+        assert classifier.predict_proba(nothing).shape == (0, 3)
+    assert classifier.predict([]).dtype == classifier.classes_.dtype
+    assert classifier.encode([]).shape == (0, 24)
+
+
+def test_every_form_of_images_is_classified_alike(classifier, images):
+    expected = classifier.predict_proba(images)
+    opened = [Image.open(path) for path in images]
+    forms = [
+        (str(path) for path in images),
+        np.array([str(path) for path in images]),
+        pd.Series([str(path) for path in images]),
+        opened,
+        [opened[0], *opened[1:]],
+        np.stack([np.asarray(image) for image in opened]),
+        [torch.from_numpy(np.array(image)).permute(2, 0, 1) for image in opened],
+        [io.BytesIO(path.read_bytes()) for path in images],
+    ]
+    for form in forms:
+        np.testing.assert_allclose(classifier.predict_proba(form), expected, rtol=1e-5)
+
+
+def test_fit_takes_arrays_and_series(tiny, images, labels):
+    expected = fitted(tiny, images, labels)
+    other = fitted(tiny, (str(path) for path in images), pd.Series(labels, dtype="category"))
+    assert torch.equal(other.prompt_.A, expected.prompt_.A)
+    of_pixels = fitted(tiny, [np.asarray(Image.open(path)) for path in images], np.array(labels))
+    assert of_pixels.classes_.tolist() == expected.classes_.tolist()
+
+
+@pytest.mark.parametrize("given", ["a.png", Image.new("RGB", (3, 3)), None, [None], [Image.new("RGB", (0, 3))]])
+def test_what_is_not_a_list_of_images_is_refused(classifier, given):
+    for call in (classifier.predict, classifier.predict_proba):
+        with pytest.raises(InputError, match="image|NoneType"):
+            call(given)
+    with pytest.raises(InputError, match="image|NoneType"):
+        classifier.fit(given, ["a"])
+
+
+def test_labels_are_class_names(classifier, images, labels):
+    numbers = [classifier.classes_.tolist().index(label) for label in labels]
+    for wrong in (numbers, np.array(numbers), [1.5] * 18, [None] * 18, "red disc", 3):
+        with pytest.raises(InputError, match="labels must be"):
+            classifier.score(images, wrong)
+        with pytest.raises(InputError, match="labels must be"):
+            classifier.fit(images, wrong)
+    with pytest.raises(InputError, match="class names must be"):
+        classifier.with_classes("otter")
+
+
+def test_cross_validation(tiny, images, labels):
+    classifier = PromptClassifier(tiny, recipe=QUICK, n_ctx=4, rank=2)
+    scores = cross_val_score(classifier, images, labels, cv=2, error_score="raise")
+    assert ((scores >= 0) & (scores <= 1)).all()
+    with pytest.raises(InputError, match="labels must be class names"):
+        cross_val_score(classifier, images, [0, 1, 2] * 6, cv=2, error_score="raise")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"rank": "4"}, "rank must be a whole number of at least 1 \\(given: '4'\\)"),
+        ({"rank": 2.5}, "rank must be a whole number"),
+        ({"rank": True}, "rank must be a whole number"),
+        ({"rank": 0}, "rank must be"),
+        ({"n_ctx": -1}, "n_ctx must be a whole number of at least 1"),
+        ({"n_ctx": 10**9}, "does not fit: tiny-for-tests reads 40 tokens"),
+        ({"n_ctx": None}, "n_ctx must be"),
+        ({"seed": -1}, "seed must be"),
+        ({"seed": "1"}, "seed must be"),
+        ({"recipe": {"epoch": 3}}, "unknown recipe field 'epoch'; did you mean 'epochs'"),
+        ({"recipe": {"epochs": "many"}}, "epochs: .*given: 'many'"),
+        ({"recipe": {3: 4}}, "unknown recipe field 3"),
+        ({"recipe": None}, "unknown recipe None"),
+        ({"recipe": {"lr": 1e38}}, "lr: .*less than"),
+        ({"recipe": {"epochs": 10**9}}, "epochs: .*1000000"),
+        ({"recipe": {"views": 10**7}}, "views: .*10000"),
+        ({"recipe": Recipe(epochs=1_000_000)}, "200,000,000 images to encode|18,000,000|more than"),
+        ({"variant": 3}, "unknown variant 3"),
+        ({"variant": "fixed-b"}, "did you mean 'fixed-B'"),
+    ],
+)
+def test_parameters_of_the_wrong_kind(tiny, images, labels, parameters, message):
+    with pytest.raises(InputError, match=message):
+        fitted(tiny, list(images) * 2, list(labels) * 2, **parameters)
+
+
+def test_a_dictionary_replaces_fields_of_the_fast_recipe(tiny, images, labels):
+    fields = {"epochs": 2, "views": 1}
+    classifier = fitted(tiny, images, labels, recipe=fields, rank=np.int64(2))
+    expected = fitted(tiny, images, labels, recipe=make_recipe("fast", **fields))
+    assert torch.equal(classifier.prompt_.A, expected.prompt_.A)
+    assert clone(classifier).recipe == fields

@@ -145,3 +145,45 @@ def test_hash_of_bytes_and_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
     assert storage.sha256(tmp_path / "file") == storage.sha256(content)
     assert storage.sha256(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+def test_only_regular_files_of_limited_size_are_read(tmp_path: Path) -> None:
+    pipe, large = tmp_path / "pipe", tmp_path / "large"
+    os.mkfifo(pipe)
+    large.write_text("x" * 11)
+    cases = {pipe: "pipe or a device", Path("/dev/zero"): "pipe or a device", tmp_path: "folder", large: "larger than"}
+    cases |= {tmp_path / "none": "no such file", tmp_path / ("a" * 300): "too long", tmp_path / "a\0b": "null"}
+    for path, message in cases.items():
+        with pytest.raises(InputError, match=message):
+            storage.read_text(path, most=10)
+    large.write_bytes(b"\xef\xbb\xbf0123456")
+    assert storage.read_text(large, most=10) == "0123456"
+    large.write_bytes(b"\xff")
+    with pytest.raises(InputError, match="not a UTF-8 text file"):
+        storage.read_text(large)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", "", "9" * 5000, '{"a": \x00}'])
+def test_a_file_that_is_not_json(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(InputError, match="a.json is not a readable JSON file") as caught:
+        storage.read_json(tmp_path / "a.json")
+    assert len(str(caught.value)) < 400
+
+
+def test_names_that_are_not_utf8_survive_in_json(tmp_path: Path) -> None:
+    storage.write_file(tmp_path / "a.json", json.dumps("caf\udce9 é", ensure_ascii=False))
+    assert storage.read_json(tmp_path / "a.json") == "caf\udce9 é"
+
+
+def test_a_target_is_checked_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    storage.check_writable(tmp_path / "a" / "b" / "c")
+    storage.check_writable(tmp_path / "file")
+    storage.check_folder(tmp_path)
+    for target in (tmp_path / "file" / "x", tmp_path / ("a" * 300), Path("/proc/none/x")):
+        with pytest.raises(InputError, match="cannot be written"):
+            storage.check_writable(target)
+    with pytest.raises(InputError, match="is a file; give a folder"):
+        storage.check_folder(tmp_path / "file")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -88,7 +88,13 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
 
     def score(self, images: Any, labels: Iterable[str], sample_weight: Any = None) -> float:
         """Accuracy on labelled images, between 0 and 1."""
-        return float(super().score(image_sources(images), label_names(labels), sample_weight))
+        check_is_fitted(self)
+        images, names = image_sources(images), label_names(labels)
+        if not names or len(images) != len(names):
+            raise InputError(
+                f"{len(images)} images and {len(names)} labels were given: expected one label per image, at least one"
+            )
+        return float(super().score(images, names, sample_weight))
 
     def encode(self, images: Any) -> Tensor:
         """Unit-length image features (n_images, embed_dim) of the eval view."""

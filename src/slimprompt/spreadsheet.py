@@ -12,7 +12,7 @@ from slimprompt.errors import printable
 if TYPE_CHECKING:
     import pandas as pd
 
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t")
 
 
 def cell_value(value: Any) -> Any:
@@ -23,7 +23,7 @@ def cell_value(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    text = printable(value)
+    text = printable(value).replace("\r", " ")  # a carriage return would begin another line
     return f"'{text}" if len(text) > 1 and text.startswith(_FORMULA_STARTS) and not _is_number(text) else text
 
 

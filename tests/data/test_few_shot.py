@@ -87,3 +87,15 @@ def test_base_new_divides_a_sample_and_relabels(small: Benchmark) -> None:
 def test_base_new_needs_two_classes(small: Benchmark) -> None:
     with pytest.raises(InputError, match="at least 2"):
         base_new(replace(small, class_names=("cat",)))
+
+
+def test_a_class_without_training_images_is_an_error(small: Benchmark) -> None:
+    without = replace(small, train=tuple(item for item in small.train if item.label))
+    with pytest.raises(InputError, match=f"no training images of '{small.class_names[0]}'"):
+        few_shot(without, 2, seed=1)
+
+
+@pytest.mark.parametrize(("shots", "seed"), [(0, 1), ("4", 1), (2.5, 1), (1, -1), (1, None)])
+def test_shots_and_seed_are_whole_numbers(small: Benchmark, shots: object, seed: object) -> None:
+    with pytest.raises(InputError, match="must be a whole number"):
+        few_shot(small, shots, seed)  # type: ignore[arg-type]

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from slimprompt.data import load_eval_folder, load_folder, load_test_folder
+from slimprompt.data import check_benchmark, load_eval_folder, load_folder, load_test_folder
 from slimprompt.errors import InputError
 
 Touch = Callable[..., Path]
@@ -256,3 +258,30 @@ def test_no_such_folder(tmp_path: Path) -> None:
 def test_file_that_is_not_a_csv(touch: Touch) -> None:
     with pytest.raises(InputError, match=r"neither a folder of images nor a .csv file"):
         load_folder(touch("1.jpg") / "1.jpg")
+
+
+def test_file_names_that_are_not_utf8(photos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "od\udce9"
+    shutil.copytree(photos, folder)
+    image = next((folder / "red disc").iterdir())
+    image.rename(image.with_name("caf\udce9.png"))
+    loaded = load_folder(folder)
+    assert "red disc/caf\udce9.png" in {item.path for item in loaded.train}
+    assert check_benchmark(loaded).ok and len(check_benchmark(loaded).digest) == 64
+    (folder / "red disc").rename(folder / "r\udce9d")
+    with pytest.raises(InputError, match="the class folder .*od.xe9/r.xe9d is not UTF-8.*rename the folder"):
+        load_folder(folder)
+
+
+def test_a_pipe_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "images.csv")
+    with pytest.raises(InputError, match="pipe or a device"):
+        load_folder(tmp_path / "images.csv")
+
+
+@pytest.mark.parametrize("name", ["a\0b.png", "a" * 5000, "a" * 300])
+def test_a_csv_with_impossible_paths(tmp_path: Path, name: str) -> None:
+    (tmp_path / "images.csv").write_text(f"path,label\n{name},cat\n")
+    with pytest.raises(InputError, match="is not a path|cannot be found|cannot read") as caught:
+        load_folder(tmp_path / "images.csv")
+    assert len(str(caught.value)) < 500

@@ -103,3 +103,38 @@ def test_unreadable_and_unwritable(sample: Benchmark, tmp_path: Path) -> None:
         read_manifest(tmp_path / "half.json")
     with pytest.raises(InputError, match="cannot be written"):
         write_manifest(make_manifest(sample), tmp_path / "half.json" / "inside a file.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"class_names": "cat"}, "class_names is 'cat', expected a list of names"),
+        ({"class_names": ["a", 3]}, "expected a list of names"),
+        ({"class_names": ["a", "a"]}, "a name twice"),
+        ({"train": 5}, "damaged manifest"),
+        ({"train": [5]}, "5 is not an image; expected path, label and sha256"),
+        ({"train": [{"path": "a\0b", "label": 0, "sha256": None}]}, "leaves the images folder"),
+        ({"shots": "x" * 5000}, "shots is 'xxx"),
+    ],
+)
+def test_fields_of_the_wrong_kind(sample: Benchmark, tmp_path: Path, change: dict, message: str) -> None:
+    write_manifest(make_manifest(sample, shots=2, seed=3), tmp_path / "manifest.json")
+    data = json.loads((tmp_path / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps(data | change))
+    with pytest.raises(InputError, match=message) as caught:
+        read_manifest(tmp_path / "manifest.json")
+    assert len(str(caught.value)) < 400
+
+
+def test_a_manifest_names_every_class(sample: Benchmark, small: Benchmark) -> None:
+    manifest = make_manifest(sample)
+    without = replace(manifest, train=tuple(item for item in manifest.train if item.label != 1))
+    with pytest.raises(InputError, match=f"the manifest has no training images of '{small.class_names[1]}' \\(1 of"):
+        apply_manifest(without, small)
+
+
+def test_file_names_that_are_not_utf8(sample: Benchmark, tmp_path: Path) -> None:
+    first = sample.train[0]._replace(path="caf\udce9.png")
+    manifest = make_manifest(replace(sample, train=(first, *sample.train[1:])), hashes=False)
+    write_manifest(manifest, tmp_path / "manifest.json")
+    assert read_manifest(tmp_path / "manifest.json") == manifest

@@ -1,6 +1,9 @@
+import hashlib
 import multiprocessing
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -208,3 +211,90 @@ def test_interrupted_build_keeps_finished_batches(tiny, images, tmp_path, monkey
     bank.build(images, views)
     assert len(bank) == 8 * len(images)
     assert sqlite3.connect(bank.path).execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def features_of(tiny, image, **options):
+    return FeatureBank(tiny, None).features([image], **options)
+
+
+def palette_image(colours):
+    image = Image.new("P", (8, 8))
+    image.putdata([n % 4 for n in range(64)])
+    image.putpalette(colours)
+    return image
+
+
+def rotated():
+    image = Image.new("RGB", (8, 12), "red")
+    image.putpixel((1, 2), (0, 0, 255))
+    exif = image.getexif()
+    exif[0x0112] = 6
+    image.info["exif"] = exif.tobytes()
+    turned = image.copy()
+    turned.getexif()[0x0112] = 6
+    return image, turned
+
+
+@pytest.mark.parametrize("decode", ["upright", "plain"])
+@pytest.mark.parametrize("view", ["", "1/0"])
+def test_pil_images_with_other_pixels_have_other_features(tiny, tmp_path, view, decode):
+    first = palette_image([0, 0, 0, 255, 0, 0, 0, 255, 0, 0, 0, 255])
+    second = palette_image([255, 255, 255, 0, 255, 0, 255, 0, 0, 9, 99, 199])
+    see_through = palette_image([0, 0, 0, 255, 0, 0, 0, 255, 0, 0, 0, 255])
+    see_through.info["transparency"] = 1
+    deep = [Image.fromarray(np.full((8, 8), value, dtype=np.uint16)) for value in (300, 30_000)]
+    bank = FeatureBank(tiny, tmp_path / "bank")
+    images = [first, second, see_through, *deep, *map(Image.open, [write_odd_image(tmp_path, "rotated.jpg")])]
+    together = bank.features(images, view, decode=decode)
+    for image, feature in zip(images, together, strict=True):
+        torch.testing.assert_close(features_of(tiny, image, view=view, decode=decode)[0], feature, atol=1e-6, rtol=1e-5)
+    assert (together[0] - together[1]).norm() > 1e-3
+
+
+def test_an_exif_rotated_image_has_a_key_of_its_own(tiny):
+    image, turned = rotated()
+    bank = FeatureBank(tiny, None)
+    straight, upright = bank.features([Image.frombytes("RGB", image.size, image.tobytes()), turned])
+    assert (straight - upright).norm() > 1e-4
+    expected = tiny.encode_images(tiny.eval_view(open_image(turned))[None])[0]
+    torch.testing.assert_close(upright, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_keys_of_plain_rgb_images_are_those_of_version_0_1(tiny):
+    image = Image.new("RGB", (4, 5), (1, 2, 3))
+    expected = hashlib.sha256(f"{image.mode}{image.size}".encode() + image.tobytes()).hexdigest()
+    assert FeatureBank(tiny, None)._hash(image) == expected
+
+
+def test_a_replaced_file_is_encoded_again(tiny, tmp_path):
+    path = draw(tmp_path / "a.png", "red", 1)
+    bank = FeatureBank(tiny, None)
+    before = bank.features([path])
+    draw(tmp_path / "other.png", "blue", 7).replace(path)
+    after = bank.features([path])
+    assert (before - after).norm() > 1e-3
+    torch.testing.assert_close(after, features_of(tiny, path))
+
+
+def test_a_bank_is_used_from_other_threads(tiny, images, tmp_path):
+    bank = FeatureBank(tiny, tmp_path)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda part: bank.features(images[part::4], "1/0"), range(4)))
+    for part, features in enumerate(found):
+        assert torch.equal(features, bank.features(images[part::4], "1/0"))
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 96, b"\xff" * 96, b"\0" * 40, b"123", "text", None])
+def test_damaged_features_are_refused(tiny, images, tmp_path, damage):
+    bank = FeatureBank(tiny, tmp_path)
+    bank.build(images[:3])
+    with bank._database:
+        bank._database.execute("UPDATE features SET feature = ? WHERE picture = ?", (damage, bank._hash(images[1])))
+    with pytest.raises(InputError, match="damaged.*cache clear"):
+        bank.features(images[:3])
+
+
+def test_banks_in_a_folder_with_odd_characters(tiny, images, tmp_path):
+    folder = tmp_path / "a?b%20#\udce9"
+    FeatureBank(tiny, folder).build(images[:2])
+    assert [bank.features for bank in cached_banks(folder)] == [2]

@@ -224,7 +224,10 @@ class FeatureBank:
 
     def _read(self, key: str, view: str) -> np.ndarray | None:
         rows = self._query("SELECT feature FROM features WHERE picture = ? AND view = ?", (key, view))
-        return np.frombuffer(rows[0][0], dtype=np.float32) if rows else None
+        try:
+            return np.frombuffer(rows[0][0], dtype=np.float32) if rows else None
+        except (TypeError, ValueError) as error:
+            raise _damaged(self.path, error) from None
 
     def _hash(self, image: ImageSource, decode: Decode = "upright") -> str:
         """Hash of a file's content, or of the RGB pixels of a PIL image, which depend on its palette, EXIF data and so on."""
@@ -308,16 +311,11 @@ def _open(path: Path | None, key: dict[str, str]) -> sqlite3.Connection:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
         database = sqlite3.connect(path or ":memory:", timeout=120, check_same_thread=False)
-        if path is not None:
-            database.execute("PRAGMA journal_mode=WAL")
-            database.execute("PRAGMA synchronous=NORMAL")
-        with database:
-            database.execute("CREATE TABLE IF NOT EXISTS key (name TEXT PRIMARY KEY, value TEXT)")
-            database.execute(
-                "CREATE TABLE IF NOT EXISTS features (picture TEXT, view TEXT, feature BLOB, PRIMARY KEY (picture, view)) WITHOUT ROWID"
-            )
-            database.executemany("INSERT OR IGNORE INTO key VALUES (?, ?)", key.items())
-        stored = dict(database.execute("SELECT name, value FROM key"))
+        try:
+            stored = _prepare(database, path, key)
+        except BaseException:
+            database.close()  # an open connection to a damaged file could keep it locked
+            raise
     except sqlite3.OperationalError as error:
         raise InputError(
             f"the feature cache {path} cannot be opened ({error}). Check the folder, point SLIMPROMPT_CACHE elsewhere, or use --no-cache"
@@ -329,10 +327,25 @@ def _open(path: Path | None, key: dict[str, str]) -> sqlite3.Connection:
             f"the feature cache cannot be created at {path}: {error}. Point SLIMPROMPT_CACHE elsewhere, or use --no-cache"
         ) from None
     if stored != key:
+        database.close()
         raise InputError(
             f"{path} holds features of another model or transform than its name says; delete it (`slimprompt cache clear`)"
         )
     return database
+
+
+def _prepare(database: sqlite3.Connection, path: Path | None, key: dict[str, str]) -> dict[str, str]:
+    """Create the tables of a new file; returns the key that the file holds."""
+    if path is not None:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=NORMAL")
+    with database:
+        database.execute("CREATE TABLE IF NOT EXISTS key (name TEXT PRIMARY KEY, value TEXT)")
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS features (picture TEXT, view TEXT, feature BLOB, PRIMARY KEY (picture, view)) WITHOUT ROWID"
+        )
+        database.executemany("INSERT OR IGNORE INTO key VALUES (?, ?)", key.items())
+    return dict(database.execute("SELECT name, value FROM key"))
 
 
 def _damaged(path: Path | None, error: object) -> InputError:

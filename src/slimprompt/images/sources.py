@@ -62,6 +62,8 @@ def _source(image: Any, number: int) -> ImageSource:
             image.seek(0)
             image = Image.open(image)
         if isinstance(image, Image.Image):
+            if 0 in image.size:
+                raise InputError(f"it has {image.width} × {image.height} pixels")
             image.load()  # here and not in a thread: a PIL image that occurs twice must not be decoded twice at a time
             return image
     except InputError as error:

@@ -18,10 +18,10 @@ from slimprompt.storage import read_text
 from slimprompt.training.recipe import Recipe, make_recipe
 
 #: Runs that one grid may span, and bytes and nesting of a grid file.
-_MOST_RUNS, _MOST_BYTES, _MOST_DEPTH = 1_000_000, 2**20, 20
+_MOST_RUNS, _MOST_BYTES, _MOST_DEPTH = 100_000, 2**20, 20
 
-Count = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Grid(BaseModel):
@@ -44,8 +44,8 @@ class Grid(BaseModel):
         None,
         description="transfers as [source, target]; empty: the paper's, or for other datasets each from the two before it",
     )
-    n_ctx: int = Field(16, ge=1, description="context tokens of factorised and long dense prompts")
-    short_ctx: int | None = Field(4, ge=1, description="context tokens of the short dense prompt; empty: none")
+    n_ctx: int = Field(16, ge=1, le=1024, description="context tokens of factorised and long dense prompts")
+    short_ctx: int | None = Field(4, ge=1, le=1024, description="context tokens of the short dense prompt; empty: none")
     position: Literal["end", "middle", "front"] = Field("end", description="position of the class name")
     precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="precision of the frozen forward passes")
     recipe: Recipe = Field(default_factory=Recipe, description="how prompts are trained: a recipe's name or its fields")

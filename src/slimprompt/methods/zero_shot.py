@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from slimprompt.clip.backbone import Backbone
-from slimprompt.errors import InputError, shown
+from slimprompt.errors import InputError, printable, shown
 from slimprompt.methods.head import FittedHead, Head
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ def fit(task: Task) -> FittedHead:
 def check_templates(templates: Sequence[str]) -> None:
     """Each template must hold exactly one `{}`, where the class name goes."""
     for template in templates:
+        if printable(template) != template:
+            raise InputError(f"the template {shown(template)} holds bytes that are not UTF-8; give it as text")
         if template.count("{}") != 1:
             raise InputError(
                 f"the template {shown(template)} must hold exactly one {{}} for the class name, as in 'a photo of a {{}}.'"

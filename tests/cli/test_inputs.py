@@ -1,0 +1,159 @@
+"""Hostile input on the command line: each ends in one line and exit code 2, before any long work."""
+
+import csv
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import QUICK, failed, ok
+from tests.conftest import draw
+
+
+@pytest.fixture
+def odd(photos, tmp_path):
+    """Images in a folder whose name is not UTF-8, one of them with such a name too."""
+    folder = tmp_path / "od\udce9"
+    shutil.copytree(photos, folder)
+    image = next((folder / "red disc").iterdir())
+    image.rename(image.with_name("caf\udce9.png"))
+    return folder
+
+
+def test_file_names_that_are_not_utf8(run, odd, tmp_path):
+    prompt, manifest = tmp_path / "p\udce9", tmp_path / "m\udce9.json"
+    assert "saved to" in ok(run("fit", odd, "--out", prompt, *QUICK, "--shots", "9"))
+    assert "caf\\xe9.png" in ok(run("predict", prompt, odd))
+    rows = list(csv.reader(io.StringIO(ok(run("predict", prompt, odd, "--format", "csv")))))
+    assert any(row[0].endswith("od\\xe9/red disc/caf\\xe9.png") for row in rows)
+    found = json.loads(ok(run("predict", prompt, odd, "--format", "json")))
+    assert str(odd / "red disc" / "caf\udce9.png") in {one["image"] for one in found}
+    assert "od\\xe9: 3 classes" in ok(run("data", "check", odd))
+    ok(run("data", "sample", odd, "--shots", "9", "--out", manifest))
+    ok(run("fit", odd, "--manifest", manifest, "--out", tmp_path / "other", *QUICK))
+
+
+def test_a_study_on_file_names_that_are_not_utf8(run, odd, tiny_folder, tmp_path):
+    grid = [
+        "--backbones",
+        tiny_folder,
+        "--datasets",
+        odd,
+        "--shots",
+        "1",
+        "--seeds",
+        "1",
+        "--n-ctx",
+        "4",
+        "--short-ctx",
+        "2",
+    ]
+    options = ["--ranks", "2", "--epochs", "1", "--views", "1", "--executor", "inline", "--device", "cpu"]
+    result = run("study", "headline", *grid, *options, "--runs", tmp_path / "r\udce9")
+    assert "3 of 3 runs complete" in ok(result)
+    assert "od\\xe9" in ok(run("runs", "list", "--runs", tmp_path / "r\udce9"))
+
+
+def test_markup_in_names_is_printed_as_it_is(run, tmp_path):
+    for name in ("a[/]b", "[red]c"):
+        for number in range(3):
+            draw(tmp_path / "photos[bold]" / name.replace("/", "∕") / f"{number}.png", "red", number)
+    text = ok(
+        run(
+            "fit",
+            tmp_path / "photos[bold]",
+            "--out",
+            tmp_path / "p[/x]",
+            *QUICK,
+            "--shots",
+            "2",
+            "--verbose",
+            "--template",
+            "a [/] {}",
+        )
+    )
+    assert "a[∕]b" in text and "[red]c" in text and "“a [/] {}”" in text and "p[/x]" in text
+    assert "[/x]" in failed(run("predict", tmp_path / "none[/x]", tmp_path))
+
+
+def test_class_names_do_not_become_formulas(run, photos, tmp_path):
+    ok(run("fit", photos, "--out", tmp_path / "p", *QUICK))
+    image = next((photos / "red disc").iterdir())
+    text = ok(run("predict", tmp_path / "p", image, "--classes", "=cmd,@b,+c,-d", "--top", "4", "--format", "csv"))
+    rows = list(csv.reader(io.StringIO(text)))[1:]
+    assert sorted(row[2] for row in rows) == ["'+c", "'-d", "'=cmd", "'@b"]
+
+
+def test_pipes_and_devices_are_not_read(run, photos, tmp_path):
+    for name in ("a.json", "a.csv", "a.yaml", "a.png"):
+        os.mkfifo(tmp_path / name)
+    out = ("--out", tmp_path / "out", *QUICK)
+    failed(run("fit", photos, "--manifest", tmp_path / "a.json", *out), "pipe or a device")
+    failed(run("fit", photos, "--manifest", "/dev/zero", *out), "pipe or a device")
+    failed(run("fit", tmp_path / "a.csv", *out), "pipe or a device")
+    failed(run("study", tmp_path / "a.yaml", "--plan"), "pipe or a device")
+    ok(run("fit", photos, *out))
+    failed(run("predict", tmp_path / "out", tmp_path / "a.png"), "pipe or a device")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--epochs", "1000000000"), "epochs: Input should be less than or equal to 1000000"),
+        (("--views", "10000000"), "views: Input should be less than or equal to 10000"),
+        (("--lr", "1e38"), "lr: Input should be less than or equal"),
+        (("--weight-decay", "inf"), "weight_decay: Input should be less than or equal"),
+        (("--n-ctx", "1000000000"), "n_ctx=1000000000 does not fit"),
+        (("--template", "a" * 5000), "the template 'aaa"),
+        (("--template", "caf\udce9 {}"), "not UTF-8; give it as text"),
+        (("--recipe", "a" * 5000), "unknown recipe 'aaa"),
+        (("--manifest", "a" * 5000), "cannot read the manifest aaa"),
+        (("--out", "a" * 5000), "File name too long"),
+    ],
+)
+def test_options_that_cannot_be_used(run, photos, tmp_path, options, message):
+    text = failed(run("fit", photos, "--out", tmp_path / "p", *QUICK, *options), message)
+    assert len(text) < 1100
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize("target", ["/proc/none/x", "file/x", "a" * 300])
+def test_targets_are_checked_before_the_work(run, photos, tmp_path, target):
+    (tmp_path / "file").write_text("mine")
+    out = ("--out", tmp_path / target)
+    for command in (
+        ("theory", *out),
+        ("tables", "--published", *out),
+        ("report", tmp_path / "runs", *out),
+        ("geometry", tmp_path / "runs", *out),
+        ("quickstart", *out),
+        ("data", "sample", photos, *out),
+        ("data", "pocket", *out),
+        ("data", "check", photos, "--hashes", tmp_path / target),
+    ):
+        failed(run(*command), "cannot be written")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def break_class(photos: Path, folder: Path, name: str) -> Path:
+    shutil.copytree(photos, folder)
+    for image in (folder / name).iterdir():
+        image.write_bytes(b"no image")
+    return folder
+
+
+def test_a_class_without_readable_images_stops_the_command(run, photos, tmp_path):
+    broken = break_class(photos, tmp_path / "broken", "red disc")
+    message = "no images of 'red disc' are left (1 classes)"
+    failed(run("fit", broken, "--out", tmp_path / "p", *QUICK, "--skip-bad-images"), message)
+    ok(run("fit", photos, "--out", tmp_path / "p", *QUICK))
+    failed(run("evaluate", tmp_path / "p", broken, "--skip-bad-images"), message)
+    ok(run("data", "sample", photos, "--shots", "2", "--out", tmp_path / "m.json"))
+    data = json.loads((tmp_path / "m.json").read_text())
+    data["train"] = [item for item in data["train"] if item["label"] != 2]
+    (tmp_path / "m.json").write_text(json.dumps(data))
+    manifest = ("--manifest", tmp_path / "m.json", "--out", tmp_path / "p2", *QUICK)
+    failed(run("fit", photos, *manifest), "the manifest has no training images of 'red disc' (1 of 3 classes)")
