@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 
 import open_clip
 import pytest
@@ -14,6 +15,7 @@ from slimprompt.clip.backbone import model_config as config_of
 from slimprompt.clip.towers import PromptSupport, config_support, prompt_support
 from slimprompt.methods.prompt_learning import prompt_head
 from slimprompt.methods.zero_shot import zero_shot_head
+from slimprompt.text.tokens import CONTEXT, prompt_tokens
 from tests.conftest import TINY_CONFIG
 
 SIGMOID = "tiny-sigmoid"
@@ -91,6 +93,30 @@ def test_a_missing_tokenizer_package_is_named_before_weights_are_loaded(monkeypa
     assert config_support(config_of("ViT-B-16")).missing == ""
     with pytest.raises(InputError, match=r"needs the package transformers: pip install 'slimprompt\[hf\]'"):
         load_backbone("ViT-B-16-SigLIP", "webli", device="cpu")
+
+
+class _WordTokenizer:
+    """One token per word, then the end token, then padding; the two may be the same."""
+
+    def __init__(self, end, pad):
+        self.words, self.end, self.pad = {}, end, pad
+
+    def __call__(self, texts, context_length):
+        rows = [[10 + self.words.setdefault(word, len(self.words)) for word in text.split()] for text in texts]
+        rows = [[*row, self.end] for row in rows]
+        return torch.tensor([row + [self.pad] * (context_length - len(row)) for row in rows])
+
+
+@pytest.mark.parametrize("pad", [0, 1], ids=["padding of its own", "padded with end-of-text"])
+def test_tokens_of_a_text_without_padding(sigmoid, pad):
+    """The tokenizers of SigLIP 2 and SigLIP: no start token, and padding that differs from the end token or does not."""
+    backbone = replace(sigmoid, tokenizer=_WordTokenizer(end=1, pad=pad))
+    assert [len(backbone.tokenize(text)) for text in ("red disc", "disc")] == [3, 2]
+    assert backbone.tokenize("disc")[-1] == 1
+    (sequence,) = prompt_tokens(backbone, ["red disc"], 4, "middle")
+    assert [token == CONTEXT for token in sequence] == [True, True, False, False, True, True, False], (
+        "name, context, end"
+    )
 
 
 def test_logit_bias(tiny, sigmoid):

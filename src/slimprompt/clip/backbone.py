@@ -9,6 +9,7 @@ import pickle
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +123,8 @@ class Backbone:
         ids = self.tokenizer([text], context_length=max_length)[0].tolist()
         end = end_of_text(self.text_tower, ids)
         if end is None:
-            pad = ids[-1]
-            end = max((i for i, token in enumerate(ids) if token != pad), default=-1) + 1
+            # Some tokenizers have no end-of-text token but the padding.
+            end = _last_token(ids) + (0 if _has_end_token(self.tokenizer) else 1)
         return ids[: end + 1]
 
     @torch.inference_mode()
@@ -416,6 +417,19 @@ def _tokenizer(name: str) -> Any:
         ) from None
     except Exception as error:
         raise InputError(f"the tokenizer of {name} cannot be loaded: {str(error).splitlines()[0]}") from None
+
+
+@lru_cache(maxsize=4)
+def _has_end_token(tokenizer: Any) -> bool:
+    """Whether every text ends with the same token before the padding."""
+    texts = [ids.tolist() for ids in tokenizer(["a", "the"], context_length=32)]
+    one, other = (ids[_last_token(ids)] for ids in texts)
+    return one == other
+
+
+def _last_token(ids: Sequence[int]) -> int:
+    """Index of the last token before the padding; -1 if there is only padding."""
+    return max((index for index, token in enumerate(ids) if token != ids[-1]), default=-1)
 
 
 def _fingerprint(model: Any) -> str:
