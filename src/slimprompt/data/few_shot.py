@@ -42,6 +42,11 @@ def few_shot(benchmark: Benchmark, shots: int, seed: int) -> Benchmark:
         raise InputError(f"shots must be at least 1, got {shots}")
     if seed < 0:
         raise InputError(f"seed must be at least 0, got {seed}")
+    if not benchmark.train:
+        raise InputError(
+            f"{benchmark.name} has no train split, it is for evaluation only: train on other images and run "
+            f"`slimprompt evaluate PROMPT --benchmark {benchmark.name}`"
+        )
     stream = random.Random(seed)
     train = _sample(benchmark.train, shots, stream)
     val = _sample(benchmark.val, min(shots, MAX_VAL_SHOTS), stream)

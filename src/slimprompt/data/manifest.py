@@ -155,7 +155,7 @@ def apply_manifest(manifest: Manifest, benchmark: Benchmark, *, verify: bool = T
     def items(listed: tuple[ManifestItem, ...]) -> tuple[Item, ...]:
         return tuple(Item(item.path, item.label, manifest.class_names[item.label]) for item in listed)
 
-    return replace(benchmark, train=items(manifest.train), val=items(manifest.val))
+    return replace(benchmark, train=items(manifest.train), val=items(manifest.val), listed=False)
 
 
 def verify_manifest(manifest: Manifest, images: Path) -> None:
