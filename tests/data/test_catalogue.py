@@ -177,6 +177,7 @@ def imagenet_root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.filterwarnings("ignore:ImageNet. train, val and test")
 def test_imagenet(imagenet_root: Path) -> None:
     with pytest.warns(UserWarning, match=r"1 class names belong to more than one class \(missile\)"):
         benchmark = load_benchmark("ImageNet", imagenet_root)
