@@ -3,12 +3,14 @@ from __future__ import annotations
 import json
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from slimprompt.data import BENCHMARKS, base_new, load_benchmark
+from slimprompt.data import BENCHMARKS, base_new, check_images, few_shot, held_out, load_benchmark
 from slimprompt.data.catalogue import benchmark_folder, benchmark_info
+from slimprompt.data.check import missing_images
 from slimprompt.errors import InputError
 
 #: name: classes, (train, val, test), (base, new), (first class, last class)
@@ -21,6 +23,17 @@ PROTOCOL = {
     "oxford_pets": (37, (2944, 736, 3669), (19, 18), ("abyssinian", "yorkshire_terrier")),
     "ucf101": (101, (7639, 1898, 3783), (51, 50), ("Apply_Eye_Makeup", "Yo_Yo")),
 }
+#: The other benchmarks of CoOp: classes, (train, val, test)
+MORE = {
+    "eurosat": (10, (13500, 5400, 8100)),
+    "stanford_cars": (196, (6509, 1635, 8041)),
+    "sun397": (397, (15880, 3970, 19850)),
+    "imagenet": (1000, (1281167, 0, 50000)),
+    "imagenetv2": (1000, (0, 0, 10000)),
+    "imagenet_sketch": (1000, (0, 0, 50889)),
+    "imagenet_a": (200, (0, 0, 7500)),
+    "imagenet_r": (200, (0, 0, 30000)),
+}
 TEMPLATES = {
     "caltech101": "a photo of a {}.",
     "dtd": "{} texture.",
@@ -29,6 +42,8 @@ TEMPLATES = {
     "oxford_flowers": "a photo of a {}, a type of flower.",
     "oxford_pets": "a photo of a {}, a type of pet.",
     "ucf101": "a photo of a person doing {}.",
+    "eurosat": "a centered satellite photo of {}.",
+    **dict.fromkeys(set(MORE) - {"eurosat"}, "a photo of a {}."),
 }
 
 
@@ -49,8 +64,11 @@ def test_published_sizes_and_classes(name: str, data_root: Path) -> None:
 def test_table_has_the_published_facts() -> None:
     for name, (n_classes, sizes, _, _) in PROTOCOL.items():
         assert (BENCHMARKS[name].classes, BENCHMARKS[name].sizes) == (n_classes, sizes)
+    for name, facts in MORE.items():
+        assert (BENCHMARKS[name].classes, BENCHMARKS[name].sizes) == facts
     for info in BENCHMARKS.values():
         assert info.licence and info.size
+        assert info.rendered or info.templates[0] == TEMPLATES[info.name]
         assert all(template.count("{}") == 1 for template in info.templates)
 
 
@@ -140,3 +158,55 @@ def test_rendering_to_an_unwritable_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="pocket-sketch cannot be written"):
         load_benchmark("pocket-sketch", tmp_path / "file")
+
+
+@pytest.fixture
+def imagenet_root(tmp_path: Path) -> Path:
+    """ImageNet with 1,000 classes of empty files, two of which have the same name, and 200 of them as ImageNet-A."""
+    wnids = [f"n{number:08d}" for number in range(1000)]
+    for wnid in wnids:
+        for folder, count in (("imagenet/images/train", 2), ("imagenet/images/val", 1)):
+            (tmp_path / folder / wnid).mkdir(parents=True)
+            for number in range(count):
+                (tmp_path / folder / wnid / f"{wnid}_{number}.JPEG").touch()
+    for wnid in wnids[::5]:
+        (tmp_path / "imagenet-adversarial" / "imagenet-a" / wnid).mkdir(parents=True)
+        (tmp_path / "imagenet-adversarial" / "imagenet-a" / wnid / "1.jpg").touch()
+    lines = [f"{wnid} {'missile' if number in (3, 4) else f'class {number}'}" for number, wnid in enumerate(wnids)]
+    (tmp_path / "imagenet" / "classnames.txt").write_text("\n".join(lines))
+    return tmp_path
+
+
+@pytest.mark.filterwarnings("ignore:ImageNet. train, val and test")
+def test_imagenet(imagenet_root: Path) -> None:
+    with pytest.warns(UserWarning, match=r"1 class names belong to more than one class \(missile\)"):
+        benchmark = load_benchmark("ImageNet", imagenet_root)
+    assert benchmark.sizes == (2000, 0, 1000)
+    assert benchmark.class_names[3] == benchmark.class_names[4] == "missile"
+    check_images(benchmark)
+    sample = few_shot(benchmark, 1, seed=1)
+    assert sorted({item.label for item in sample.train}) == list(range(1000)), "labels, not names, are sampled from"
+    assert sample.val == () and held_out(benchmark, sample) == benchmark.test
+    base, new = base_new(sample)
+    assert len(base.class_names) == len(new.class_names) == 500
+
+
+@pytest.mark.filterwarnings("ignore:ImageNet")
+def test_benchmarks_for_evaluation_cannot_be_sampled(imagenet_root: Path) -> None:
+    benchmark = load_benchmark("imagenet_a", imagenet_root)
+    assert BENCHMARKS["imagenet_a"].evaluation_only and not BENCHMARKS["imagenet"].evaluation_only
+    assert benchmark.sizes == (0, 0, 200)
+    assert benchmark.class_names[:2] == ("class 0", "class 5")
+    assert benchmark.path(benchmark.test[1]) == benchmark.images / "n00000005" / "1.jpg"
+    with pytest.raises(InputError, match=r"imagenet_a has no train split.*evaluate PROMPT --benchmark imagenet_a"):
+        few_shot(benchmark, 1, seed=1)
+
+
+def test_listed_items_need_no_check(imagenet_root: Path) -> None:
+    """No call per file: ImageNet has 1.3 million."""
+    with pytest.warns(UserWarning, match="ImageNet"):
+        benchmark = load_benchmark("imagenet", imagenet_root)
+    assert benchmark.listed
+    (imagenet_root / "imagenet" / "images" / benchmark.train[0].path).unlink()
+    assert missing_images(benchmark) == []
+    assert missing_images(replace(benchmark, listed=False)) == [benchmark.train[0].path]

@@ -127,6 +127,100 @@ def test_unknown_variant(tmp_path: Path) -> None:
         BENCHMARKS["fgvc_aircraft"].sources[0].read(tmp_path)
 
 
+IMAGENET_NAMES = "n01440764 tench\nn02012849 crane\nn03126707 crane\nn07747607 orange\n"
+
+
+def make_tree(root: Path, files: dict[str, list[str]], names: str = IMAGENET_NAMES) -> Path:
+    """Files that are empty: a reader that opened one would fail."""
+    for folder, images in files.items():
+        (root / folder).mkdir(parents=True)
+        for image in images:
+            (root / folder / image).touch()
+    (root / "classnames.txt").write_text(names)
+    return root
+
+
+def test_imagenet_folders(tmp_path: Path) -> None:
+    """Labels in the order of the ids, images in the order of their names; the validation images are the test split."""
+    make_tree(
+        tmp_path,
+        {
+            "images/train/n03126707": ["n03126707_2.JPEG", "n03126707_10.JPEG", "notes.txt", ".hidden.JPEG"],
+            "images/train/n01440764": ["n01440764_1.JPEG"],
+            "images/val/n01440764": ["ILSVRC2012_val_00000293.JPEG"],
+            "images/val/n03126707": ["ILSVRC2012_val_00000007.JPEG"],
+        },
+    )
+    source = BENCHMARKS["imagenet"].sources[0]
+    assert source.missing(tmp_path) == []
+    assert source.missing(tmp_path / "images") == ["classnames.txt", "images/train", "images/val"]
+    names, train, val, test = source.read(tmp_path)
+    assert names == ("tench", "crane")
+    assert [tuple(item) for item in train] == [
+        ("train/n01440764/n01440764_1.JPEG", 0, "tench"),
+        ("train/n03126707/n03126707_10.JPEG", 1, "crane"),
+        ("train/n03126707/n03126707_2.JPEG", 1, "crane"),
+    ]
+    assert val == ()
+    assert [(item.path, item.label) for item in test] == [
+        ("val/n01440764/ILSVRC2012_val_00000293.JPEG", 0),
+        ("val/n03126707/ILSVRC2012_val_00000007.JPEG", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "images"), [("imagenet_sketch", "images"), ("imagenet_a", "imagenet-a"), ("imagenet_r", "imagenet-r")]
+)
+def test_imagenet_variants(name: str, images: str, tmp_path: Path) -> None:
+    """The classes are those that have a folder, although the list of names is ImageNet's."""
+    info = BENCHMARKS[name]
+    folder = make_tree(
+        tmp_path / info.folder, {f"{images}/n07747607": ["1.jpg"], f"{images}/n02012849": ["2.jpg", "1.jpg"]}
+    )
+    (folder / images / "README.txt").touch()
+    expected = (("crane", "orange"), (), ())
+    *annotations, test = info.sources[0].read(folder)
+    assert tuple(annotations) == expected
+    assert [tuple(item) for item in test] == [
+        ("n02012849/1.jpg", 0, "crane"),
+        ("n02012849/2.jpg", 0, "crane"),
+        ("n07747607/1.jpg", 1, "orange"),
+    ]
+    # Without a list of its own, the one of ImageNet is read.
+    (tmp_path / "imagenet").mkdir()
+    (folder / "classnames.txt").rename(tmp_path / "imagenet" / "classnames.txt")
+    own, shared = info.sources
+    assert own.missing(folder) == ["classnames.txt"] and shared.missing(folder) == []
+    assert shared.read(folder).test == test
+
+
+def test_imagenetv2_folders_are_numbers(tmp_path: Path) -> None:
+    images = BENCHMARKS["imagenetv2"].images
+    tree = {f"{images}/{number}": [f"{number}.jpeg"] for number in (3, 0, 2, 1)}
+    names, _, _, test = BENCHMARKS["imagenetv2"].sources[0].read(make_tree(tmp_path, tree))
+    assert names == ("tench", "crane", "crane", "orange"), "two classes may have one name"
+    assert [tuple(item) for item in test] == [
+        ("0/0.jpeg", 0, "tench"),
+        ("1/1.jpeg", 1, "crane"),
+        ("2/2.jpeg", 2, "crane"),
+        ("3/3.jpeg", 3, "orange"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("files", "names", "message"),
+    [
+        ({"images/n01440764": ["1.jpg"], "images/n99999999": []}, IMAGENET_NAMES, r"n99999999 is not a class of class"),
+        ({"images": ["1.jpg"]}, IMAGENET_NAMES, r"no class folders in .*images: expected .*images/<class>/<image>"),
+        ({"images/n01440764": ["1.jpg"]}, "n01440764 tench\ntench\n", r"line 2: expected <WordNet id> <class name>"),
+        ({"images/n01440764": ["1.jpg"]}, "n01440764\n", r"line 1: expected <WordNet id> <class name>"),
+    ],
+)
+def test_damaged_imagenet_folders(files: dict[str, list[str]], names: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        BENCHMARKS["imagenet_sketch"].sources[0].read(make_tree(tmp_path, files, names))
+
+
 def test_underscored() -> None:
     assert underscored("ApplyEyeMakeup") == "Apply_Eye_Makeup"
     assert underscored("YoYo") == "Yo_Yo"

@@ -1,15 +1,23 @@
+from collections import Counter
+from statistics import mean
+
+import open_clip
 import pytest
 
 from slimprompt.analysis.observations import BEST_DENSE, dense, joint, transfer
+from slimprompt.data.benchmarks import BENCHMARKS
 from slimprompt.paper.published import (
     N_CTX,
+    OWN_TEMPLATE,
     WIDTH,
     printed_numbers,
+    published_baselines,
     published_geometry,
     published_numbers,
     published_pairs,
     published_results,
 )
+from slimprompt.training.metrics import harmonic_mean
 
 
 def test_the_file_has_all_numbers_of_every_table():
@@ -76,3 +84,57 @@ def test_parameters_and_geometry():
     assert table.loc[("seed", "B"), "overlap"] == 0.41
     assert table.loc[("rank", "BA"), "angle"] == 80.3
     assert len(published_pairs()) == 12
+
+
+def test_baselines_are_complete_and_of_known_benchmarks():
+    """Five methods on the eleven datasets of CoOp, at 1 to 16 shots; zero-shot without shots."""
+    rows = [row for row in published_baselines() if row.class_subset == "all"]
+    assert len({(row.method, row.dataset, row.backbone, row.shots) for row in rows}) == len(rows) == 231
+    assert {row.dataset for row in rows} == {
+        name for name, info in BENCHMARKS.items() if not info.rendered and not info.evaluation_only
+    }
+    assert len({row.dataset for row in rows}) == 11
+    assert {row.backbone for row in rows} == {"RN50"} <= set(open_clip.list_models())
+    assert all(0 < row.accuracy < 100 and row.source and row.protocol for row in rows)
+    assert Counter((row.method, row.shots) for row in rows) == {("zero-shot", 0): 11} | {
+        (method, shots): 11
+        for method in ("tip-adapter", "tip-adapter-f", "clip-adapter", "gda")
+        for shots in (1, 2, 4, 8, 16)
+    }
+
+
+def test_zero_shot_of_vit_on_base_and_new_classes():
+    rows = [row for row in published_baselines() if row.class_subset != "all"]
+    assert {(row.method, row.backbone, row.shots, row.protocol) for row in rows} == {
+        ("zero-shot", "ViT-B-16", 0, OWN_TEMPLATE)
+    }
+    assert len({(row.dataset, row.class_subset) for row in rows}) == len(rows) == 20
+    values = {(row.dataset, row.class_subset): row.accuracy for row in rows}
+    # The harmonic means that the same table prints.
+    for dataset, expected in {"caltech101": 95.40, "oxford_pets": 94.12, "dtd": 56.37, "ucf101": 73.85}.items():
+        assert harmonic_mean(values[dataset, "base"], values[dataset, "new"]) == pytest.approx(expected, abs=0.005)
+
+
+def test_averages_of_the_baselines_on_the_datasets_of_the_paper():
+    """On the seven datasets of the paper's RN50 table."""
+    titles = published_results().axis("dataset")
+    rows = [
+        row for row in published_baselines() if BENCHMARKS[row.dataset].title in titles and row.class_subset == "all"
+    ]
+
+    def average(method, shots):
+        values = [row.accuracy for row in rows if (row.method, row.shots) == (method, shots)]
+        assert len(values) == 7
+        return round(mean(values), 1)
+
+    assert average("zero-shot", 0) == 62.2
+    assert [average("tip-adapter", shots) for shots in (1, 4, 16)] == [64.5, 68.6, 72.5]
+    assert [average("tip-adapter-f", shots) for shots in (1, 4, 16)] == [66.9, 71.3, 76.7]
+    assert [average("gda", shots) for shots in (1, 4, 16)] == [64.1, 71.8, 77.3]
+
+
+def test_zero_shot_on_imagenet_averages_templates():
+    """So it cannot be compared with one template, unlike the other ten."""
+    protocols = {row.dataset: row.protocol for row in published_baselines() if row.method == "zero-shot"}
+    assert [name for name, protocol in protocols.items() if protocol != OWN_TEMPLATE] == ["imagenet"]
+    assert protocols["imagenet"] == "seven general templates averaged"

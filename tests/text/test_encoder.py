@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from slimprompt import InputError, SharedPrefixTextEncoder, load_backbone
+from slimprompt.clip.towers import config_support
 from slimprompt.text.reference import shared_prefix_reference
 from tests.conftest import TINY_CONFIG
 from tests.text.conftest import NAMES, features_and_gradient, open_clip_features, random_context
@@ -150,6 +151,8 @@ def test_every_architecture_of_open_clip(name, model_config):
     """Random weights and reduced width and depth; everything else as published."""
     config = json.loads(json.dumps(ARCHITECTURES[name]))
     expected = _expected_pass(config)
+    shown = {"shared": "shared prefix", "full": "full pass", "refused": "none"}  # by `slimprompt backbones`
+    assert config_support(config).text_pass == shown[expected]
     if config["text_cfg"].get("hf_model_name"):
         with pytest.raises(InputError, match="Hugging Face text tower"):
             load_backbone(name, seed=0)

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from slimprompt import InputError, load_backbone
-from slimprompt.text.reference import full_pass_encoder, is_plain, shared_prefix_reference
+from slimprompt.clip.towers import is_plain
+from slimprompt.text.reference import full_pass_encoder, shared_prefix_reference
 from tests.conftest import TINY_CONFIG
 from tests.text.conftest import NAMES, features_and_gradient, open_clip_features, random_context
 

@@ -1,29 +1,49 @@
-"""`slimprompt backbones`: list the models that can be adapted."""
+"""`slimprompt backbones`: list the models, whether prompts work with them, and their weights."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slimprompt.cli.printing import print_table
 from slimprompt.errors import InputError
 
+if TYPE_CHECKING:
+    from slimprompt.clip.towers import PromptSupport
+
+_LEGEND = """
+prompts: how class features are computed from a prompt.
+  shared prefix  fast: the prompt is computed once for all classes
+  full pass      slower: the prompt is computed for every class
+  none           prompts do not work, or not before the named package is installed"""
+
 
 def backbones(search: Annotated[str, typer.Argument(help="Show only names that contain this.")] = "") -> None:
-    """List the models that can be adapted and the tags of their published weights."""
+    """List the models, whether prompts work with them, and the tags of their published weights."""
     from open_clip import list_models
     from open_clip.pretrained import list_pretrained_tags_by_model
 
-    from slimprompt.clip.backbone import EMBEDDED
+    from slimprompt.clip.backbone import EMBEDDED, model_config
+    from slimprompt.clip.towers import config_support
 
-    rows = [(name, "embedded, no weights needed") for name in EMBEDDED]
-    rows += [
-        (name, ", ".join(list_pretrained_tags_by_model(name)) or "none published")
-        for name in list_models()
-        if name not in EMBEDDED
-    ]
-    found = [row for row in rows if search.lower() in row[0].lower()]
-    if not found:
+    names = [*EMBEDDED, *(name for name in list_models() if name not in EMBEDDED)]
+    rows = []
+    for name in (name for name in names if search.lower() in name.lower()):
+        tags = ", ".join(list_pretrained_tags_by_model(name)) or "none published"
+        weights = "embedded, no weights needed" if name in EMBEDDED else tags
+        rows.append((name, *_cells(config_support(model_config(name) or {})), weights))
+    if not rows:
         raise InputError(f"no backbone has {search!r} in its name; `slimprompt backbones` lists all")
-    print_table(("backbone", "weights (--pretrained)"), found)
+    print_table(("backbone", "prompts", "because", "weights (--pretrained)"), rows)
+    typer.echo(_LEGEND)
+
+
+def _cells(support: PromptSupport) -> tuple[str, str]:
+    """What the columns "prompts" and "because" say."""
+    from slimprompt.clip.towers import TOKENIZER_EXTRA
+
+    if not support.missing:
+        return support.text_pass, support.reason
+    why = f" ({support.reason})" if support.reason else ""
+    return "none", f"tokenizer needs slimprompt[{TOKENIZER_EXTRA}]; then {support.text_pass}{why}"

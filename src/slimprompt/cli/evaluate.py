@@ -69,19 +69,20 @@ def evaluate(
     tokens = cache(partial(name_tokens, classifier.backbone_))
     images = load_eval_folder(source, known, tokens) if source else load_benchmark(str(benchmark), data_root)
     n_new = len({tokens(name) for name in images.class_names} - {tokens(name) for name in known})
-    if list(images.class_names) != known:
-        classifier = classifier.with_classes(images.class_names)
+    names = list(dict.fromkeys(images.class_names))  # ImageNet has two names twice: each is one class of a prompt
+    if names != known:
+        classifier = classifier.with_classes(names)
     bank = FeatureBank(classifier.backbone_, None if no_cache else "default")
     items, skipped = readable(bank, images, images.test or images.train, skip_bad=skip_bad_images)
     own = classifier.templates if isinstance(classifier, HeadClassifier) else read_prompt(prompt).description.templates
     templates = template or own or images.templates
     comparison = compare_with_zero_shot(classifier, bank, images, items, templates)
 
-    counts = {"images": len(items), "classes": len(images.class_names), "new_classes": n_new, "left_out": len(skipped)}
+    counts = {"images": len(items), "classes": len(names), "new_classes": n_new, "left_out": len(skipped)}
     if format == "json":
         print_json({**counts, **comparison.scores}, indent=None)
         return
     new = f", {n_new} of them new to the {comparison.kind}" if n_new else ""
-    say(f"{len(items)} images of {len(images.class_names)} classes{new}")
+    say(f"{len(items)} images of {len(names)} classes{new}")
     note_skipped(skipped)
     print_comparison(comparison, verbose=verbose)

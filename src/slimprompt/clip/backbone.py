@@ -9,6 +9,7 @@ import pickle
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from slimprompt.clip.checkpoints import read_state_dict, refusal
+from slimprompt.clip.towers import TOKENIZER_EXTRA, config_support, end_of_text, prompt_support
 from slimprompt.clip.weights import ACTIVATIONS, find_weights, recognise_activation
 from slimprompt.errors import InputError, shown, unknown
 from slimprompt.storage import cache_dir
@@ -105,14 +107,24 @@ class Backbone:
         """The factor on cosine similarities, the exponential of the model's `logit_scale` parameter."""
         return float(self.model.logit_scale.detach().float().exp())
 
+    @property
+    def logit_bias(self) -> float:
+        """The constant that a model trained with a sigmoid loss (SigLIP) adds to every logit; 0.0 for other models."""
+        bias = getattr(self.model, "logit_bias", None)
+        return 0.0 if bias is None else float(bias.detach().float())
+
+    def class_bias(self, n_classes: int) -> Tensor | None:
+        """`logit_bias` as the bias (n_classes,) of a linear head on cosine similarities; None if it is 0."""
+        return torch.full((n_classes,), self.logit_bias) if self.logit_bias else None
+
     def tokenize(self, text: str) -> list[int]:
         """Token ids of a text, with start and end-of-text tokens, without padding and without truncation."""
         max_length = 4 * (len(text.encode()) + 8)
         ids = self.tokenizer([text], context_length=max_length)[0].tolist()
         end = end_of_text(self.text_tower, ids)
         if end is None:
-            pad = ids[-1]
-            end = max((i for i, token in enumerate(ids) if token != pad), default=-1) + 1
+            # Some tokenizers have no end-of-text token but the padding.
+            end = _last_token(ids) + (0 if _has_end_token(self.tokenizer) else 1)
         return ids[: end + 1]
 
     @torch.inference_mode()
@@ -218,7 +230,7 @@ def load_backbone(
         model = _load_architecture(name, pretrained, seed, activation, cache or cache_dir())
         pretrained = pretrained or f"random:{seed}"
 
-    _refuse_unusable(model, name)
+    prompt_support(getattr(model, "text", model)).require(name)
     model.requires_grad_(False).eval()
     fingerprint = _fingerprint(model)
     _lower_precision(model, precision)
@@ -256,8 +268,7 @@ def _load_architecture(name: str, pretrained: str | None, seed: int | None, acti
     known = [*open_clip.list_models(), *EMBEDDED]
     if name not in known:
         raise unknown("backbone", name, known, next_step="`slimprompt backbones` lists them all.")
-    if "hf_model_name" in open_clip.get_model_config(name)["text_cfg"]:
-        raise _hugging_face_text(name)
+    config_support(open_clip.get_model_config(name)).require(name)  # before weights are downloaded
     if pretrained is not None:
         return _load_pretrained(name, pretrained, activation, cache)
     if seed is None:
@@ -338,9 +349,10 @@ def _load_weights(model: Any, state: dict[str, Tensor], path: str, name: str) ->
     state = convert_state_dict(model, state)
     if "positional_embedding" in state and not hasattr(model, "positional_embedding"):
         state = convert_to_custom_text_state_dict(state)
-    if "logit_scale" in state:
-        state["logit_scale"] = state["logit_scale"].reshape(model.logit_scale.shape)
     expected = model.state_dict()
+    for key in ("logit_scale", "logit_bias"):  # some files store them as vectors of one number
+        if key in state and key in expected and state[key].numel() == 1:
+            state[key] = state[key].reshape(expected[key].shape)
     # Converted files often lack the counters of batch norm, which are not used by a frozen model.
     state = {key: value for key, value in expected.items() if key.endswith("num_batches_tracked")} | state
     wrong = [
@@ -401,41 +413,23 @@ def _tokenizer(name: str) -> Any:
         return open_clip.get_tokenizer(name)
     except ImportError as error:
         raise InputError(
-            f"the tokenizer of {name} needs another package ({error}): pip install 'slimprompt[hf]'"
+            f"the tokenizer of {name} needs another package ({error}): pip install 'slimprompt[{TOKENIZER_EXTRA}]'"
         ) from None
     except Exception as error:
         raise InputError(f"the tokenizer of {name} cannot be loaded: {str(error).splitlines()[0]}") from None
 
 
-def _hugging_face_text(name: str) -> InputError:
-    return InputError(
-        f"{name} has a Hugging Face text tower, which is not supported; use a model with an open_clip text tower"
-    )
+@lru_cache(maxsize=4)
+def _has_end_token(tokenizer: Any) -> bool:
+    """Whether every text ends with the same token before the padding."""
+    texts = [ids.tolist() for ids in tokenizer(["a", "the"], context_length=32)]
+    one, other = (ids[_last_token(ids)] for ids in texts)
+    return one == other
 
 
-def _refuse_unusable(model: Any, name: str) -> None:
-    text = getattr(model, "text", model)
-    if not hasattr(text, "token_embedding"):
-        raise _hugging_face_text(name)
-    if getattr(text, "cls_emb", None) is not None:
-        raise InputError(
-            f"{name} reads its text feature from an appended class token (CoCa), which is not supported; use a CLIP model"
-        )
-
-
-def pool_type(tower: Any) -> str:
-    """Rule by which a text tower selects the token of its feature: "argmax", "eos", "first" or "last"."""
-    return getattr(tower, "text_pool_type", None) or tower.pool_type
-
-
-def end_of_text(tower: Any, ids: Sequence[int]) -> int | None:
-    """Index of the end-of-text token, found by the tower's own rule; None if the tower reads another token."""
-    if pool_type(tower) == "argmax":
-        return max(range(len(ids)), key=ids.__getitem__)
-    if pool_type(tower) == "eos":
-        eos = getattr(tower, "text_eos_id", None) or tower.eos_id
-        return ids.index(eos)
-    return None
+def _last_token(ids: Sequence[int]) -> int:
+    """Index of the last token before the padding; -1 if there is only padding."""
+    return max((index for index, token in enumerate(ids) if token != ids[-1]), default=-1)
 
 
 def _fingerprint(model: Any) -> str:

@@ -33,11 +33,13 @@ class Benchmark:
     class_names
         `class_names[label]` is the name used in prompts.
     train, val, test
-        Items of each split; `val` and `test` may be empty.
+        Items of each split; `val` and `test` may be empty, and `train` if the benchmark is only evaluated on.
     templates
         Hand-written zero-shot prompts, each with one `{}`; the first is the benchmark's own.
     decode
         How the image files are read; see `slimprompt.images.files.open_image`.
+    listed
+        Whether the items were found by listing the image folders, so that their files exist.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Benchmark:
     test: tuple[Item, ...] = ()
     templates: tuple[str, ...] = ("a photo of a {}.",)
     decode: Decode = "upright"
+    listed: bool = False
 
     @property
     def items(self) -> tuple[Item, ...]:

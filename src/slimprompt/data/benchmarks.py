@@ -12,6 +12,7 @@ from slimprompt.data.splits import (
     pet_lists,
     split_file,
     variant_lists,
+    wordnet_folders,
 )
 from slimprompt.images.files import Decode
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
@@ -73,9 +74,49 @@ class BenchmarkInfo:
     """Whether this package renders the images when they are first needed."""
 
     @property
+    def evaluation_only(self) -> bool:
+        """Whether there is no train split."""
+        return self.sizes[0] == 0
+
+    @property
     def decode(self) -> Decode:
         """How the images are read: published benchmarks as CoOp reads them."""
         return "upright" if self.rendered else "plain"
+
+
+#: CLIP's names of ImageNet's classes, published by CoOp's authors.
+_IMAGENET_NAMES = ("classnames.txt", "1-61f_ol79pViBFDG_IDlUQSwoLcn2XXF")
+
+
+def _imagenet_variant(
+    *,
+    name: str,
+    title: str,
+    folder: str,
+    images: str,
+    classes: int,
+    test: int,
+    size: str,
+    site: str,
+    numbered: bool = False,
+) -> BenchmarkInfo:
+    """A test set for models trained on ImageNet; without a list of class names of its own, ImageNet's is read."""
+    lists = (_IMAGENET_NAMES[0], f"../imagenet/{_IMAGENET_NAMES[0]}")
+    return BenchmarkInfo(
+        name=name,
+        title=title,
+        templates=("a photo of a {}.", *GENERAL_TEMPLATES),
+        folder=folder,
+        images=images,
+        classes=classes,
+        sizes=(0, 0, test),
+        sources=tuple(wordnet_folders(images, names=names, numbered=numbered) for names in lists),
+        licence="MIT",
+        size=size,
+        site=site,
+        manual=f"Download the images from {site} and extract them so that the class folders are in {folder}/{images}.",
+        drive_files=(_IMAGENET_NAMES,),
+    )
 
 
 _PUBLISHED = (
@@ -259,6 +300,65 @@ _PUBLISHED = (
         site="https://vision.princeton.edu/projects/2010/SUN/",
         download=Download("SUN397", ".", ("SUN397",)),
         drive_files=(("split_zhou_SUN397.json", "1y2RD81BYuiyvebdN-JymPfyWYcd8_MUq"),),
+    ),
+    BenchmarkInfo(
+        name="imagenet",
+        title="ImageNet",
+        templates=("a photo of a {}.", *GENERAL_TEMPLATES),
+        folder="imagenet",
+        images="images",
+        classes=1000,
+        sizes=(1_281_167, 0, 50_000),  # CoOp evaluates on the validation images and selects nothing on them
+        sources=(wordnet_folders("images", train="train", test="val"),),
+        licence="non-commercial",
+        size="144 GB",
+        site="https://www.image-net.org/",
+        manual=(
+            "Register at https://www.image-net.org/, download the train and validation images of ILSVRC 2012 and extract "
+            "them to imagenet/images/train/<WordNet id>/ and imagenet/images/val/<WordNet id>/."
+        ),
+        drive_files=(_IMAGENET_NAMES,),
+    ),
+    _imagenet_variant(
+        name="imagenetv2",
+        title="ImageNetV2",
+        folder="imagenetv2",
+        images="imagenetv2-matched-frequency-format-val",
+        classes=1000,
+        test=10_000,
+        size="1.3 GB",
+        site="https://github.com/modestyachts/ImageNetV2",
+        numbered=True,
+    ),
+    _imagenet_variant(
+        name="imagenet_sketch",
+        title="ImageNet-Sketch",
+        folder="imagenet-sketch",
+        images="images",
+        classes=1000,
+        test=50_889,
+        size="7.1 GB",
+        site="https://github.com/HaohanWang/ImageNet-Sketch",
+    ),
+    _imagenet_variant(
+        name="imagenet_a",
+        title="ImageNet-A",
+        folder="imagenet-adversarial",
+        images="imagenet-a",
+        classes=200,
+        test=7_500,
+        size="700 MB",
+        site="https://github.com/hendrycks/natural-adv-examples",
+    ),
+    _imagenet_variant(
+        name="imagenet_r",
+        title="ImageNet-R",
+        folder="imagenet-rendition",
+        images="imagenet-r",
+        classes=200,
+        test=30_000,
+        size="2.2 GB",
+        site="https://github.com/hendrycks/imagenet-r",
     ),
 )
 

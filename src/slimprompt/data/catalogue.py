@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from slimprompt.data.benchmark import Benchmark
 from slimprompt.data.benchmarks import BENCHMARKS, BenchmarkInfo
 from slimprompt.data.folder import load_folder
 from slimprompt.data.splits import Source
-from slimprompt.errors import InputError, unknown
+from slimprompt.errors import InputError, first_few, unknown
 from slimprompt.pocket.benchmarks import render_benchmark
 from slimprompt.storage import cache_dir
 
@@ -123,8 +124,16 @@ def load_benchmark(name: str, root: str | Path | None = None, cache: Path | None
             f"Run `slimprompt data download {info.name}` or see {info.site}"
         )
     annotations = source.read(folder)
-    benchmark = Benchmark(info.name, folder / info.images, *annotations, templates=info.templates, decode=info.decode)
+    benchmark = Benchmark(
+        info.name,
+        folder / info.images,
+        *annotations,
+        templates=info.templates,
+        decode=info.decode,
+        listed=source.listed,
+    )
     _check_classes(benchmark, info, source, folder)
+    _warn_of_equal_names(benchmark, info)
     _warn_if_unpublished(benchmark, info, source, folder)
     return benchmark
 
@@ -136,10 +145,23 @@ def _check_classes(benchmark: Benchmark, info: BenchmarkInfo, source: Source, fo
             f"{info.title} has {info.classes} classes, but {' + '.join(source.needs)} in {folder} gives {len(names)}; "
             "is the download complete, and do the files belong to this benchmark?"
         )
+    if info.evaluation_only:
+        return
     untrained = sorted(set(range(len(names))) - {item.label for item in benchmark.train})
     if untrained:
         examples = ", ".join(repr(names[label]) for label in untrained[:3])
         raise InputError(f"{len(untrained)} classes of {info.title} in {folder} have no training items: {examples}")
+
+
+def _warn_of_equal_names(benchmark: Benchmark, info: BenchmarkInfo) -> None:
+    """CLIP's names of ImageNet's classes contain two names twice."""
+    repeated = [name for name, count in Counter(benchmark.class_names).items() if count > 1]
+    if repeated:
+        warnings.warn(
+            f"{info.title}: {len(repeated)} class names belong to more than one class ({first_few(repeated)}); a prompt "
+            "cannot tell these classes apart",
+            stacklevel=3,
+        )
 
 
 def _warn_if_unpublished(benchmark: Benchmark, info: BenchmarkInfo, source: Source, folder: Path) -> None:

@@ -39,6 +39,11 @@ def few_shot(benchmark: Benchmark, shots: int, seed: int) -> Benchmark:
         The same benchmark with the sampled train and val items.
     """
     shots, seed = whole_number("shots", shots, least=1), whole_number("seed", seed)
+    if not benchmark.train:
+        raise InputError(
+            f"{benchmark.name} has no train split, it is for evaluation only: train on other images and run "
+            f"`slimprompt evaluate PROMPT --benchmark {benchmark.name}`"
+        )
     check_every_class(benchmark, benchmark.name)
     stream = random.Random(seed)
     train = _sample(benchmark.train, shots, stream)

@@ -170,7 +170,7 @@ def apply_manifest(manifest: Manifest, benchmark: Benchmark, *, verify: bool = T
     def items(listed: tuple[ManifestItem, ...]) -> tuple[Item, ...]:
         return tuple(Item(item.path, item.label, manifest.class_names[item.label]) for item in listed)
 
-    applied = replace(benchmark, train=items(manifest.train), val=items(manifest.val))
+    applied = replace(benchmark, train=items(manifest.train), val=items(manifest.val), listed=False)
     check_every_class(applied, "the manifest")
     if verify:
         verify_manifest(manifest, benchmark.images)

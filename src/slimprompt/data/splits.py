@@ -6,6 +6,7 @@ Each function of the first section returns a `Source`, one way to obtain the spl
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 from slimprompt.data.benchmark import SPLITS, Item
 from slimprompt.errors import InputError
 from slimprompt.images.files import IMAGE_SUFFIXES
+from slimprompt.progress import progress
 from slimprompt.seeds import stream_seed
 from slimprompt.storage import read_json, read_text
 
@@ -41,6 +43,8 @@ class Source:
     """Reads the annotations from the benchmark's folder."""
     own_split: bool = False
     """Whether items are assigned to splits by our own random stream, so that the split is not the published one."""
+    listed: bool = False
+    """Whether the items are the files of the image folders, so that none of them can be missing."""
 
     def missing(self, folder: Path) -> list[str]:
         """Required files and folders that are not in `folder`."""
@@ -105,11 +109,11 @@ def class_folders(images: str, *, ignored: Iterable[str] = (), renamed: Mapping[
         classes = sorted(entry.name for entry in base.iterdir() if entry.is_dir() and not entry.name.startswith("."))
         items = []
         for label, name in enumerate(name for name in classes if name not in left_out):
-            files = sorted(entry.name for entry in (base / name).iterdir() if _is_image(entry))
+            files = sorted(filter(_is_image_name, os.listdir(base / name)))
             items += [Item(f"{name}/{file}", label, new_names.get(name, name)) for file in files]
         return _split_50_20_30(items, folder)
 
-    return Source("own 50/20/30 split of the class folders", (images,), read, own_split=True)
+    return Source("own 50/20/30 split of the class folders", (images,), read, own_split=True, listed=True)
 
 
 def flower_labels() -> Source:
@@ -172,6 +176,76 @@ def action_lists() -> Source:
 
     needs = tuple(f"ucfTrainTestlist/{name}.txt" for name in ("classInd", "trainlist01", "testlist01"))
     return Source("official test list, own 80/20 split of the train list", needs, read, own_split=True)
+
+
+def wordnet_folders(
+    images: str, *, train: str = "", test: str = "", names: str = "classnames.txt", numbered: bool = False
+) -> Source:
+    """ImageNet and its variants: `<images>/<split>/<WordNet id>/<image>`, and a list of class names.
+
+    The classes are those with a folder, in the order of their ids; images are in the order of their names.
+
+    Parameters
+    ----------
+    images
+        Image folder, relative to the benchmark's folder.
+    train
+        Folder of the train split in `images`; empty for benchmarks that are only evaluated on.
+    test
+        Folder of the test split in `images`; empty if the class folders are directly in `images`.
+    names
+        File with lines `<WordNet id> <class name>`, relative to the benchmark's folder.
+    numbered
+        The class folders are named 0, 1, … after the lines of `names`, not after the ids.
+    """
+    places = {"train": train, "test": test} if train else {"test": test}
+
+    def read(folder: Path) -> Annotations:
+        name_of = _wordnet_names(folder / names)
+        id_of = {str(line): wnid for line, wnid in enumerate(name_of)} if numbered else {wnid: wnid for wnid in name_of}
+        folders = [
+            (split, f"{place}/{name}".lstrip("/"), _known_folder(name, id_of, folder / images / place, names))
+            for split, place in places.items()
+            for name in _class_folder_names(folder / images / place)
+        ]
+        label_of = {wnid: label for label, wnid in enumerate(sorted({wnid for *_, wnid in folders}))}
+        splits: dict[str, list[Item]] = {split: [] for split in SPLITS}
+        with progress(f"listing {folder.name}", len(folders), "folders") as advance:
+            for split, path, wnid in sorted(folders, key=lambda entry: entry[2]):
+                label, name = label_of[wnid], name_of[wnid]
+                files = sorted(filter(_is_image_name, os.listdir(folder / images / path)))
+                splits[split] += [Item(f"{path}/{file}", label, name) for file in files]
+                advance()
+        return Annotations(tuple(name_of[wnid] for wnid in label_of), *(tuple(splits[split]) for split in SPLITS))
+
+    needs = (names, *(f"{images}/{place}".rstrip("/") for place in places.values()))
+    return Source("class folders", needs, read, listed=True)
+
+
+def _wordnet_names(path: Path) -> dict[str, str]:
+    """WordNet id → class name, in the order of the file."""
+    name_of = {}
+    for number, line in enumerate(_lines(path), start=1):
+        wnid, _, name = line.partition(" ")
+        if not re.fullmatch(r"n\d{8}", wnid) or not name.strip():
+            raise InputError(f"{path}, line {number}: expected <WordNet id> <class name>, got {line!r:.80}")
+        name_of[wnid] = name.strip()
+    return name_of
+
+
+def _class_folder_names(place: Path) -> list[str]:
+    with os.scandir(place) as entries:
+        found = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+    if not found:
+        raise InputError(f"no class folders in {place}: expected {place}/<class>/<image>; sort the images into folders")
+    return found
+
+
+def _known_folder(name: str, id_of: Mapping[str, str], place: Path, names: str) -> str:
+    """WordNet id of a class folder."""
+    if name not in id_of:
+        raise InputError(f"the folder {place / name} is not a class of {names}; remove it or complete {names}")
+    return id_of[name]
 
 
 def underscored(camel_case: str) -> str:
@@ -299,8 +373,8 @@ def _item(where: object, path: str, label: int, name: str) -> Item:
     return Item(path, label, name)
 
 
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
+def _is_image_name(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES and not name.startswith(".")
 
 
 def _lines(path: Path) -> list[str]:

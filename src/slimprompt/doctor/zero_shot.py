@@ -5,12 +5,9 @@ This tests everything at once: weights, activation, preprocessing, class names, 
 
 from __future__ import annotations
 
-import csv
 import warnings
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
 
 from slimprompt.clip.backbone import Backbone
 from slimprompt.data.benchmark import Benchmark
@@ -19,28 +16,16 @@ from slimprompt.data.catalogue import find_source, load_benchmark
 from slimprompt.data.few_shot import base_new
 from slimprompt.doctor.check import FAILED, OK, SKIPPED, Outcome, Subject
 from slimprompt.doctor.machine import is_openai_file
+from slimprompt.paper.published import OWN_TEMPLATE, PublishedBaseline, published_baselines
 
 #: In points. Other people's measurements of the same accuracy differ by a few tenths of a point, from half precision and
 #: from the decoding and resizing of images; a wrong activation or template costs several points.
 TOLERANCE = 1.0
 
 
-class PublishedAccuracy(NamedTuple):
-    """A published zero-shot accuracy in percent, with the benchmark's own template, and where it was published."""
-
-    backbone: str
-    dataset: str
-    class_subset: str
-    """all, base or new: accuracy on these classes, among these classes."""
-    accuracy: float
-    source: str
-
-
-def published_accuracies() -> list[PublishedAccuracy]:
-    """The rows of `zero_shot.csv`."""
-    text = (files("slimprompt.doctor") / "zero_shot.csv").read_text(encoding="utf-8")
-    rows = csv.DictReader(text.splitlines())
-    return [PublishedAccuracy(**{**row, "accuracy": float(row["accuracy"])}) for row in rows]  # type: ignore[arg-type]
+def published_accuracies() -> list[PublishedBaseline]:
+    """Published zero-shot accuracies with the benchmark's own template."""
+    return [row for row in published_baselines() if row.method == "zero-shot" and row.protocol == OWN_TEMPLATE]
 
 
 def check_zero_shot(subject: Subject) -> Iterator[Outcome]:
@@ -71,7 +56,7 @@ def _has_openai_weights(backbone: Backbone) -> bool:
     return name in known and (given == "openai" or is_openai_file(Path(given), name))
 
 
-def _compare(backbone: Backbone, row: PublishedAccuracy, root: Path) -> Outcome:
+def _compare(backbone: Backbone, row: PublishedBaseline, root: Path) -> Outcome:
     """Measure one benchmark and compare it with its published accuracy."""
     info = BENCHMARKS[row.dataset]
     title = row.dataset if row.class_subset == "all" else f"{row.dataset}, {row.class_subset} classes"

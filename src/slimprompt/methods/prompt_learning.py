@@ -175,7 +175,8 @@ def prompt_head(backbone: Backbone, class_names: Sequence[str], prompt: Prompt, 
     """The classifier of a trained prompt for these class names, which may be new to it."""
     encode = SharedPrefixTextEncoder(backbone, class_names, prompt.n_ctx, position, depth=prompt.depth)
     with torch.inference_mode():
-        return Head(tuple(class_names), F.normalize(encode(prompt()), dim=-1), backbone.logit_scale)
+        features = F.normalize(encode(prompt()), dim=-1)  # (n_classes, embed_dim)
+        return Head(tuple(class_names), features, backbone.logit_scale, backbone.class_bias(len(class_names)))
 
 
 class _Stopwatch:

@@ -40,7 +40,7 @@ def check_templates(templates: Sequence[str]) -> None:
 def zero_shot_head(backbone: Backbone, class_names: Sequence[str], templates: Sequence[str]) -> Head:
     """The zero-shot classifier of these classes."""
     features = zero_shot_features(backbone, class_names, templates)
-    return Head(tuple(class_names), features, backbone.logit_scale)
+    return Head(tuple(class_names), features, backbone.logit_scale, backbone.class_bias(len(class_names)))
 
 
 @torch.inference_mode()

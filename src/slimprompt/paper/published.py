@@ -1,11 +1,14 @@
-"""The numbers printed in the paper's 19 tables, in the same form as the results of runs.
+"""The numbers printed in the paper's 19 tables, in the same form as the results of runs, and those of other methods.
 
 Columns of published.csv: table, backbone, dataset, method, basis, rank, shots, metric, source, mean, std and bold
 (1 if the table marks the number as best, 0 if not, empty if the table marks no numbers).
+
+published_baselines.csv has accuracies of other methods from logs and papers of their authors, one row per `PublishedBaseline`.
 """
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -56,6 +59,42 @@ class Printed(NamedTuple):
     sd: float | None
     bold: bool | None
     """Whether it is marked as best; None if the table marks no numbers."""
+
+
+#: `PublishedBaseline.protocol` of zero-shot accuracies that need one template per class.
+OWN_TEMPLATE = "the benchmark's own template"
+
+
+class PublishedBaseline(NamedTuple):
+    """Accuracy of another method, as it was published."""
+
+    method: str
+    """Name of the method: "zero-shot", "tip-adapter", "tip-adapter-f", "clip-adapter" or "gda"."""
+    dataset: str
+    """Name of the benchmark."""
+    backbone: str
+    """Architecture; the weights are OpenAI's."""
+    class_subset: str
+    """all, base or new: accuracy on these classes, among these classes."""
+    shots: int
+    """Training images per class; 0 for zero-shot."""
+    accuracy: float
+    """In percent."""
+    source: str
+    """Where it was published."""
+    protocol: str
+    """What differs from a protocol that chooses nothing on validation or test images."""
+
+
+@cache
+def published_baselines() -> tuple[PublishedBaseline, ...]:
+    """The rows of published_baselines.csv."""
+    text = files("slimprompt.paper").joinpath("published_baselines.csv").read_text(encoding="utf-8")
+    rows = []
+    for row in csv.DictReader(text.splitlines()):
+        shots, accuracy = int(row.pop("shots")), float(row.pop("accuracy"))
+        rows.append(PublishedBaseline(shots=shots, accuracy=accuracy, **row))
+    return tuple(rows)
 
 
 @cache

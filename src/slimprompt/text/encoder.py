@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from slimprompt.clip.backbone import Backbone
+from slimprompt.clip.towers import supports_shared_prefix
 from slimprompt.errors import InputError
 from slimprompt.text.kernels.block import BlockLayout, FrozenBlock, run_block
 from slimprompt.text.layout import block_layouts, default_chunk_size
-from slimprompt.text.reference import FullPass, check_depth, output_dtype, project, supports_shared_prefix
+from slimprompt.text.reference import FullPass, check_depth, output_dtype, project
 from slimprompt.text.tokens import CONTEXT, Position, prompt_tokens, shared_prefix_length
 
 

@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from open_clip.transformer import QuickGELU, ResidualAttentionBlock
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from slimprompt.clip.backbone import Backbone, end_of_text, pool_type
+from slimprompt.clip.backbone import Backbone
+from slimprompt.clip.towers import end_of_text, pool_type, supports_shared_prefix
 from slimprompt.errors import InputError
 from slimprompt.text.tokens import CONTEXT, Position, prompt_tokens, shared_prefix_length
 
@@ -247,26 +247,6 @@ def check_depth(backbone: Backbone, depth: int) -> None:
             f"depth {depth} does not fit: it must be between 1 and the number of layers of the text tower of "
             f"{backbone.name}, {n_layers}"
         )
-
-
-def supports_shared_prefix(tower: Any) -> bool:
-    """Whether the tower is causal, reads its feature at the end-of-text token, and has plain blocks (`is_plain`)."""
-    return (
-        getattr(tower, "attn_mask", None) is not None
-        and not getattr(tower, "use_pad_mask", False)
-        and pool_type(tower) in ("argmax", "eos")
-        and all(is_plain(block) for block in tower.transformer.resblocks)
-    )
-
-
-def is_plain(block: Any) -> bool:
-    """Whether the block is open_clip's standard self-attention block with a GELU or QuickGELU activation."""
-    return (
-        type(block) is ResidualAttentionBlock
-        and block.attn.in_proj_weight is not None
-        and not hasattr(block, "ln_1_kv")
-        and isinstance(block.mlp.gelu, QuickGELU | nn.GELU)
-    )
 
 
 def project(tower: Any, x: Tensor) -> Tensor:

@@ -8,10 +8,10 @@ from open_clip.transformer import QuickGELU
 from torch import nn
 
 from slimprompt import SharedPrefixTextEncoder
+from slimprompt.clip.towers import is_plain
 from slimprompt.text.kernels.attention import SequenceGroup, causal_mask
 from slimprompt.text.kernels.block import BlockLayout, FrozenBlock, run_block
 from slimprompt.text.kernels.rows import RowGather
-from slimprompt.text.reference import is_plain
 
 
 def prefix_and_one_row(n_rows: int, n_heads: int, like: torch.Tensor) -> BlockLayout:

@@ -24,7 +24,7 @@ class FrozenBlock:
     Parameters
     ----------
     block
-        A block of open_clip that fulfils `slimprompt.text.reference.is_plain`.
+        A block of open_clip that fulfils `slimprompt.clip.towers.is_plain`.
     """
 
     def __init__(self, block: Any) -> None:
