@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 def fit(task: Task) -> FittedHead:
     """The zero-shot classifier of the task's classes and templates; the images are not used."""
-    backbone = task.bank.backbone
-    return FittedHead(Head(task.class_names, task.class_features, backbone.logit_scale), n_trained=0)
+    return FittedHead(zero_shot_head(task.bank.backbone, task.class_names, task.templates), n_trained=0)
 
 
 def check_templates(templates: Sequence[str]) -> None:
