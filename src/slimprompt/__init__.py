@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
-    from slimprompt.classifier import PromptClassifier
+    from slimprompt.classifiers.head import HeadClassifier, load_classifier
+    from slimprompt.classifiers.prompt import PromptClassifier
     from slimprompt.clip.backbone import Backbone, load_backbone
     from slimprompt.errors import InputError
-    from slimprompt.head_classifier import HeadClassifier, load_classifier
     from slimprompt.images.bank import FeatureBank
     from slimprompt.prompts.prompt import Prompt
     from slimprompt.prompts.start import start_prompt
@@ -20,9 +20,9 @@ _HOMES = {
     "Backbone": "clip.backbone",
     "load_backbone": "clip.backbone",
     "FeatureBank": "images.bank",
-    "PromptClassifier": "classifier",
-    "HeadClassifier": "head_classifier",
-    "load_classifier": "head_classifier",
+    "PromptClassifier": "classifiers.prompt",
+    "HeadClassifier": "classifiers.head",
+    "load_classifier": "classifiers.head",
     "InputError": "errors",
     "Prompt": "prompts.prompt",
     "Recipe": "training.recipe",

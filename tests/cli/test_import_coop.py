@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from tests.classifiers.test_coop import train_and_save
 from tests.cli.conftest import failed, ok
 from tests.conftest import TINY, draw
-from tests.test_coop import train_and_save
 
 NAMES = ["red-707", "Blue 3", "green_C-130"]
 MODEL = ["--backbone", TINY, "--pretrained", "random:0"]

@@ -9,7 +9,7 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
-from slimprompt.classifier import PromptClassifier
+from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.cli.quickstart import quickstart as command
 from slimprompt.errors import InputError
 from slimprompt.lab.records import Record

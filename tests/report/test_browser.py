@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from slimprompt.classifier import PromptClassifier
+from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.paper.page import build_report, write_report
 from slimprompt.report.fit_page import write_fit_page

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from slimprompt.classifier import PromptClassifier
+from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
 from slimprompt.methods.zero_shot import zero_shot_features

@@ -24,8 +24,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from slimprompt import FeatureBank
+from slimprompt.classifiers.coop import read_coop_checkpoint
 from slimprompt.clip.checkpoints import read_state_dict
-from slimprompt.coop import read_coop_checkpoint
 from slimprompt.data import apply_manifest, few_shot, load_folder, make_manifest, read_manifest, write_manifest
 from slimprompt.data.splits import read_split_file
 from slimprompt.errors import InputError

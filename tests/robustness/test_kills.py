@@ -15,9 +15,9 @@ from slimprompt import storage
 from slimprompt.errors import InputError
 from slimprompt.paper.studies import Grid
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS, PocketBenchmark, render_benchmark
-from slimprompt.saved_prompt import PROMPT_FILES, read_prompt, write_prompt
+from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
 from tests.robustness.kills import count_operations, kill_before, run_in_child
-from tests.test_saved_prompt import ENTRIES, prompt
+from tests.saved.test_prompt import ENTRIES, prompt
 
 
 @pytest.mark.slow

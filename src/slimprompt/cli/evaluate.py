@@ -53,12 +53,12 @@ def evaluate(
         raise InputError("evaluate on what? Give either a folder (or CSV) of labelled images or --benchmark NAME")
     if source is not None and not source.exists():
         raise InputError(f"no such folder or CSV file: {source}")
+    from slimprompt.classifiers.fitting import compare_with_zero_shot, readable
+    from slimprompt.classifiers.head import HeadClassifier, load_classifier
     from slimprompt.data import load_benchmark
     from slimprompt.data.folder import load_eval_folder
-    from slimprompt.fitting import compare_with_zero_shot, readable
-    from slimprompt.head_classifier import HeadClassifier, load_classifier
     from slimprompt.images.bank import FeatureBank
-    from slimprompt.saved_prompt import read_prompt
+    from slimprompt.saved.prompt import read_prompt
     from slimprompt.text.tokens import name_tokens
 
     classifier = load_classifier(

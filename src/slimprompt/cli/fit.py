@@ -29,9 +29,9 @@ from slimprompt.methods.table import METHODS
 from slimprompt.training.recipe import Recipe, make_recipe
 
 if TYPE_CHECKING:
+    from slimprompt.classifiers.fitting import Classifier, Fit, HeadComparison, MethodResult
     from slimprompt.clip.backbone import Backbone
     from slimprompt.data import Benchmark
-    from slimprompt.fitting import Classifier, Fit, HeadComparison, MethodResult
 
 _PROMPT = {
     "variant": "fixed-B",
@@ -121,11 +121,11 @@ def fit(
     )
 
     # torch is imported from here on: everything above fails fast
+    from slimprompt.classifiers.fitting import DEFAULT_VIEWS, compare_methods, fit_classifier
     from slimprompt.clip.backbone import EMBEDDED, default_pretrained, load_backbone
-    from slimprompt.fitting import DEFAULT_VIEWS, compare_methods, fit_classifier
     from slimprompt.images.bank import FeatureBank
-    from slimprompt.saved_head import HEAD_FILES
-    from slimprompt.saved_prompt import PROMPT_FILES
+    from slimprompt.saved.head import HEAD_FILES
+    from slimprompt.saved.prompt import PROMPT_FILES
 
     out = out or Path("prompt" if method == "prompt" else "head")
     files = PROMPT_FILES if method == "prompt" else HEAD_FILES
@@ -179,8 +179,8 @@ def _refuse_prompt_options(
 def _classifier(
     method: str, model: Backbone, prompt: dict[str, Any], recipe: Recipe, templates: tuple[str, ...], views: int
 ) -> Classifier:
-    from slimprompt.classifier import PromptClassifier
-    from slimprompt.head_classifier import HeadClassifier
+    from slimprompt.classifiers.head import HeadClassifier
+    from slimprompt.classifiers.prompt import PromptClassifier
 
     if method == "prompt":
         return PromptClassifier(model, recipe=recipe, **prompt)
@@ -188,7 +188,7 @@ def _classifier(
 
 
 def _write_report(report: Path, result: Fit, templates: tuple[str, ...]) -> None:
-    from slimprompt.classifier import PromptClassifier
+    from slimprompt.classifiers.prompt import PromptClassifier
     from slimprompt.report.fit_page import write_fit_page
 
     held_out = result.comparison
@@ -237,7 +237,7 @@ def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path
 
 def _describe(classifier: Classifier) -> str:
     """What was trained: `64 parameters trained (fixed-B, rank 2, orthogonal basis)`."""
-    from slimprompt.head_classifier import HeadClassifier
+    from slimprompt.classifiers.head import HeadClassifier
     from slimprompt.prompts.variants import describe_start
 
     if isinstance(classifier, HeadClassifier):
@@ -275,7 +275,7 @@ def print_comparison(comparison: HeadComparison, *, verbose: bool) -> None:
 
 def _print_methods(results: list[MethodResult]) -> None:
     """Print one line per method and which to use."""
-    from slimprompt.fitting import advice
+    from slimprompt.classifiers.fitting import advice
 
     say(f"all methods on the same {len(results[0].correct):,} held-out images (accuracy with 95 % interval):")
     rows = []

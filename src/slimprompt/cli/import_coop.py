@@ -38,10 +38,10 @@ def import_coop(
 
     Example: slimprompt import-coop output/prompt_learner/model.pth.tar-50 --out my-prompt
     """
+    from slimprompt.classifiers.coop import import_coop as import_checkpoint
+    from slimprompt.classifiers.coop import read_coop_checkpoint
     from slimprompt.clip.backbone import default_pretrained, load_backbone
-    from slimprompt.coop import import_coop as import_checkpoint
-    from slimprompt.coop import read_coop_checkpoint
-    from slimprompt.saved_prompt import PROMPT_FILES
+    from slimprompt.saved.prompt import PROMPT_FILES
 
     PROMPT_FILES.check_free(out, overwrite=overwrite)
     content = read_coop_checkpoint(checkpoint)

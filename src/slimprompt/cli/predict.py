@@ -42,7 +42,7 @@ def predict(
     write = choose("format", format, {"table": _print_predictions, "json": _print_json, "csv": _print_csv})
     paths = _image_files(images)
     names = parse_class_names(classes) if classes is not None else None
-    from slimprompt.head_classifier import load_classifier
+    from slimprompt.classifiers.head import load_classifier
 
     paths, skipped = _readable(paths) if skip_bad_images else (paths, [])
     classifier = load_classifier(

@@ -185,7 +185,7 @@ def check_images(subject: Subject) -> Iterator[Outcome]:
 
 def check_saved_prompt(subject: Subject) -> Iterator[Outcome]:
     """A prompt that was saved and loaded again gives the same probabilities."""
-    from slimprompt.classifier import PromptClassifier
+    from slimprompt.classifiers.prompt import PromptClassifier
 
     backbone = subject.backbone
     classifier = PromptClassifier(backbone, variant="joint", rank=4, n_ctx=_N_CTX, seed=0)

@@ -33,7 +33,7 @@ from slimprompt.storage import remove_folder, write_file
 from slimprompt.training.recipe import RECIPES, Recipe
 
 if TYPE_CHECKING:
-    from slimprompt.classifier import PromptClassifier
+    from slimprompt.classifiers.prompt import PromptClassifier
 
 BACKBONE = "pocket"
 SHOTS, SEEDS, RANK, N_CTX = (1, 4, 16), (1, 2, 3), 4, 16
@@ -261,7 +261,7 @@ def classifier_of(record: Record, class_names: Sequence[str], backbone: Any) -> 
     """A classifier with the final prompt of a run."""
     import torch
 
-    from slimprompt.classifier import PromptClassifier
+    from slimprompt.classifiers.prompt import PromptClassifier
     from slimprompt.prompts.prompt import Prompt
     from slimprompt.prompts.variants import VARIANTS
 

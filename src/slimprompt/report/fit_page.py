@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slimprompt.classifier import PromptClassifier
+from slimprompt.classifiers.fitting import Accuracy, accuracy_of, mcnemar
+from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import EMBEDDED, Backbone
 from slimprompt.errors import InputError
-from slimprompt.fitting import Accuracy, accuracy_of, mcnemar
 from slimprompt.images.files import ImageSource, open_image
 from slimprompt.prompts.variants import describe_start
 from slimprompt.report.fit_figures import confusion_matrix, training_curve

@@ -13,7 +13,7 @@ from slimprompt import __version__
 from slimprompt.errors import choose
 from slimprompt.methods.head import AnyHead, CacheHead, Head
 from slimprompt.methods.table import METHODS
-from slimprompt.saved_files import ClassNames, Description, SavedBackbone, SavedFiles
+from slimprompt.saved.files import ClassNames, Description, SavedBackbone, SavedFiles
 
 HEAD_FILES = SavedFiles("head")
 _KINDS: dict[str, type[Head] | type[CacheHead]] = {"linear": Head, "cache": CacheHead}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from slimprompt.fitting import MethodResult, accuracy_of, advice, mcnemar
+from slimprompt.classifiers.fitting import MethodResult, accuracy_of, advice, mcnemar
 
 
 def result(method: str, pattern: str, *, trained: int = 100, new_names: bool = False) -> MethodResult:

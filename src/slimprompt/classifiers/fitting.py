@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from slimprompt.classifier import PromptClassifier
+from slimprompt.classifiers.head import HeadClassifier
+from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.data import Benchmark, Item, held_out
 from slimprompt.errors import InputError, first_few
-from slimprompt.head_classifier import HeadClassifier
 from slimprompt.images.bank import FeatureBank
 from slimprompt.methods.head import AnyHead, Head
 from slimprompt.methods.prompt_learning import prompt_head

@@ -258,7 +258,7 @@ def test_a_failed_save_leaves_nothing(classifier, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("slimprompt.saved_files.publish", full)
+    monkeypatch.setattr("slimprompt.saved.files.publish", full)
     with pytest.raises(InputError, match="No space left on device"):
         classifier.save(tmp_path / "prompt")
     assert list(tmp_path.iterdir()) == []

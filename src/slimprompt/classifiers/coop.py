@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from slimprompt.classifier import PromptClassifier
+from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.clip.torch_files import StoredTensor, open_torch_file
 from slimprompt.errors import InputError, first_few

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LRScheduler
 
 from slimprompt import FeatureBank, InputError, PromptClassifier, Recipe, load_backbone, start_prompt
-from slimprompt.coop import import_coop, read_coop_checkpoint
+from slimprompt.classifiers.coop import import_coop, read_coop_checkpoint
 from slimprompt.images.files import open_image
 from slimprompt.images.views import train_view
 from slimprompt.methods.prompt_learning import learn_prompts

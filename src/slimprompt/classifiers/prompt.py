@@ -12,15 +12,15 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from slimprompt.class_names import check_class_names
+from slimprompt.classifiers.base import ImageClassifier, label_names
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError, whole_number
-from slimprompt.image_classifier import ImageClassifier, label_names
 from slimprompt.methods.prompt_learning import initial_prompt, learn_prompts
 from slimprompt.methods.task import Task
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.variants import check_variant, check_words, used_settings
-from slimprompt.saved_files import describe_backbone
-from slimprompt.saved_prompt import PROMPT_FILES, read_prompt, write_prompt
+from slimprompt.saved.files import describe_backbone
+from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 from slimprompt.text.words import words_template
 from slimprompt.training.evaluation import class_scores

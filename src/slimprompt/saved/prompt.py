@@ -12,7 +12,7 @@ from slimprompt import __version__
 from slimprompt.errors import InputError
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.variants import Trainable, check_variant, check_words
-from slimprompt.saved_files import ClassNames, Description, SavedBackbone, SavedFiles
+from slimprompt.saved.files import ClassNames, Description, SavedBackbone, SavedFiles
 from slimprompt.text.tokens import Position
 from slimprompt.training.recipe import Recipe
 

@@ -11,7 +11,7 @@ from safetensors.torch import load, save
 
 from slimprompt import Prompt
 from slimprompt.errors import InputError
-from slimprompt.saved_prompt import PROMPT_FILES, read_prompt, write_prompt
+from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
 from slimprompt.storage import sha256
 
 COMPAT = Path(__file__).parent / "compat" / "prompts"

@@ -11,16 +11,16 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from slimprompt.class_names import check_class_names
-from slimprompt.classifier import PromptClassifier
+from slimprompt.classifiers.base import ImageClassifier, label_names
+from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError, choose, first_few, whole_number
-from slimprompt.image_classifier import ImageClassifier, label_names
 from slimprompt.methods.head import AnyHead
 from slimprompt.methods.table import METHODS
 from slimprompt.methods.task import Task
 from slimprompt.methods.zero_shot import check_templates, zero_shot_head
-from slimprompt.saved_files import describe_backbone
-from slimprompt.saved_head import HEAD_FILES, read_head, write_head
+from slimprompt.saved.files import describe_backbone
+from slimprompt.saved.head import HEAD_FILES, read_head, write_head
 
 
 class HeadClassifier(ImageClassifier):

@@ -1,0 +1,10 @@
+"""Image classifiers on a frozen CLIP, following scikit-learn's conventions.
+
+| module | contents |
+|---|---|
+| `base` | what all classifiers share: `fit` makes a task of labelled images, `predict` encodes images |
+| `prompt` | `PromptClassifier` |
+| `head` | `HeadClassifier` for the other methods, and `load_classifier` |
+| `fitting` | fit on a few-shot sample and compare on held-out images, for `slimprompt fit` and `evaluate` |
+| `coop` | prompts from CoOp's checkpoints |
+"""
