@@ -45,7 +45,7 @@ def one_line(text: str, most: int = 1000) -> str:
     r"""A message as one line: control characters are escaped, and the middle of a long text is left out.
 
     >>> print(one_line("a\n  b\0"), one_line("0123456789", 8))
-    a b\x00 012345…89
+    a b\x00 01234…89
     """
     text = re.sub(r"\s*[\r\n]\s*", " ", text)
     text = re.sub("[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found[0])[1:-1], printable(text))
@@ -57,7 +57,7 @@ def shown(value: object, most: int = 80) -> str:
     """A given value in a message: its `repr`, shortened.
 
     >>> shown("a" * 100, 12)
-    "'aaaaaaa…aaa'"
+    "'aaaaaaa…aa'"
     """
     try:
         return one_line(repr(value), most)

@@ -102,11 +102,11 @@ def fit_classifier(
     check_templates(templates)
     classifier.start(bank.backbone)  # errors that need no image are raised before any is opened
     prompt_tokens(bank.backbone, images.class_names, classifier.n_ctx, classifier.position)  # type: ignore[arg-type]
-    train, skipped = readable(bank, images, sample.train, skip_bad=skip_bad)
+    train, skipped = readable(bank, images, sample.train, skip_bad=skip_bad, what="training images")
     test, more_skipped = readable(bank, images, held_out(images, sample), skip_bad=skip_bad)
     names = sorted({item.class_name for item in train})
     if missing := sorted(set(images.class_names) - set(names)):
-        raise _no_images(missing)
+        raise _no_images(missing, "training images")
     paths, labels = [images.path(item) for item in train], [names.index(item.class_name) for item in train]
     begin = time.perf_counter()
     classifier.fit_task(Task(bank, paths, labels, tuple(names), classifier.seed, images.decode))
@@ -153,7 +153,7 @@ def compare_with_zero_shot(
 
 
 def readable(
-    bank: FeatureBank, images: Benchmark, items: Sequence[Item], *, skip_bad: bool
+    bank: FeatureBank, images: Benchmark, items: Sequence[Item], *, skip_bad: bool, what: str = "images"
 ) -> tuple[list[Item], list[str]]:
     """The items whose images can be read, and messages about the others; encodes the eval views on the way.
 
@@ -162,12 +162,12 @@ def readable(
     bad = bank.build([images.path(item) for item in items], decode=images.decode, skip_bad=skip_bad)
     kept = [item for index, item in enumerate(items) if index not in bad]
     if missing := sorted({item.class_name for item in items} - {item.class_name for item in kept}):
-        raise _no_images(missing)
+        raise _no_images(missing, what)
     return kept, [str(error) for error in bad.values()]
 
 
-def _no_images(missing: Sequence[str]) -> InputError:
+def _no_images(missing: Sequence[str], what: str) -> InputError:
     return InputError(
-        f"no images of {first_few([repr(name) for name in missing])} are left ({len(missing)} classes): every class needs at "
+        f"no {what} of {first_few([repr(name) for name in missing])} are left ({len(missing)} classes): every class needs at "
         "least one readable image among the training images and among those held out. Repair the images or remove the class"
     )
