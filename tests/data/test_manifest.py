@@ -133,6 +133,15 @@ def test_a_manifest_names_every_class(sample: Benchmark, small: Benchmark) -> No
         apply_manifest(without, small)
 
 
+@pytest.mark.parametrize("path", ["a" * 3000, "\ud800"])
+def test_impossible_paths_are_missing_images(sample: Benchmark, small: Benchmark, path: str) -> None:
+    manifest = make_manifest(sample)
+    changed = replace(manifest, train=(manifest.train[0]._replace(path=path), *manifest.train[1:]))
+    with pytest.raises(InputError, match="1 of .* images of the manifest are not in") as caught:
+        apply_manifest(replace(changed, val=()), small)
+    assert len(str(caught.value)) < 400
+
+
 def test_file_names_that_are_not_utf8(sample: Benchmark, tmp_path: Path) -> None:
     first = sample.train[0]._replace(path="caf\udce9.png")
     manifest = make_manifest(replace(sample, train=(first, *sample.train[1:])), hashes=False)

@@ -298,3 +298,12 @@ def test_banks_in_a_folder_with_odd_characters(tiny, images, tmp_path):
     folder = tmp_path / "a?b%20#\udce9"
     FeatureBank(tiny, folder).build(images[:2])
     assert [bank.features for bank in cached_banks(folder)] == [2]
+
+
+def test_text_that_is_not_utf8_is_damage(tiny, images, tmp_path):
+    bank = FeatureBank(tiny, tmp_path)
+    with bank._database:
+        bank._database.execute("UPDATE key SET value = CAST(x'ff' AS TEXT)")
+    for _ in range(2):  # the first attempt leaves nothing locked
+        with pytest.raises(InputError, match="damaged.*cache clear"):
+            FeatureBank(tiny, tmp_path)

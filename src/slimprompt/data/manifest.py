@@ -7,6 +7,7 @@ sampling, and the hashes verify that the images are the same.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -180,7 +181,7 @@ def apply_manifest(manifest: Manifest, benchmark: Benchmark, *, verify: bool = T
 def verify_manifest(manifest: Manifest, images: Path) -> None:
     """Raise an `InputError` unless every hashed image exists in the folder `images` with the same content."""
     items = [item for split in SPLITS for item in getattr(manifest, split) if item.sha256 is not None]
-    missing = [item.path for item in items if not (images / item.path).is_file()]
+    missing = [item.path for item in items if not os.path.isfile(images / item.path)]
     if missing:
         raise InputError(
             f"{len(missing)} of {len(items)} images of the manifest are not in {images}: {first_few(missing)}"

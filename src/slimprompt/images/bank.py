@@ -210,6 +210,8 @@ class FeatureBank:
                 f"image features cannot be written to {self.path} ({error}). Free some space there, point SLIMPROMPT_CACHE to "
                 "another disk, or work without the cache (--no-cache); what was written so far is intact"
             ) from None
+        except sqlite3.DatabaseError as error:
+            raise _damaged(self.path, error) from None
 
     def _query(self, sql: str, values: tuple[str, ...]) -> list[tuple]:
         try:
@@ -219,7 +221,7 @@ class FeatureBank:
             raise InputError(
                 f"the feature cache {self.path} cannot be read ({error}); check its disk, or use --no-cache"
             ) from None
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # damaged text is not UTF-8
             raise _damaged(self.path, error) from None
 
     def _read(self, key: str, view: str) -> np.ndarray | None:
@@ -320,7 +322,7 @@ def _open(path: Path | None, key: dict[str, str]) -> sqlite3.Connection:
         raise InputError(
             f"the feature cache {path} cannot be opened ({error}). Check the folder, point SLIMPROMPT_CACHE elsewhere, or use --no-cache"
         ) from None
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise _damaged(path, error) from None
     except OSError as error:
         raise InputError(
@@ -384,7 +386,7 @@ def cached_banks(folder: Path | None = None) -> list[CacheFile]:
             database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
             count = database.execute("SELECT count(*) FROM features").fetchone()[0]
             database.close()
-        except sqlite3.DatabaseError:
+        except (sqlite3.DatabaseError, UnicodeDecodeError):
             count = 0
         found.append(CacheFile(path, count, size))
     return found
