@@ -147,6 +147,7 @@ def test_runs_of_other_weights_are_not_mixed(run_spec: MakeSpec, environment: Ru
     run_study([first], environment.runs, InlineExecutor(environment))
     path = environment.runs / first.fingerprint / "record.json"
     data = json.loads(path.read_text())
+    del data["checksum"]  # as version 0.1 wrote it; with a checksum the changed record is damaged
     path.write_text(json.dumps(data | {"backbone_fingerprint": "0" * 64}))
     with pytest.raises(InputError, match="made with other weights"):
         run_study([first, second], environment.runs, InlineExecutor(environment))
