@@ -147,7 +147,7 @@ def test_runs_of_other_weights_are_not_mixed(run_spec: MakeSpec, environment: Ru
     run_study([first], environment.runs, InlineExecutor(environment))
     path = environment.runs / first.fingerprint / "record.json"
     data = json.loads(path.read_text())
-    del data["checksum"]
+    del data["checksum"]  # as version 0.1 wrote it; with a checksum the changed record is damaged
     path.write_text(json.dumps(data | {"backbone_fingerprint": "0" * 64}))
     with pytest.raises(InputError, match="made with other weights"):
         run_study([first, second], environment.runs, InlineExecutor(environment))
@@ -264,26 +264,31 @@ def test_one_run_s_failure_is_not_its_neighbours(
 
 
 @pytest.fixture(scope="module")
-def undisturbed() -> dict[str, Any]:
-    """Made by the first test that needs it: the runs of the small grid, one after the other in this process."""
+def undisturbed() -> dict[int, Any]:
+    """By prompt batch, made by the first test that needs it: the runs of the small grid, in this process."""
     return {}
 
 
-def reference(undisturbed: dict[str, Any], grid: Grid, tmp_path: Path) -> dict[str, dict[str, str]]:
-    if not undisturbed:
+def reference(undisturbed: dict[int, Any], grid: Grid, tmp_path: Path, prompt_batch: int = 1) -> dict[str, Any]:
+    if prompt_batch not in undisturbed:
         environment = RunEnvironment(runs=tmp_path / "undisturbed", cache=tmp_path / "undisturbed cache", device="cpu")
-        outcome = run_study(study_specs(grid), environment.runs, InlineExecutor(environment))
+        outcome = run_study(study_specs(grid), environment.runs, InlineExecutor(environment), prompt_batch=prompt_batch)
         assert outcome.failed == []
-        undisturbed.update(fingerprints(environment.runs))
-    return undisturbed
+        undisturbed[prompt_batch] = fingerprints(environment.runs)
+    return undisturbed[prompt_batch]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("prompt_batch", [1, 4])
 def test_processes_give_the_bytes_of_one_process_even_if_one_is_killed(
-    small_grid: MakeGrid, environment: RunEnvironment, tmp_path: Path, undisturbed: dict[str, Any]
+    small_grid: MakeGrid,
+    environment: RunEnvironment,
+    tmp_path: Path,
+    undisturbed: dict[int, Any],
+    prompt_batch: int,
 ) -> None:
     grid = small_grid()
-    expected = reference(undisturbed, grid, tmp_path)
+    expected = reference(undisturbed, grid, tmp_path, prompt_batch)
     executor = ProcessExecutor(replace(environment, cache=tmp_path / "own cache"), 2)
 
     class KillOnce(StudyObserver):
@@ -295,7 +300,7 @@ def test_processes_give_the_bytes_of_one_process_even_if_one_is_killed(
                 os.kill(self.killed, signal.SIGKILL)
 
     watch = KillOnce()
-    outcome = run_study(study_specs(grid), environment.runs, executor, watch)
+    outcome = run_study(study_specs(grid), environment.runs, executor, watch, prompt_batch=prompt_batch)
     assert watch.killed
     assert outcome.failed == []
     assert fingerprints(environment.runs) == expected
@@ -339,7 +344,7 @@ def grid_fields(grid: Grid) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_killed_again_and_again_and_restarted(
-    small_grid: MakeGrid, environment: RunEnvironment, tmp_path: Path, undisturbed: dict[str, Any]
+    small_grid: MakeGrid, environment: RunEnvironment, tmp_path: Path, undisturbed: dict[int, Any]
 ) -> None:
     grid = small_grid()
     expected = reference(undisturbed, grid, tmp_path)

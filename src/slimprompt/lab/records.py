@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, field_validator
 
 from slimprompt.errors import InputError, problems, unknown
 from slimprompt.lab.spec import RunSpec, parse_spec
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 RECORD, FACTORS, MANIFEST, CURVE = "record.json", "factors.safetensors", "manifest.json", "curve.csv"
 _LOCK = ".lock"
 COMPLETE, FAILED = "complete", "failed"
+_BASE_TO_NEW = ("seen", "unseen", "harmonic")
 _FINGERPRINT = re.compile("[0-9a-f]{16}")
 
 
@@ -104,6 +105,14 @@ class _RecordSchema(BaseModel):
     versions: dict[str, str] = Field(default_factory=dict)
     machine: dict[str, Any] = Field(default_factory=dict)
     backbone_fingerprint: str | None = None
+
+    @field_validator("metrics")
+    @classmethod
+    def _base_and_new(cls, metrics: dict[str, float]) -> dict[str, float]:
+        measured = [name for name in _BASE_TO_NEW if name in metrics]
+        if len(measured) not in (0, len(_BASE_TO_NEW)):
+            raise ValueError(f"{', '.join(_BASE_TO_NEW)} go together, but only {', '.join(measured)} is there")
+        return metrics
 
 
 def read_record(folder: Path) -> Record:
