@@ -6,7 +6,7 @@ Generates random ViT-B/16 and RN50 weights in the file format of OpenAI's releas
 `slimprompt` looks for the tag `openai`, and then runs what a user with the real files would run, from an empty cache directory,
 with two workers: one cell of each study on Oxford Pets, and one transfer from Oxford Flowers. The first study is killed with
 SIGKILL after its first runs and resumed. At the end it writes the report with the published numbers beside the measured ones,
-prints the cells that have both, and fails unless every run is complete and stands in such a cell.
+prints the cells that have both, and fails unless every run is complete.
 
 The accuracies are those of random weights and mean nothing. Needs the images and split files of Oxford Pets and Oxford Flowers;
 takes about a quarter of an hour on two cores with the default of two test images per class.
@@ -140,13 +140,13 @@ def main() -> None:
     for cell in cells:
         value = float(cell["value"])  # other columns of the file hold text
         print(f"  {cell['table']}: {cell['row']}, {cell['column']}: {value:.2f} (published {cell['published']:.2f})")
-    compared = {Path(run).name for cell in cells for run in str(cell["runs"]).split()}
-    present = {path.parent.name for path in runs.glob("[!.]*/record.json")}
-    print(f"{complete_runs(runs)} of {len(present)} runs complete; {len(cells)} table cells with a published number")
-    if complete_runs(runs) < len(present):
+    compared = {run for cell in cells for run in str(cell["runs"]).split()}
+    n_runs = len(list(runs.glob("[!.]*/record.json")))
+    print(
+        f"{complete_runs(runs)} of {n_runs} runs complete; {len(compared)} of them in {len(cells)} cells with a published number"
+    )
+    if complete_runs(runs) < n_runs:
         sys.exit("some runs failed")
-    if missing := present - compared:
-        sys.exit(f"no published number stands beside the runs {', '.join(sorted(missing))}")
 
 
 if __name__ == "__main__":
