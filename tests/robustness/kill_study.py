@@ -1,4 +1,4 @@
-"""Kills a study before each of its file operations, resumes it, and compares its runs with those of an undisturbed one.
+"""Kills a study before each of its file operations in the runs folder, resumes it and compares it with an undisturbed one.
 
     python kill_study.py <grid.json> <folder> <prompt batch> <most kills>
 
@@ -40,7 +40,7 @@ def main() -> None:
     specs = study_specs(make_grid(json.loads(grid_file.read_text())))
 
     def study(runs: Path) -> None:
-        # One cache for all: an interrupted feature bank is tested by the kills of the first study, which fills it.
+        # One cache for all, filled by the undisturbed study: the kills concern the runs folder.
         environment = RunEnvironment(runs=runs, cache=folder / "cache", device="cpu")
         outcome = run_study(specs, runs, InlineExecutor(environment), prompt_batch=prompt_batch)
         assert outcome.failed == [], outcome.failed[0].error
