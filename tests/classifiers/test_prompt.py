@@ -372,7 +372,7 @@ def test_cross_validation(tiny, images, labels):
         ({"recipe": {"lr": 1e38}}, "lr: .*less than"),
         ({"recipe": {"epochs": 10**9}}, "epochs: .*1000000"),
         ({"recipe": {"views": 10**7}}, "views: .*10000"),
-        ({"recipe": Recipe(epochs=1_000_000)}, "200,000,000 images to encode|18,000,000|more than"),
+        ({"recipe": Recipe(epochs=1_000_000)}, "1,000,000 views of 36 images: 36,000,000 images to encode"),
         ({"variant": 3}, "unknown variant 3"),
         ({"variant": "fixed-b"}, "did you mean 'fixed-B'"),
     ],

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from slimprompt import InputError, load_backbone
+from slimprompt.clip.checkpoints import read_state_dict
 from slimprompt.clip.weights import UnknownActivationError, find_weights
 from slimprompt.storage import cache_dir
 from tests.clip.test_backbone import state_bytes
@@ -250,3 +251,13 @@ def test_a_malicious_file_in_a_model_folder(tiny_folder, tmp_path):
         load_backbone(f"local-dir:{tmp_path}")
     assert "weights_only" not in str(error.value)
     assert not (tmp_path / "executed").exists()
+
+
+def test_many_compressed_entries_are_refused_too(tmp_path):
+    path = tmp_path / "x.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x/data.pkl", b"")
+        for number in range(5):
+            archive.writestr(f"x/data/{number}", bytes(20 * 2**20))
+    with pytest.raises(InputError, match="6 of its entries are compressed and would take 0.1 GB"):
+        read_state_dict(path)

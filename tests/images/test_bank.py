@@ -300,10 +300,18 @@ def test_banks_in_a_folder_with_odd_characters(tiny, images, tmp_path):
     assert [bank.features for bank in cached_banks(folder)] == [2]
 
 
-def test_text_that_is_not_utf8_is_damage(tiny, images, tmp_path):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE key SET value = CAST(x'ff' AS TEXT)",
+        "UPDATE sqlite_master SET name = CAST(x'ff' AS TEXT), sql = 'nonsense' WHERE name = 'features'",
+    ],
+)
+def test_text_that_is_not_utf8_is_refused(tiny, tmp_path, damage):
     bank = FeatureBank(tiny, tmp_path)
     with bank._database:
-        bank._database.execute("UPDATE key SET value = CAST(x'ff' AS TEXT)")
+        bank._database.execute("PRAGMA writable_schema = ON")
+        bank._database.execute(damage)
     for _ in range(2):  # the first attempt leaves nothing locked
-        with pytest.raises(InputError, match="damaged.*cache clear"):
+        with pytest.raises(InputError, match="cannot be opened|damaged"):
             FeatureBank(tiny, tmp_path)

@@ -92,12 +92,17 @@ def open_torch_file(path: Path, *, weights_only: bool = False) -> Iterator[Any]:
 
 def check_entry_sizes(archive: zipfile.ZipFile) -> None:
     """Refuse an archive that would inflate to far more than its own size; PyTorch stores tensors uncompressed."""
-    for entry in archive.infolist():
-        if entry.compress_type != zipfile.ZIP_STORED and entry.file_size > _MAX_COMPRESSED:
-            raise InputError(
-                f"{archive.filename} is not loaded: its entry {entry.filename} is compressed and would take "
-                f"{entry.file_size / 1e9:.1f} GB; PyTorch stores tensors uncompressed. Save the checkpoint again with torch.save"
-            )
+    compressed = [entry for entry in archive.infolist() if entry.compress_type != zipfile.ZIP_STORED]
+    total = sum(entry.file_size for entry in compressed)  # many entries are as bad as a large one
+    if total > _MAX_COMPRESSED:
+        largest = max(compressed, key=lambda entry: entry.file_size)
+        one = len(compressed) == 1 or largest.file_size > _MAX_COMPRESSED
+        what = f"its entry {largest.filename} is" if one else f"{len(compressed):,} of its entries are"
+        size = largest.file_size if one else total
+        raise InputError(
+            f"{archive.filename} is not loaded: {what} compressed and would take {size / 1e9:.1f} GB; PyTorch stores tensors "
+            "uncompressed. Save the checkpoint again with torch.save"
+        )
 
 
 def _read_legacy(file: IO[bytes], weights_only: bool) -> Any:
