@@ -152,7 +152,7 @@ def test_a_class_without_readable_images_stops_the_command(run, photos, tmp_path
         "no training images of 'red disc' are left",
     )
     ok(run("fit", photos, "--out", tmp_path / "p", *QUICK))
-    failed(run("evaluate", tmp_path / "p", broken, "--skip-bad-images"), "no images of 'red disc' are left (1 classes)")
+    failed(run("evaluate", tmp_path / "p", broken, "--skip-bad-images"), "no images of 'red disc' are left")
     ok(run("data", "sample", photos, "--shots", "2", "--out", tmp_path / "m.json"))
     data = json.loads((tmp_path / "m.json").read_text())
     data["train"] = [item for item in data["train"] if item["label"] != 2]

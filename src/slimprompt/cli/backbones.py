@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slimprompt.cli.printing import print_table
+from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def backbones(search: Annotated[str, typer.Argument(help="Show only names that c
     if not rows:
         raise InputError(f"no backbone has {search!r} in its name; `slimprompt backbones` lists all")
     print_table(("backbone", "prompts", "because", "weights (--pretrained)"), rows)
-    typer.echo(_LEGEND)
+    say(_LEGEND)
 
 
 def _cells(support: PromptSupport) -> tuple[str, str]:

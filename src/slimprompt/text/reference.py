@@ -159,7 +159,7 @@ def shared_prefix_reference(
     ends = torch.tensor([len(ids) - n_prefix - 1 for ids in sequences], device=backbone.device)  # end-of-text tokens
 
     in_prefix, in_suffix = embedding.is_context[:1, :n_prefix], embedding.is_context[:, n_prefix:]
-    n_before = int(in_prefix.sum())  # context vectors in the prefix
+    n_before = sequences[0][:n_prefix].count(CONTEXT)  # context vectors in the prefix
 
     def encode(context: Tensor) -> Tensor:
         if context.ndim == (2 if depth == 1 else 3):
