@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -138,6 +139,26 @@ def test_damaged_files_are_refused(change, message, tiny, images, tmp_path):
     folder = make("gda", tiny).fit(*images).save(tmp_path / "head")
     change(folder)
     with pytest.raises(InputError, match=message):
+        HeadClassifier.load(folder, backbone=tiny)
+
+
+@pytest.mark.parametrize(
+    ("method", "part", "value", "message"),
+    [
+        ("gda", "weights", torch.full((3, 16), torch.nan), "weights: it holds numbers that are not finite"),
+        ("gda", "weights", torch.zeros(3), "weights: 3 class names, but the shape is"),
+        ("gda", "bias", torch.zeros(2), "bias: 3 class names, but the shape is"),
+        ("tip-adapter", "keys", torch.zeros(2, 5), "keys and labels: the shapes"),
+        ("tip-adapter", "labels", torch.tensor([0]), "keys and labels: the shapes"),
+        ("tip-adapter", "labels", "next class", "labels: expected whole numbers from 0 to 2"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(method, part, value, message, tiny, images, tmp_path):
+    fitted = make(method, tiny).fit(*images)
+    value = fitted.head_.labels + 1 if isinstance(value, str) else value
+    fitted.head_ = replace(fitted.head_, **{part: value})
+    folder = fitted.save(tmp_path / "head")
+    with pytest.raises(InputError, match=f"head.safetensors is damaged: {message}"):
         HeadClassifier.load(folder, backbone=tiny)
 
 

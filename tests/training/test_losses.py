@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from slimprompt import InputError, Recipe, SharedPrefixTextEncoder, start_prompt
 from slimprompt.training.loop import train
-from slimprompt.training.losses import backward_without_conflict, divergence, feature_distance
+from slimprompt.training.losses import feature_distance, kl_to_zero_shot, prograd_backward
 from tests.text.conftest import open_clip_features
 
 NAMES = ["cat", "red panda", "forget-me-not", "dog"]
@@ -30,9 +30,9 @@ def test_divergence_is_kl_up_to_the_entropy_of_zero_shot():
     p, q = zero_shot.softmax(1), logits.softmax(1)
     kl = (p * (p / q).log()).sum(1).mean()
     entropy = -(p * p.log()).sum(1).mean()
-    torch.testing.assert_close(divergence(logits, zero_shot), kl + entropy)
+    torch.testing.assert_close(kl_to_zero_shot(logits, zero_shot), kl + entropy)
     variable = logits.requires_grad_()
-    torch.testing.assert_close(torch.autograd.grad(divergence(variable, zero_shot), variable)[0], (q - p) / 6)
+    torch.testing.assert_close(torch.autograd.grad(kl_to_zero_shot(variable, zero_shot), variable)[0], (q - p) / 6)
 
 
 def projected(gradient: list[float], direction: list[float]) -> list[float]:
@@ -41,7 +41,7 @@ def projected(gradient: list[float], direction: list[float]) -> list[float]:
     loss, kept = (
         sum(slope * factor for slope, factor in zip(slopes, factors, strict=True)) for slopes in (gradient, direction)
     )
-    backward_without_conflict(loss, kept, [factors])
+    prograd_backward(loss, kept, [factors])
     return [factor.grad.item() for factor in factors]
 
 

@@ -39,10 +39,11 @@ def doctor(
     Example: slimprompt doctor
     Example: slimprompt doctor --backbone ViT-B-16 --pretrained openai --device cuda --precision bf16 --data-root DATA
     """
+    from slimprompt.clip.backbone import default_pretrained
     from slimprompt.doctor.check import FAILED, VERDICTS, Subject, run_checks
     from slimprompt.doctor.checks import CHECKS
 
-    subject = Subject(backbone, pretrained, device, precision, data_root, quick)
+    subject = Subject(backbone, pretrained or default_pretrained(backbone), device, precision, data_root, quick)
     findings = []
     for finding in run_checks(CHECKS, subject):
         findings.append(finding)

@@ -54,12 +54,27 @@ def read_head(folder: Path) -> tuple[HeadDescription, AnyHead]:
         head = _KINDS[description.kind](class_names=tuple(description.class_names), **parts)
     except TypeError as error:
         raise HEAD_FILES.damaged(path, str(error)) from None
-    n_classes = len(description.class_names)
-    if head.weights.ndim != 2 or len(head.weights) != n_classes:
-        raise HEAD_FILES.damaged(
-            path, f"weights: {n_classes} class names, but the shape is {tuple(head.weights.shape)}"
-        )
+    if problem := _problem(head):
+        raise HEAD_FILES.damaged(path, problem)
     return description, head
+
+
+def _problem(head: AnyHead) -> str:
+    """What is wrong with the tensors of a head; empty if it can be used."""
+    n_classes, shape = len(head.class_names), tuple(head.weights.shape)
+    if len(shape) != 2 or shape[0] != n_classes:
+        return f"weights: {n_classes} class names, but the shape is {shape}"
+    if isinstance(head, Head):
+        if head.bias is not None and head.bias.shape != (n_classes,):
+            return f"bias: {n_classes} class names, but the shape is {tuple(head.bias.shape)}"
+        return ""
+    if head.keys.ndim != 2 or head.keys.shape[1] != shape[1] or head.labels.shape != head.keys.shape[:1]:
+        return f"keys and labels: the shapes {tuple(head.keys.shape)} and {tuple(head.labels.shape)} do not fit the weights {shape}"
+    if head.labels.is_floating_point() or (
+        len(head.labels) and not 0 <= int(head.labels.min()) <= int(head.labels.max()) < n_classes
+    ):
+        return f"labels: expected whole numbers from 0 to {n_classes - 1}"
+    return ""
 
 
 def write_head(folder: Path, entries: dict[str, Any], head: AnyHead) -> None:

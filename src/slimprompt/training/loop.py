@@ -15,7 +15,7 @@ from slimprompt.errors import InputError
 from slimprompt.progress import progress
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.seeds import stream_seed
-from slimprompt.training.losses import backward_without_conflict, divergence, feature_distance
+from slimprompt.training.losses import feature_distance, kl_to_zero_shot, prograd_backward
 from slimprompt.training.recipe import Recipe
 
 
@@ -49,7 +49,8 @@ def train(
     gradient that conflicts with the zero-shot predictions is removed. See `slimprompt.training.losses`.
 
     A prompt batch shares images and text passes, but every prompt has its own loss and optimizer: their results equal
-    separate trainings up to float rounding. The prompt of the last step is the result; nothing is selected.
+    separate trainings up to float rounding. The prompt after the last step is the
+    result; with `recipe.backtrack`, training may have returned to the factors at the start of its best epoch.
 
     Parameters
     ----------
@@ -103,8 +104,8 @@ def train(
                     loss = loss + recipe.anchor * torch.stack([feature_distance(text, zero_shot) for text in texts])
                 if recipe.prograd:
                     zero_shot_logits = logit_scale * images @ zero_shot.T  # (batch, n_classes)
-                    kept = torch.stack([divergence(scores, zero_shot_logits) for scores in logits])  # (n_prompts,)
-                    backward_without_conflict(loss, kept, [state.prompt.trainable_factors for state in active])
+                    kept = torch.stack([kl_to_zero_shot(scores, zero_shot_logits) for scores in logits])  # (n_prompts,)
+                    prograd_backward(loss, kept, [state.prompt.trainable_factors for state in active])
                 else:
                     loss.sum().backward()
                 for state in active:
@@ -160,7 +161,7 @@ class _State:
         self.epoch_start = [factor.detach().clone() for factor in self.prompt.trainable_factors]
 
     def backtrack(self, loss: float, margin: float) -> None:
-        """Remember the factors of the best epoch; return to them if `loss` exceeds the best by the fraction `margin`."""
+        """Remember the factors at the start of the best epoch; return to them if `loss` exceeds the best by the fraction `margin`."""
         if loss < self.best_loss:
             self.best_loss, self.best_factors = loss, self.epoch_start
         elif not loss <= (1 + margin) * self.best_loss:  # also if the loss is not a number

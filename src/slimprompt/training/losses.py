@@ -17,7 +17,7 @@ def feature_distance(text: Tensor, zero_shot: Tensor) -> Tensor:
     return 1 - (text * zero_shot).sum(-1).mean()
 
 
-def divergence(logits: Tensor, zero_shot_logits: Tensor) -> Tensor:
+def kl_to_zero_shot(logits: Tensor, zero_shot_logits: Tensor) -> Tensor:
     """mean over images of KL(zero-shot ‖ prompt), up to a constant, from logits (batch, n_classes).
 
     The constant is the entropy of the zero-shot predictions, which has no gradient.
@@ -25,7 +25,7 @@ def divergence(logits: Tensor, zero_shot_logits: Tensor) -> Tensor:
     return F.cross_entropy(logits, zero_shot_logits.softmax(-1))
 
 
-def backward_without_conflict(loss: Tensor, kept: Tensor, factors: Sequence[Sequence[Tensor]]) -> None:
+def prograd_backward(loss: Tensor, kept: Tensor, factors: Sequence[Sequence[Tensor]]) -> None:
     """Gradients of `loss` without what would raise `kept`: two backward passes through one forward pass.
 
     With g = ∇loss and d = ∇kept over all trained factors of a prompt together: g ← g − min(0, g·d) / ‖d‖² d. A step along
