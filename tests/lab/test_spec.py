@@ -36,6 +36,8 @@ def test_every_field_changes_the_fingerprint() -> None:
         {"words": "a photo of a"},
         {"words": "a photo of a", "anchored": True},
         {"depth": 2},
+        {"method": "gda", "variant": None, "rank": None},
+        {"evaluate_on": ["food101"]},
     ]
     specs = [RunSpec(**JOINT), *(RunSpec(**JOINT | change) for change in changes)]
     assert len({spec.fingerprint for spec in specs}) == len(specs)
@@ -44,7 +46,49 @@ def test_every_field_changes_the_fingerprint() -> None:
 
 def test_added_fields_at_their_defaults_leave_the_fingerprint_alone() -> None:
     defaults = {"words": None, "anchored": False, "depth": 1, "recipe": {"anchor": 0.0, "prograd": False}}
+    defaults |= {"method": "prompt", "evaluate_on": ()}
     assert RunSpec(**JOINT | defaults).fingerprint == RunSpec(**JOINT).fingerprint == "63f8ee104e5d47cb"
+
+
+METHOD = {name: value for name, value in JOINT.items() if name not in ("variant", "rank")} | {"method": "tip-adapter"}
+
+
+def test_a_method_is_one_run_per_sample() -> None:
+    spec = parse_spec(METHOD)
+    assert parse_spec(spec.model_dump(mode="json")) == spec
+    defaults = {"n_ctx": 16, "position": "end", "recipe": {}, "depth": 1}
+    assert parse_spec(METHOD | defaults).fingerprint == spec.fingerprint
+    assert (spec.is_prompt, spec.label, spec.source_spec()) == (False, "tip-adapter", None)
+    assert spec.title == "ViT-B-16 dtd 4-shot seed 1: tip-adapter"
+    unused = {name for name, value in spec.flat().items() if value is None}
+    assert {"variant", "n_ctx", "position", "recipe.epochs"} < unused
+    assert unused.isdisjoint({"method", "shots", "precision"})
+
+
+def test_the_order_of_other_datasets_does_not_matter() -> None:
+    one, other = (
+        parse_spec(JOINT | {"evaluate_on": names}) for names in (["food101", "eurosat"], ["eurosat", "food101"])
+    )
+    assert one == other
+    learned = {"variant": "fixed-B", "basis": "learned"}
+    assert parse_spec(JOINT | learned | {"evaluate_on": ["food101"]}).source_spec() == RunSpec(**JOINT)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": "tip-adaptor"}, "unknown method 'tip-adaptor'; did you mean 'tip-adapter'"),
+        ({"variant": "joint", "rank": 4}, "trains no prompt, so it takes no variant, rank"),
+        ({"recipe": {"epochs": 5}}, "takes no recipe"),
+        ({"method": "prompt"}, "a prompt needs a variant: dense, joint, fixed-B, fixed-A"),
+        ({"evaluate_on": ["food101"]}, "cannot classify other datasets by their class names.*prompt, zero-shot"),
+        ({"method": "zero-shot", "evaluate_on": ["dtd"]}, "other datasets than the one of the run"),
+        ({"method": "zero-shot", "evaluate_on": ["eurosat"], "split": "base"}, "needs a run on all classes"),
+    ],
+)
+def test_refuses_a_method_with_a_reason(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_spec(METHOD | change)
 
 
 def test_words_decide_the_number_of_context_tokens() -> None:

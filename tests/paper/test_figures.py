@@ -7,11 +7,11 @@ import pytest
 
 from slimprompt.analysis.geometry import Geometry, measure
 from slimprompt.analysis.observations import Results, dense, joint, observe
+from slimprompt.analysis.selection import best_covered, chance_levels, zero_shot
 from slimprompt.lab.records import Record, load_records
 from slimprompt.paper import figures
 from slimprompt.paper.figures.differences import paired_gain
 from slimprompt.paper.published import published_results
-from slimprompt.paper.selection import best_covered, chance_levels, zero_shot
 from tests.svg import texts
 from tests.synthetic_runs import DATASETS, accuracy_of, write_run, write_study
 

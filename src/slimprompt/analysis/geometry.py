@@ -199,7 +199,8 @@ def measure(
     Parameters
     ----------
     records
-        Run records; incomplete and dense runs are ignored, runs of deep prompts are left out with a note.
+        Run records; incomplete runs, dense ones and those of other methods than prompts are ignored. Runs of prompts beyond
+        the paper are left out with a note.
     variant
         Variant of the runs compared in pairs. Displacement is measured for all variants.
     class_subset
@@ -213,14 +214,19 @@ def measure(
     -------
     Geometry
     """
-    factorised = [record for record in records if record.complete and record.spec.variant != "dense"]
-    low_rank = [record for record in factorised if record.spec.depth == 1]
+    factorised = [record for record in records if record.complete and record.spec.variant not in (None, "dense")]
+    shallow = [record for record in factorised if record.spec.depth == 1]
+    low_rank = [record for record in shallow if not record.spec.beyond]
     records = [record for record in low_rank if class_subset in (None, record.spec.split)]
     factors = [record.factors() for record in records]
     chosen = [index for index, record in enumerate(records) if record.spec.variant == variant]
     notes: list[str] = []
-    if deep := len(factorised) - len(low_rank):
+    if deep := len(factorised) - len(shallow):
         notes.append(f"geometry: {deep} runs of deep prompts are left out: they have coefficients for several layers")
+    if other := len(shallow) - len(low_rank):
+        notes.append(
+            f"geometry: {other} runs of prompts with words or a loss that keeps them close to zero-shot are left out"
+        )
     if left_out := len(low_rank) - len(records):
         notes.append(
             f"geometry: {left_out} runs on another class subset than {class_subset!r} are left out; "

@@ -39,12 +39,13 @@ UNITS: dict[str, str] = {
 
 
 class Arm(NamedTuple):
-    """A kind of prompt, in the vocabulary of the published tables."""
+    """A kind of prompt, in the vocabulary of the published tables, or another method."""
 
     method: str
-    """dense, factorized, fixed-B or fixed-A (the last two only in the transfer study)."""
+    """dense, factorized, fixed-B or fixed-A (the last two only in the transfer study); without a basis, the label of a prompt
+    beyond the paper (`joint r4 depth 3`) or the name of another method (`tip-adapter`)."""
     basis: str
-    """identity, best (dense), trainable, gaussian, orthogonal, svd, learned, source-A/B or random-A/B."""
+    """identity, best (dense), trainable, gaussian, orthogonal, svd, learned, source-A/B or random-A/B; empty if undefined."""
     rank: int
     """Rank r, or the number of context tokens of a dense prompt; 0 if undefined."""
 
@@ -60,7 +61,7 @@ class CellKey(NamedTuple):
     shots: int
     metric: str = "accuracy"
     source: str = ""
-    """Source dataset of a transfer."""
+    """Source dataset of a transfer, or training dataset of a cross-dataset run."""
 
     @property
     def arm(self) -> Arm:
@@ -69,9 +70,14 @@ class CellKey(NamedTuple):
 
     @property
     def canonical(self) -> CellKey:
-        """The key without a source if its arm does not depend on one."""
-        return self if self.basis.startswith("source-") else self._replace(source="")
+        """The key without a source if its arm and metric do not depend on one."""
+        depends = self.basis.startswith("source-") or self.metric in CROSS_DATASET
+        return self if depends else self._replace(source="")
 
+
+#: Metrics of cross-dataset runs: accuracy on another dataset by its class names, and on the dataset that they were trained on.
+#: In both, `CellKey.source` is the latter.
+CROSS_DATASET = ("cross_dataset", "source_accuracy")
 
 #: Columns of the table that `observe` returns.
 COLUMNS = (*CellKey._fields, "seed", "value", "parameters", "run")
@@ -107,6 +113,8 @@ def transfer(mode: str, rank: int) -> Arm:
 
 def arm_of(spec: RunSpec) -> Arm:
     """The arm that a run belongs to."""
+    if spec.variant is None or spec.beyond:
+        return Arm(spec.label, "", 0)
     if spec.variant == "dense":
         return dense(spec.n_ctx)
     rank = spec.rank or 0
@@ -120,7 +128,9 @@ def arm_of(spec: RunSpec) -> Arm:
 
 
 def arm_label(arm: Arm) -> str:
-    """Short name of an arm: `dense m16`, `joint r4`, `fixed-B orthogonal r4`, `fixed-A source r4`."""
+    """Short name of an arm: `dense m16`, `joint r4`, `fixed-B orthogonal r4`, `fixed-A source r4`, `tip-adapter`."""
+    if not arm.basis:
+        return arm.method
     if arm == BEST_DENSE:
         return "dense, best length"
     if arm.method == "dense":
@@ -169,16 +179,31 @@ def observe(records: Iterable[Record]) -> pd.DataFrame:
     rows: list[tuple[Any, ...]] = []
     seen: dict[tuple[CellKey, int], RunSpec] = {}
     for record in records:
-        spec, arm = record.spec, arm_of(record.spec)
-        source = dataset_title(spec.source) if spec.source else ""
-        for metric, value in record.metrics.items():
-            key = CellKey(backbone_title(spec), dataset_title(spec.dataset), *arm, spec.shots, metric, source)
+        spec = record.spec
+        for key, value in _cells(record):
             if (key, spec.seed) in seen:
                 raise _duplicate(seen[key, spec.seed], spec, key)
             seen[key, spec.seed] = spec
             parameters = record.facts.get("trainable_parameters")
             rows.append((*key, spec.seed, float(value), parameters, str(record.folder)))
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _cells(record: Record) -> Iterator[tuple[CellKey, float]]:
+    """Key and value of every metric of a run.
+
+    In a cross-dataset run, the dataset of a cell is the one that was evaluated on, so that arms are compared over datasets.
+    """
+    spec, arm = record.spec, arm_of(record.spec)
+    own = dataset_title(spec.dataset)
+    for metric, value in record.metrics.items():
+        dataset, source = own, dataset_title(spec.source) if spec.source else ""
+        if spec.evaluate_on:
+            name, other, evaluated = metric.partition("accuracy@")
+            prefix = name if other else metric.removesuffix("accuracy")
+            metric = prefix + CROSS_DATASET[0 if other else 1]
+            dataset, source = dataset_title(evaluated) if other else own, own
+        yield CellKey(backbone_title(spec), dataset, *arm, spec.shots, metric, source), value
 
 
 def _duplicate(one: RunSpec, other: RunSpec, key: CellKey) -> InputError:
@@ -192,10 +217,11 @@ def _duplicate(one: RunSpec, other: RunSpec, key: CellKey) -> InputError:
     )
 
 
-#: Fields that should have one value in all compared runs; the other fields are the axes of the studies.
-_SETTINGS = (
-    *("pretrained", "n_ctx", "words", "anchored", "depth", "position", "precision"),
-    *(f"recipe.{name}" for name in Recipe.model_fields),
+#: Fields that should have one value in all compared runs; the other fields are the axes of the studies or part of the arm.
+_SETTINGS = ("pretrained", "precision")
+_PROMPT_SETTINGS = (
+    *("n_ctx", "position"),
+    *(f"recipe.{name}" for name in Recipe.model_fields if name not in ("anchor", "prograd")),
 )
 
 
@@ -203,11 +229,12 @@ def mixed_settings(records: Iterable[Record]) -> list[str]:
     """One sentence per setting that differs between runs of one backbone, which are then not strictly comparable."""
     found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for record in records:
-        fields = record.spec.flat()
-        for name in _SETTINGS:
-            if name == "n_ctx" and record.spec.variant == "dense":
-                continue  # the length of a dense prompt is an axis of the study
-            found[record.spec.backbone, name][str(fields[name])] += 1
+        spec = record.spec
+        fields = spec.flat()
+        for name in (*_SETTINGS, *(_PROMPT_SETTINGS if spec.is_prompt else ())):
+            if name == "n_ctx" and (spec.variant == "dense" or spec.words):
+                continue  # the length of a dense prompt is an axis of the study, and words decide theirs
+            found[spec.backbone, name][str(fields[name])] += 1
     return [
         f"{backbone}: the runs mix {name} = "
         + ", ".join(f"{value} ({count} runs)" for value, count in sorted(counts.items()))

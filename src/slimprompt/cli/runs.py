@@ -31,7 +31,7 @@ def list_runs(runs: RunsFolder = Path("runs"), where: Where = None) -> None:
     found, damaged = scan_records(runs)
     records = select_records(found, where or ())
     records.sort(key=lambda record: (record.spec.backbone, record.spec.dataset, record.spec.title))
-    headings = ("run", "status", "backbone", "dataset", "classes", "shots", "seed", "prompt", "result")
+    headings = ("run", "status", "backbone", "dataset", "classes", "shots", "seed", "method", "result")
     rows = []
     for record in records:
         spec = record.spec

@@ -1,4 +1,4 @@
-"""`slimprompt study`: run the paper's experiments or a grid of your own."""
+"""`slimprompt study`: run the paper's experiments, comparisons of methods, or a grid of your own."""
 
 from __future__ import annotations
 
@@ -73,11 +73,12 @@ def study(
     axes: dict[str, Any],
     overrides: dict[str, Any],
 ) -> None:
-    """Run a study of the paper, or a grid of your own.
+    """Run a study of the paper, a comparison of methods, or a grid of your own.
 
     Stop it at any time; re-run the same command to resume.
 
     Example: slimprompt study headline --pocket
+    Example: slimprompt study baselines --pocket
     Example: slimprompt study rank-sweep --datasets oxford_pets --backbones ViT-B-16 --data-root DATA
     """
     if name is None:
@@ -106,27 +107,27 @@ def study(
 
 
 def _list_studies() -> None:
-    from slimprompt.paper.studies import PAPER, POCKET, STUDIES
+    from slimprompt.paper.studies import ALL_STUDIES, PAPER, POCKET
 
     rows = []
-    for name, make in STUDIES.items():
+    for name, make in ALL_STUDIES.items():
         about = (make.__doc__ or "").splitlines()[0].rstrip(".")
         rows.append((name, f"{len(make(PAPER)):,}", f"{len(make(POCKET)):,}", about))
     print_table(("study", "paper", "pocket", ""), rows, right=("paper", "pocket"))
-    say("\nThe numbers are runs. Studies share some of them; `all` contains each once.")
+    say("\nThe numbers are runs. Studies share some of them; `all` contains those of the paper's studies, each once.")
     say("Estimate the cost of a study with `slimprompt study NAME --plan`.")
 
 
 def _grid(name: str, pocket: bool, axes: dict[str, Any], recipe: str | None, overrides: dict[str, Any]) -> Grid:
-    from slimprompt.paper.studies import STUDIES, make_grid, read_grid
+    from slimprompt.paper.studies import ALL_STUDIES, make_grid, read_grid
 
     given = axes | ({"recipe": recipe} if recipe else {})
-    if name in STUDIES:
+    if name in ALL_STUDIES:
         grid = make_grid({"study": name, **given}, pocket=pocket)
     elif Path(name).suffix.lower() in (".yaml", ".yml"):
         grid = read_grid(Path(name), pocket=pocket, **given)
     else:
-        raise unknown("study", name, STUDIES, next_step="A grid of your own is a file GRID.yaml.")
+        raise unknown("study", name, ALL_STUDIES, next_step="A grid of your own is a file GRID.yaml.")
     return grid.model_copy(update={"recipe": make_recipe(grid.recipe, **overrides)})
 
 
@@ -152,7 +153,7 @@ def _plan(grid: Grid, environment: RunEnvironment, workers: int | None, *, as_js
 def _print_counts(plan: Plan, environment: RunEnvironment) -> None:
     say(f"{plan.runs:,} runs, {plan.complete:,} of them complete in {environment.runs}")
     for name, runs in plan.studies.items():
-        say(f"  {name:<12} {runs:>6,}")
+        say(f"  {name:<13} {runs:>6,}")
     if len(plan.studies) > 1 and sum(plan.studies.values()) + plan.sources > plan.runs:
         say("  runs that several studies share are executed once")
     if plan.sources:
@@ -172,6 +173,8 @@ def _print_estimate(plan: Plan) -> None:
     if plan.seconds is not None:
         parts = f"{duration(plan.training_seconds)} of training, {duration(plan.encoding_seconds)} of encoding images"
         say(f"about {duration(plan.seconds)} with {count(plan.workers, 'worker')} ({parts})")
+        if plan.fitted:
+            say(f"not included: {count(plan.fitted, 'run')} of other methods than prompts, which take seconds each")
         say(f"about {size(plan.disk_bytes)} on disk")
     for what in plan.missing:
         say(f"not estimated: {what}")
@@ -182,7 +185,7 @@ def _print_estimate(plan: Plan) -> None:
 def _print_tasks(plan: Plan) -> None:
     rows = []
     for task in plan.tasks:
-        few, many = task.tokens_per_step or ("?", "?")
+        few, many = task.tokens_per_step or (("?", "?") if task.steps else ("—", "—"))
         tokens = str(few) if few == many else f"{few}–{many}"
         numbers = (f"{task.classes}", f"{task.runs:,}", tokens, f"{task.steps:,}")
         rows.append((task.backbone, task.dataset, task.split, *numbers))

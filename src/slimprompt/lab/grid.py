@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from slimprompt.errors import InputError, choose, one_line, shown, unknown, validate
-from slimprompt.lab.spec import RunSpec
+from slimprompt.lab.spec import PROMPT, RunSpec
 from slimprompt.prompts.variants import FIXED_BASES, check_rank
 from slimprompt.storage import read_text
 from slimprompt.training.recipe import Recipe, make_recipe
@@ -94,8 +94,14 @@ class Grid(BaseModel):
         return self
 
     def specs(self, **fields: Any) -> list[RunSpec]:
-        """One spec per backbone, dataset, number of shots and seed; `fields` give the variant and what belongs to it."""
-        how = {"position": self.position, "precision": self.precision, "recipe": self.recipe, "n_ctx": self.n_ctx}
+        """One spec per backbone, dataset, number of shots and seed.
+
+        `fields` give the variant and what belongs to it, or the method.
+        """
+        how: dict[str, Any] = {"precision": self.precision}
+        if fields.get("method", PROMPT) == PROMPT:
+            how |= {"position": self.position, "recipe": self.recipe}
+            how |= {} if fields.get("words") else {"n_ctx": self.n_ctx}  # words decide the length
         found = []
         for text, dataset, shots, seed in product(self.backbones, self.datasets, self.shots, self.seeds):
             backbone, pretrained = parse_backbone(text)

@@ -82,8 +82,8 @@ class _Count(StudyObserver):
 
 
 def weight(spec: RunSpec) -> float:
-    """Relative cost of a run: epochs × (1 + shots), halved for base classes."""
-    return spec.recipe.epochs * (0.5 if spec.split == "base" else 1.0) * (1 + spec.shots)
+    """Relative cost of a run: epochs × (1 + shots), halved for base classes. Other methods than prompts cost as one epoch."""
+    return (spec.recipe.epochs if spec.is_prompt else 1) * (0.5 if spec.split == "base" else 1.0) * (1 + spec.shots)
 
 
 class _Lines(_Count):
@@ -161,8 +161,12 @@ def result(record: Record) -> str:
     if "harmonic" in metrics:
         new = f"{metrics['seen']:.1f} seen, {metrics['unseen']:.1f} unseen, H {metrics['harmonic']:.1f} %"
         return f"{new} (zero-shot H {metrics['zero_shot_harmonic']:.1f}){took}"
+    if "seen" in metrics:  # the method takes no new class names
+        return f"{metrics['seen']:.1f} % seen (zero-shot {metrics['zero_shot_seen']:.1f}){took}"
     if "accuracy" in metrics:
-        return f"{metrics['accuracy']:.1f} % (zero-shot {metrics['zero_shot_accuracy']:.1f}){took}"
+        own = f"{metrics['accuracy']:.1f} % (zero-shot {metrics['zero_shot_accuracy']:.1f})"
+        others = [value for name, value in metrics.items() if name.startswith("accuracy@")]
+        return own + (f", others {sum(others) / len(others):.1f} %" if others else "") + took
     return took.strip()
 
 

@@ -10,7 +10,7 @@ import math
 import shutil
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +24,7 @@ from slimprompt.lab.records import find_complete_run
 from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.speed import Speed, measure_speed
 from slimprompt.lab.study import with_sources
+from slimprompt.methods.table import METHODS
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.storage import cache_dir
 
@@ -85,6 +86,8 @@ class Plan:
     seconds: float | None = None
     """Estimated wall time on `workers` processes; None if something could not be measured."""
     training_seconds: float = 0.0
+    fitted: int = 0
+    """Runs of other methods than prompts that are not complete; their fitting is not part of the time."""
     encoding_seconds: float = 0.0
     disk_bytes: int = 0
     missing: list[str] = field(default_factory=list)
@@ -124,7 +127,7 @@ def plan_runs(studies: Mapping[str, Sequence[RunSpec]], environment: RunEnvironm
     plan = count_runs(studies, environment, workers)
     specs = with_sources(_without_repetition(studies))
     benchmarks: dict[str, Benchmark] = {}
-    for dataset in dict.fromkeys(spec.dataset for spec in specs):
+    for dataset in dict.fromkeys(name for spec in specs for name in (spec.dataset, *spec.evaluate_on)):
         try:
             benchmarks[dataset] = _annotations(dataset, environment.data_root, environment.cache)
         except InputError as error:
@@ -132,7 +135,7 @@ def plan_runs(studies: Mapping[str, Sequence[RunSpec]], environment: RunEnvironm
     samples = _Samples(benchmarks)
     by_backbone: dict[tuple[str, str | None], list[RunSpec]] = defaultdict(list)
     for spec in specs:
-        if spec.dataset in benchmarks:
+        if benchmarks.keys() >= {spec.dataset, *spec.evaluate_on}:
             by_backbone[spec.backbone, spec.pretrained].append(spec)
     for (name, pretrained), mine in by_backbone.items():
         backbone = None
@@ -162,17 +165,16 @@ def _plan_backbone(
         groups[spec.dataset, spec.split].append(spec)
     for (dataset, split), mine in sorted(groups.items()):
         steps = sum(samples.steps(spec) for spec in mine)
-        span = (min(map(tokens, mine)), max(map(tokens, mine))) if tokens else None
+        counts = [tokens(spec) for spec in mine if spec.is_prompt] if tokens else []
+        span = (min(counts), max(counts)) if counts else None
         total = sum(samples.steps(spec) * tokens(spec) for spec in mine) if tokens else None
         plan.tasks.append(Task(name, dataset, split, len(mine), len(samples(mine[0]).class_names), steps, span, total))
         plan.steps += steps
         plan.tokens += total or 0
     features = 0
-    for dataset in sorted({spec.dataset for spec in specs}):
-        test, train = samples.features([spec for spec in specs if spec.dataset == dataset])
-        plan.banks.append(Bank(name, dataset, test, train))
-        test, train = samples.features([spec for spec in todo if spec.dataset == dataset])
-        features += test + train
+    for dataset in sorted({dataset for spec in specs for dataset in (spec.dataset, *spec.evaluate_on)}):
+        plan.banks.append(Bank(name, dataset, *samples.features(dataset, specs)))
+        features += sum(samples.features(dataset, todo))
     if backbone is None or tokens is None:
         return
     rendered = all(dataset in POCKET_BENCHMARKS for dataset, _ in groups)
@@ -180,9 +182,12 @@ def _plan_backbone(
         speed = measure_speed(backbone, name, image_size=64 if rendered else 400)
     plan.speeds.append(speed)
     for spec in todo:
-        step = speed.step + speed.token * tokens(spec)
-        plan.training_seconds += (samples.steps(spec) + 1) * step  # one more for the evaluation
-        plan.disk_bytes += _run_bytes(spec, len(samples(spec).train), speed.text_width)
+        if spec.is_prompt:
+            step = speed.step + speed.token * tokens(spec)
+            plan.training_seconds += (samples.steps(spec) + 1) * step  # one more for the evaluation
+        else:
+            plan.fitted += 1
+        plan.disk_bytes += _run_bytes(spec, samples(spec), _ModelSizes(speed.embed_dim, speed.text_width))
     plan.encoding_seconds += features * speed.image
     if features:
         from slimprompt.images.bank import bytes_per_feature
@@ -207,23 +212,37 @@ class _Samples:
         return self._made[key]
 
     def steps(self, spec: RunSpec) -> int:
-        """Optimizer steps of the run."""
+        """Optimizer steps of the run of a prompt; 0 for other methods."""
+        if not spec.is_prompt:
+            return 0
         return spec.recipe.epochs * spec.recipe.steps_per_epoch(len(self(spec).train))
 
-    def features(self, specs: list[RunSpec]) -> tuple[int, int]:
-        """(test images, distinct views of training images) that these runs of one dataset read."""
-        if not specs:
+    def features(self, dataset: str, specs: Sequence[RunSpec]) -> tuple[int, int]:
+        """(test images, distinct views of training images) of the dataset that these runs read."""
+        mine = [spec for spec in specs if spec.dataset == dataset]
+        if not mine and not any(dataset in spec.evaluate_on for spec in specs):
             return 0, 0
         views: dict[tuple[int, str], int] = {}
         plain: set[str] = set()
-        for spec in {(s.split, s.shots, s.seed, s.recipe): s for s in specs}.values():
-            numbers = set(spec.recipe.all_view_numbers())
+        for spec in {(s.split, s.shots, s.seed, s.recipe, s.method): s for s in mine}.values():
+            numbers = set(_view_numbers(spec))
             for item in self(spec).train:
                 if None in numbers:
                     plain.add(item.path)
                 # train views are numbered from 0, so the longest recipe includes those of the others
                 views[spec.seed, item.path] = max(len(numbers - {None}), views.get((spec.seed, item.path), 0))
-        return self._tests[specs[0].dataset], sum(views.values()) + len(plain)
+        return self._tests[dataset], sum(views.values()) + len(plain)
+
+
+def _view_numbers(spec: RunSpec) -> Iterable[int | None]:
+    """Numbers of the train views that a run reads; None is the eval view."""
+    from slimprompt.methods.task import Task as FewShotTask
+
+    if spec.is_prompt:
+        return spec.recipe.all_view_numbers()
+    reads = METHODS[spec.method].reads
+    numbers = range(FewShotTask.views) if reads == "all views" else ()
+    return () if reads == "nothing" else (None, *numbers)
 
 
 class _Tokens:
@@ -236,6 +255,8 @@ class _Tokens:
     def __call__(self, spec: RunSpec) -> int:
         from slimprompt.text.encoder import SharedPrefixTextEncoder
 
+        if not spec.is_prompt:
+            return 0
         key = (spec.dataset, spec.split, spec.n_ctx, spec.position)
         if key not in self._known:
             names = self._samples(spec).class_names
@@ -287,7 +308,8 @@ def _bytes_by_disk(specs: Sequence[RunSpec], environment: RunEnvironment) -> dic
     todo: dict[tuple[str, str], list[RunSpec]] = defaultdict(list)
     for spec in specs:
         if not _is_complete(environment.runs, spec):
-            todo[spec.backbone, spec.dataset].append(spec)
+            for dataset in (spec.dataset, *spec.evaluate_on):
+                todo[spec.backbone, dataset].append(spec)
     features: dict[int, int] = defaultdict(int)  # embed_dim → number
     run_bytes = 0
     for (backbone, dataset), mine in todo.items():
@@ -299,8 +321,8 @@ def _bytes_by_disk(specs: Sequence[RunSpec], environment: RunEnvironment) -> dic
         if sizes is None:
             continue
         samples = _Samples({dataset: benchmark})
-        features[sizes.embed_dim] += sum(samples.features(mine))
-        run_bytes += sum(_run_bytes(spec, len(samples(spec).train), sizes.text_width) for spec in mine)
+        features[sizes.embed_dim] += sum(samples.features(dataset, mine))
+        run_bytes += sum(_run_bytes(spec, samples(spec), sizes) for spec in mine if spec.dataset == dataset)
     stored = environment.cache or cache_dir()
     on_disk = sum(path.stat().st_size for path in (stored / "features").glob("*.sqlite"))
     feature_bytes = sum(round(number * bytes_per_feature(width)) for width, number in features.items())
@@ -364,16 +386,19 @@ def _random_backbone(name: str, pretrained: str | None, environment: RunEnvironm
     return load_backbone(name, weights, device=environment.device)
 
 
-def _run_bytes(spec: RunSpec, n_train: int, width: int) -> int:
+def _run_bytes(spec: RunSpec, sample: Benchmark, sizes: _ModelSizes) -> int:
     """Size of a run folder, in whole disk blocks."""
-    rank = spec.rank or spec.n_ctx
+    n_train = len(sample.train)
     val = n_train * min(spec.shots, 4) // spec.shots
-    files = (
-        4 * (2 * rank * (spec.n_ctx + spec.depth * width) + spec.anchored * spec.n_ctx * width) + 300,
-        (n_train + val) * _MANIFEST_ITEM,
-        spec.recipe.epochs * _CURVE_LINE,
-        _RECORD,
-    )
+    files = [(n_train + val) * _MANIFEST_ITEM, _RECORD]
+    if spec.is_prompt:
+        rank = spec.rank or spec.n_ctx
+        numbers = 2 * rank * (spec.n_ctx + spec.depth * sizes.text_width)
+        numbers += spec.anchored * spec.n_ctx * sizes.text_width
+        files.append(spec.recipe.epochs * _CURVE_LINE)
+    else:  # at most: class weights, and one key per training image
+        numbers = (len(sample.class_names) + n_train) * sizes.embed_dim
+    files.append(4 * numbers + 300)
     return sum(_BLOCK * math.ceil(size / _BLOCK) for size in files) + _BLOCK
 
 

@@ -17,7 +17,7 @@ import psutil
 from slimprompt import __version__
 from slimprompt.lab.environment import RunEnvironment
 
-_LIBRARIES = ("torch", "open_clip_torch", "torchvision", "numpy", "pillow", "safetensors")
+_LIBRARIES = ("torch", "open_clip_torch", "torchvision", "numpy", "scikit-learn", "pillow", "safetensors")
 
 
 @lru_cache

@@ -2,9 +2,10 @@
 
     <runs>/<fingerprint of the spec>/
         record.json          spec, status, metrics, provenance
-        factors.safetensors  B0, A0 before training, B, A after it; the words W of an anchored prompt
+        factors.safetensors  B0, A0 before training, B, A after it; the words W of an anchored prompt;
+                             the tensors of the head of another method
         manifest.json        the few-shot images: relative path, label, sha256
-        curve.csv            epoch, lr, loss, accuracy
+        curve.csv            epoch, lr, loss, accuracy; only for prompts
 
 A failed run has only its record, with the error. Writers hold a lock on the file `.lock` beside the run folders.
 """
@@ -44,7 +45,8 @@ class Record:
     """One run folder. Accuracies in `metrics` are percentages.
 
     A run on all classes has accuracy and zero_shot_accuracy; one on base classes has seen (base classes), unseen (new
-    classes), harmonic, and the same with the prefix `zero_shot_`.
+    classes), harmonic, and the same with the prefix `zero_shot_`. Methods that take no new class names have neither unseen
+    nor harmonic. A run that was evaluated on other datasets has accuracy@<dataset> for each.
     """
 
     spec: RunSpec
@@ -63,7 +65,8 @@ class Record:
     def factors(self) -> dict[str, np.ndarray]:
         """`B0`, `A0` before training and `B`, `A` after it, as float64; P = B A.
 
-        The run of an anchored prompt, P = W + B A, also has `W`. In a deep prompt, A is (depth, rank, width).
+        The run of an anchored prompt, P = W + B A, also has `W`. In a deep prompt, A is (depth, rank, width). The run of
+        another method has the tensors of its head (`slimprompt.methods.head`); the numbers of the head are in `facts["head"]`.
         """
         from safetensors.numpy import load_file
 
@@ -98,6 +101,7 @@ class _RecordSchema(BaseModel):
     peak_memory_mb: FiniteFloat | None = None
     prompt_batch: list[str] = Field(default_factory=list)
     traceback: str | None = None
+    settings: dict[str, FiniteFloat] = Field(default_factory=dict)
     n_images: dict[str, int] = Field(default_factory=dict)
     n_classes: dict[str, int] = Field(default_factory=dict)
     chance: dict[str, FiniteFloat] = Field(default_factory=dict)

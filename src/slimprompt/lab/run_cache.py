@@ -34,7 +34,7 @@ class Sample:
     train: Benchmark
     """Its `train` items are the training images."""
     evaluated: dict[str, Benchmark]
-    """By metric, what it is evaluated on: "accuracy", or "seen" and "unseen" for a run on the base classes."""
+    """By metric, what of its dataset it is evaluated on: "accuracy", or "seen" and "unseen" for a run on the base classes."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,11 @@ class Evaluation:
 
     sets: dict[str, EvalSet]
     zero_shot: dict[str, float]
+
+
+def other_metric(dataset: str) -> str:
+    """Metric of a run that is evaluated on another dataset by its class names only."""
+    return f"accuracy@{dataset}"
 
 
 class RunCache:
@@ -59,6 +64,7 @@ class RunCache:
         self._manifest = lru_cache(maxsize=64)(self._hash_sample)
         self._encoder = lru_cache(maxsize=16)(self._make_encoder)
         self._evaluation = lru_cache(maxsize=8)(self._make_evaluation)
+        self._other_evaluation = lru_cache(maxsize=32)(self._make_other_evaluation)
 
     def bank(self, spec: RunSpec) -> FeatureBank:
         """The feature bank of the run's backbone."""
@@ -72,11 +78,22 @@ class RunCache:
         """The run's training and validation images with their hashes."""
         return self._manifest(spec.dataset, spec.split, spec.shots, spec.seed)
 
+    def evaluated(self, spec: RunSpec) -> dict[str, Benchmark]:
+        """By metric, what the run is evaluated on; the metric of another dataset is `accuracy@<dataset>`."""
+        others = {other_metric(name): self._other(name) for name in spec.evaluate_on}
+        return self.sample(spec).evaluated | others
+
     def evaluation(self, spec: RunSpec) -> Evaluation:
         """Eval sets and zero-shot accuracy, once per backbone, dataset and class subset."""
         # With test images of the dataset's own, every sample is evaluated on the same ones.
         shots, seed = (1, 0) if self._dataset(spec.dataset)[0].test else (spec.shots, spec.seed)
-        return self._evaluation(spec.backbone, spec.pretrained, spec.precision, spec.dataset, spec.split, shots, seed)
+        model = (spec.backbone, spec.pretrained, spec.precision)
+        own = self._evaluation(*model, spec.dataset, spec.split, shots, seed)
+        others = [self._other_evaluation(*model, name) for name in spec.evaluate_on]
+        return Evaluation(
+            own.sets | {metric: one for other in others for metric, one in other.sets.items()},
+            own.zero_shot | {metric: value for other in others for metric, value in other.zero_shot.items()},
+        )
 
     def encoder(self, spec: RunSpec, class_names: tuple[str, ...]) -> SharedPrefixTextEncoder:
         """The text encoder of these classes for contexts of the run's shape."""
@@ -84,8 +101,8 @@ class RunCache:
         return self._encoder(*model, class_names, *context)
 
     def notes(self, spec: RunSpec) -> list[str]:
-        """Warnings of the dataset's reader, such as a split that differs from the published one."""
-        return self._dataset(spec.dataset)[1]
+        """Warnings of the datasets' readers, such as a split that differs from the published one."""
+        return [note for name in (spec.dataset, *spec.evaluate_on) for note in self._dataset(name)[1]]
 
     def _load_backbone(self, name: str, pretrained: str | None, precision: str) -> Backbone:
         from slimprompt.clip.backbone import load_backbone
@@ -140,15 +157,28 @@ class RunCache:
         backbone = self._backbone(name, pretrained, precision)
         return SharedPrefixTextEncoder(backbone, class_names, n_ctx, position, depth=depth)
 
+    def _other(self, dataset: str) -> Benchmark:
+        """A dataset that is classified by names only: its test images or, if it has no test split, all images."""
+        whole, _ = self._dataset(dataset)
+        return replace(whole, test=whole.test or (*whole.train, *whole.val))
+
     def _make_evaluation(
         self, name: str, pretrained: str | None, precision: str, dataset: str, split: str, shots: int, seed: int
     ) -> Evaluation:
+        parts = self._sample(dataset, split, shots, seed).evaluated
+        return self._evaluate_zero_shot(self._bank(name, pretrained, precision), parts)
+
+    def _make_other_evaluation(self, name: str, pretrained: str | None, precision: str, dataset: str) -> Evaluation:
+        parts = {other_metric(dataset): self._other(dataset)}
+        return self._evaluate_zero_shot(self._bank(name, pretrained, precision), parts)
+
+    @staticmethod
+    def _evaluate_zero_shot(bank: FeatureBank, parts: dict[str, Benchmark]) -> Evaluation:
         from slimprompt.methods.zero_shot import zero_shot_features
         from slimprompt.training.evaluation import accuracy, make_eval_set
 
-        bank = self._bank(name, pretrained, precision)
         sets, zero_shot = {}, {}
-        for metric, part in self._sample(dataset, split, shots, seed).evaluated.items():
+        for metric, part in parts.items():
             paths, labels = [part.path(item) for item in part.test], [item.label for item in part.test]
             found = sets[metric] = make_eval_set(bank, paths, labels, part.class_names, part.decode)
             class_features = zero_shot_features(bank.backbone, part.class_names, part.templates[:1])

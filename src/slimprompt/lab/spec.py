@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from slimprompt.errors import validate
+from slimprompt.errors import InputError, choose, validate
+from slimprompt.methods.table import METHODS
 from slimprompt.prompts.variants import (
     BASES_FROM_A_RUN,
     FIXED_BASES,
@@ -21,12 +22,19 @@ from slimprompt.storage import sha256
 from slimprompt.training.recipe import Recipe
 
 #: Fields of a run and of its recipe that version 0.1 did not have, with the values that it used.
-_ADDED_FIELDS = {"words": None, "anchored": False, "depth": 1}
+_ADDED_FIELDS: dict[str, Any] = {"words": None, "anchored": False, "depth": 1, "method": "prompt", "evaluate_on": []}
 _ADDED_RECIPE_FIELDS = {"beta2": 0.95, "patience": 5, "anchor": 0.0, "prograd": False}
 
 
+#: `RunSpec.method` of a run that trains a prompt; the others are the rows of `METHODS`.
+PROMPT = "prompt"
+
+
 class RunSpec(BaseModel):
-    """Everything that decides the outcome of one run: backbone, dataset, sample, prompt and recipe."""
+    """Everything that decides the outcome of one run: backbone, dataset, sample, and the prompt and its recipe or the method.
+
+    A method other than a prompt has no settings: the fields of prompts keep their defaults.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,8 +48,13 @@ class RunSpec(BaseModel):
     )
     shots: int = Field(ge=1, description="training images per class")
     seed: int = Field(ge=0, description="seed of the few-shot sample, the start, the image order and the train views")
-    variant: str = Field(
-        description="what trains: " + ", ".join(f"{name} ({row.summary})" for name, row in VARIANTS.items())
+    method: str = Field(
+        PROMPT,
+        description=f"way to adapt: {PROMPT}, or without a prompt {', '.join(METHODS)}; the fields below are for prompts",
+    )
+    variant: str | None = Field(
+        None,
+        description="what trains: " + ", ".join(f"{name} ({row.summary})" for name, row in VARIANTS.items()),
     )
     rank: int | None = Field(None, ge=1, description="rank r of P = B A; empty for dense")
     n_ctx: int = Field(
@@ -67,6 +80,9 @@ class RunSpec(BaseModel):
         "end", description="position of the class name: end, middle or front"
     )
     precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="precision of the frozen forward passes")
+    evaluate_on: tuple[str, ...] = Field(
+        (), description="other datasets whose test images are classified too, by the names of their classes only"
+    )
     recipe: Recipe = Field(default_factory=Recipe, description="how it is trained")
 
     @field_validator("backbone")
@@ -84,8 +100,22 @@ class RunSpec(BaseModel):
         words = fields["words"].split()
         return {"n_ctx": max(1, len(words)), **fields, "words": " ".join(words)}
 
+    @field_validator("evaluate_on")
+    @classmethod
+    def _one_order(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(sorted(set(names)))
+
     @model_validator(mode="after")
     def _consistent(self) -> RunSpec:
+        if self.dataset in self.evaluate_on:
+            raise ValueError(f"evaluate_on names other datasets than the one of the run, {self.dataset!r}")
+        if self.evaluate_on and self.split != "all":
+            raise ValueError(f"evaluate_on needs a run on all classes, not on the class subset {self.split!r}")
+        if self.method != PROMPT:
+            self._check_method()
+            return self
+        if self.variant is None:
+            raise InputError(f"a prompt needs a variant: {', '.join(VARIANTS)}")
         check_variant(self.variant, rank=self.rank, basis=self.basis, n_ctx=self.n_ctx)
         check_words(words=self.words is not None, anchored=self.anchored, depth=self.depth)
         if (self.basis == "source") != (self.source is not None):
@@ -93,6 +123,36 @@ class RunSpec(BaseModel):
         if self.source == self.dataset:
             raise ValueError(f"the source of a transfer must be another dataset than the target {self.dataset!r}")
         return self
+
+    def _check_method(self) -> None:
+        """A method has no fields of prompts, so that each method is one run per backbone, dataset, sample and class subset."""
+        row = choose("method", self.method, {PROMPT: None, **METHODS})
+        given = [
+            name
+            for name in _PROMPT_FIELDS
+            if getattr(self, name) != RunSpec.model_fields[name].get_default(call_default_factory=True)
+        ]
+        if given:
+            raise InputError(
+                f"the method {self.method} trains no prompt, so it takes no {', '.join(given)}; leave them out"
+            )
+        if self.evaluate_on and not row.takes_new_names:
+            able = ", ".join((PROMPT, *(name for name, row in METHODS.items() if row.takes_new_names)))
+            raise InputError(
+                f"{self.method} cannot classify other datasets by their class names; methods that can: {able}"
+            )
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether the run trains a prompt."""
+        return self.method == PROMPT
+
+    @property
+    def beyond(self) -> list[str]:
+        """What a prompt has beyond P = B A from a random start, trained by cross-entropy alone: `depth 3`, `anchor 8`."""
+        start = describe_start(words=self.words, anchored=self.anchored, depth=self.depth)
+        losses = (self.recipe.anchor and f"anchor {self.recipe.anchor:g}", self.recipe.prograd and "prograd")
+        return [*start, *(loss for loss in losses if loss)]
 
     @property
     def fingerprint(self) -> str:
@@ -112,11 +172,11 @@ class RunSpec(BaseModel):
 
     @property
     def label(self) -> str:
-        """Short name: `fixed-B orthogonal r4`, `joint r2 anchored at “a photo of a”`."""
+        """Short name: `fixed-B orthogonal r4`, `joint r2 anchored at “a photo of a”`, `tip-adapter`."""
+        if not self.is_prompt:
+            return self.method
         size = f"r{self.rank}" if self.rank else f"m{self.n_ctx}"
-        start = describe_start(words=self.words, anchored=self.anchored, depth=self.depth)
-        losses = (self.recipe.anchor and f"anchor {self.recipe.anchor:g}", self.recipe.prograd and "prograd")
-        parts = (self.variant, self.basis, self.source and f"from {self.source}", size, *start, *losses)
+        parts = (self.variant, self.basis, self.source and f"from {self.source}", size, *self.beyond)
         return " ".join(part for part in parts if part)
 
     @property
@@ -126,9 +186,13 @@ class RunSpec(BaseModel):
         return f"{self.backbone} {self.dataset}{split} {self.shots}-shot seed {self.seed}: {self.label}"
 
     def flat(self) -> dict[str, Any]:
-        """Every field by its dotted name: `shots`, `recipe.epochs`."""
+        """Every field by its dotted name: `shots`, `recipe.epochs`. Those that the method does not use are None."""
         fields = {name: getattr(self, name) for name in RunSpec.model_fields if name != "recipe"}
-        return fields | {f"recipe.{name}": getattr(self.recipe, name) for name in Recipe.model_fields}
+        fields["evaluate_on"] = " ".join(self.evaluate_on) or None
+        fields |= {f"recipe.{name}": getattr(self.recipe, name) for name in Recipe.model_fields}
+        if self.is_prompt:
+            return fields
+        return {name: None if name.split(".")[0] in _PROMPT_FIELDS else value for name, value in fields.items()}
 
     def source_spec(self) -> RunSpec | None:
         """The joint run whose final factors this one uses, for a learned basis or a transfer; None otherwise."""
@@ -136,8 +200,14 @@ class RunSpec(BaseModel):
             return None
         fields = {name: getattr(self, name) for name in RunSpec.model_fields}
         return RunSpec(
-            **fields | {"variant": "joint", "basis": None, "source": None, "dataset": self.source or self.dataset}
+            **fields
+            | {"variant": "joint", "basis": None, "source": None, "dataset": self.source or self.dataset}
+            | {"evaluate_on": ()}
         )
+
+
+#: Fields that only prompts use.
+_PROMPT_FIELDS = (*("variant", "rank", "n_ctx", "basis", "source", "words", "anchored", "depth", "position", "recipe"),)
 
 
 def parse_spec(fields: dict[str, Any]) -> RunSpec:

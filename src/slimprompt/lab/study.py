@@ -17,6 +17,7 @@ from slimprompt.lab.observer import StudyObserver
 from slimprompt.lab.records import FAILED, Record, find_complete_run, store_run
 from slimprompt.lab.run import prompt_batch_key
 from slimprompt.lab.spec import RunSpec
+from slimprompt.methods.table import METHODS
 from slimprompt.storage import remove_leftovers
 
 
@@ -206,9 +207,11 @@ class _Schedule:
 
 
 def _image_sets(spec: RunSpec) -> tuple[Any, ...]:
-    """Keys of the image features that a run reads: its test images and its views of the training images.
+    """Keys of the image features that a run reads: test images of its datasets and its views of the training images.
 
     The first run that needs a set encodes it; others that need it wait instead of encoding it at the same time.
     """
-    test = (spec.backbone, spec.pretrained, spec.precision, spec.dataset)
-    return test, (*test, spec.split, spec.shots, spec.seed, spec.recipe)
+    model = (spec.backbone, spec.pretrained, spec.precision)
+    tests = [(*model, dataset) for dataset in (spec.dataset, *spec.evaluate_on)]
+    views = spec.recipe if spec.is_prompt else METHODS[spec.method].reads
+    return *tests, (*model, spec.dataset, spec.split, spec.shots, spec.seed, views)

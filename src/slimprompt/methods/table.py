@@ -7,7 +7,7 @@ The laboratory and the command line call `METHODS[name].fit(task)`. Prompt learn
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from slimprompt.methods.head import FittedHead
@@ -23,6 +23,8 @@ class Method(NamedTuple):
     function: str = "fit"
     takes_new_names: bool = False
     """Whether its head can be used on classes that it was not fitted on, by their names."""
+    reads: Literal["nothing", "eval view", "all views"] = "all views"
+    """Which features of the training images it uses; all views are the eval view and the train views."""
 
     def fit(self, task: Task) -> FittedHead:
         """Fit the method to a task."""
@@ -31,8 +33,10 @@ class Method(NamedTuple):
 
 
 METHODS: dict[str, Method] = {
-    "zero-shot": Method("the class names in hand-written templates", "zero_shot", takes_new_names=True),
-    "linear-probe": Method("logistic regression on image features", "linear_probe"),
+    "zero-shot": Method(
+        "the class names in hand-written templates", "zero_shot", takes_new_names=True, reads="nothing"
+    ),
+    "linear-probe": Method("logistic regression on image features", "linear_probe", reads="eval view"),
     "zs-linear-probe": Method("class weights trained from the zero-shot ones", "zs_linear_probe"),
     "clap": Method("the same, held close to the zero-shot ones", "clap"),
     "tip-adapter": Method("similarity to the training images, added to zero-shot", "tip_adapter"),

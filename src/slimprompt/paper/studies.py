@@ -6,7 +6,7 @@ the paper's grid, `POCKET` that of the embedded models; every axis can be replac
 Some studies have their own values on an axis (base-to-new uses ranks 4 and 8, for instance). They use those of their values
 that are in the grid, or, if none is, the grid's.
 
-To add a study, write such a function and add it to `STUDIES`.
+To add a study, write such a function and add it to `STUDIES`. Studies that are not the paper's are in `lab/studies.py`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from slimprompt.errors import InputError, unknown
 from slimprompt.lab.grid import Grid, complete_grid, parse_backbone, read_grid_file
 from slimprompt.lab.spec import RunSpec
+from slimprompt.lab.studies import STUDIES as LAB_STUDIES
+from slimprompt.lab.studies import among
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.training.recipe import RECIPES
-
-T = TypeVar("T")
 
 #: The paper's transfers, (source, target).
 PAPER_PAIRS = (
@@ -48,7 +48,7 @@ _PAPER_DATASETS = ("caltech101", "dtd", "fgvc_aircraft", "food101", "oxford_flow
 
 def headline(grid: Grid) -> list[RunSpec]:
     """Dense prompts of both lengths against joint low rank, r = 4."""
-    return [*_dense(grid), *_joint(grid, ranks=_of(grid.ranks, (4,)))]
+    return [*_dense(grid), *_joint(grid, ranks=among(grid.ranks, (4,)))]
 
 
 def rank_sweep(grid: Grid) -> list[RunSpec]:
@@ -63,7 +63,7 @@ def fixed_basis(grid: Grid) -> list[RunSpec]:
 
 def base_to_new(grid: Grid) -> list[RunSpec]:
     """Trained on the base half of the classes: dense, joint and orthogonal at r = 4 and 8."""
-    ranks, bases = _of(grid.ranks, (4, 8)), _of(grid.bases, ("orthogonal",))
+    ranks, bases = among(grid.ranks, (4, 8)), among(grid.bases, ("orthogonal",))
     return [
         *grid.specs(split="base", variant="dense"),
         *_joint(grid, ranks=ranks, split="base"),
@@ -78,7 +78,7 @@ def transfer(grid: Grid) -> list[RunSpec]:
     target: (16 pairs × 2 + 7 targets × 2) × 3 seeds are the paper's 138 runs.
     """
     narrowed = grid.model_copy(
-        update={"backbones": _vit(grid.backbones), "shots": _of(grid.shots, (16,)), "ranks": _of(grid.ranks, (4,))}
+        update={"backbones": _vit(grid.backbones), "shots": among(grid.shots, (16,)), "ranks": among(grid.ranks, (4,))}
     )
     pairs = transfer_pairs(grid)
     specs = []
@@ -109,7 +109,7 @@ def geometry(grid: Grid) -> list[RunSpec]:
 
 
 def everything(grid: Grid) -> list[RunSpec]:
-    """All studies; runs that several of them share appear once."""
+    """All studies of the paper; runs that several of them share appear once."""
     return _once([*headline(grid), *rank_sweep(grid), *fixed_basis(grid), *base_to_new(grid), *transfer(grid)])
 
 
@@ -122,6 +122,8 @@ STUDIES: dict[str, Callable[[Grid], list[RunSpec]]] = {
     "geometry": geometry,
     "all": everything,
 }
+#: The paper's studies and those of the laboratory; "all" contains only the former.
+ALL_STUDIES = {**STUDIES, **LAB_STUDIES}
 
 
 PAPER = Grid(
@@ -145,8 +147,8 @@ def make_grid(fields: dict[str, Any], *, pocket: bool = False) -> Grid:
     """A grid from some of its fields; the others are those of the paper's grid, or of the pocket grid."""
     grid = complete_grid(fields, POCKET if pocket else PAPER)
     for name in grid.study:
-        if name not in STUDIES:
-            raise unknown("study", name, STUDIES)
+        if name not in ALL_STUDIES:
+            raise unknown("study", name, ALL_STUDIES)
     return grid
 
 
@@ -157,14 +159,15 @@ def read_grid(path: Path, *, pocket: bool = False, **replaced: Any) -> Grid:
 
 
 def studies_of(grid: Grid) -> dict[str, list[RunSpec]]:
-    """The runs of each study of the grid; "all" stands for every other study."""
-    names = [name for name in STUDIES if name != "all"] if "all" in grid.study else grid.study
-    return {name: STUDIES[name](grid) for name in names}
+    """The runs of each study of the grid; "all" stands for every other study of the paper."""
+    paper = [name for name in STUDIES if name != "all"] if "all" in grid.study else []
+    names = dict.fromkeys([*paper, *(name for name in grid.study if name != "all")])
+    return {name: ALL_STUDIES[name](grid) for name in names}
 
 
 def study_specs(grid: Grid) -> list[RunSpec]:
     """The runs of all studies of the grid without repetition, sorted so that consecutive runs share backbone and images."""
-    specs = _once(spec for name in grid.study for spec in STUDIES[name](grid))
+    specs = _once(spec for name in grid.study for spec in ALL_STUDIES[name](grid))
     if not specs:
         raise InputError(
             f"there are no runs in {', '.join(grid.study)} on {', '.join(grid.datasets)}: "
@@ -200,11 +203,6 @@ def _vit(backbones: Sequence[str]) -> tuple[str, ...]:
     """The vision transformers of the grid, or all its backbones if it has none."""
     chosen = tuple(text for text in backbones if parse_backbone(text)[0] in ("ViT-B-16", "pocket"))
     return chosen or tuple(backbones)
-
-
-def _of(given: Sequence[T], own: Sequence[T]) -> tuple[T, ...]:
-    """Those of a study's own values that are in the grid, or the grid's values if none is."""
-    return tuple(value for value in own if value in given) or tuple(given)
 
 
 def _once(specs: Iterable[RunSpec]) -> list[RunSpec]:

@@ -18,9 +18,7 @@ from slimprompt.analysis.observations import (
     fixed_basis,
     joint,
 )
-from slimprompt.lab.observer import duration
-from slimprompt.lab.records import Record
-from slimprompt.paper.selection import (
+from slimprompt.analysis.selection import (
     best_covered,
     chance_levels,
     full_length,
@@ -29,6 +27,8 @@ from slimprompt.paper.selection import (
     mean_if_complete,
     zero_shot,
 )
+from slimprompt.lab.observer import duration
+from slimprompt.lab.records import Record
 from slimprompt.report.table import Cell, Column, Row, Table
 
 #: Role of an arm (see `main_arms`) → column title.

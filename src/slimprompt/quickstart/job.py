@@ -266,6 +266,7 @@ def classifier_of(record: Record, class_names: Sequence[str], backbone: Any) -> 
     from slimprompt.prompts.variants import VARIANTS
 
     spec, factors = record.spec, record.factors()
+    assert spec.variant is not None  # the runs of a quickstart train prompts
     trainable = VARIANTS[spec.variant].trainable
     words = torch.from_numpy(factors["W"]) if spec.anchored else None
     prompt = Prompt(torch.from_numpy(factors["B"]), torch.from_numpy(factors["A"]), trainable, words)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slimprompt.analysis.observations import Results, observe
+from slimprompt.analysis.selection import chance_levels
 from slimprompt.data import Benchmark, Item
 from slimprompt.images.files import open_image
 from slimprompt.paper.figures import learning_curves, shots_curve
-from slimprompt.paper.selection import chance_levels
 from slimprompt.quickstart.job import METRICS, Line, Quickstart
 from slimprompt.report.html import data_url, render, thumbnail, write_page
 from slimprompt.report.runs import runs_section

@@ -89,13 +89,21 @@ def write_head(folder: Path, entries: dict[str, Any], head: AnyHead) -> None:
     head
         Its tensors and numbers.
     """
-    values = {field.name: getattr(head, field.name) for field in fields(head)}
+    kind, numbers, tensors = head_parts(head)
     known = {
         "slimprompt": __version__,
         "class_names": list(head.class_names),
-        "kind": next(kind for kind, of in _KINDS.items() if isinstance(head, of)),
-        "numbers": {name: value for name, value in values.items() if isinstance(value, float)},
+        "kind": kind,
+        "numbers": numbers,
     }
-    HEAD_FILES.write(
-        folder, known | entries, {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    HEAD_FILES.write(folder, known | entries, tensors)
+
+
+def head_parts(head: AnyHead) -> tuple[str, dict[str, float], dict[str, Tensor]]:
+    """The kind of a head, its numbers and its tensors: with the names of its classes, all that it consists of."""
+    values = {field.name: getattr(head, field.name) for field in fields(head)}
+    return (
+        next(kind for kind, of in _KINDS.items() if isinstance(head, of)),
+        {name: value for name, value in values.items() if isinstance(value, float)},
+        {name: value for name, value in values.items() if isinstance(value, Tensor)},
     )

@@ -16,8 +16,8 @@ def recorded_parameters(records: Iterable[Record]) -> tuple[ParameterCount, ...]
     found = set()
     for record in records:
         spec, count = record.spec, record.facts.get("trainable_parameters")
-        if count is None or not record.complete or spec.depth > 1:
-            continue  # the paper has no deep prompts
+        if count is None or not record.complete or spec.variant is None or spec.depth > 1:
+            continue  # the paper has no other methods and no deep prompts
         if spec.backbone not in widths:
             widths[spec.backbone] = int(record.factors()["A"].shape[1])
         found.add(ParameterCount(spec.variant, spec.n_ctx, widths[spec.backbone], spec.rank or 0, int(count)))

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 from slimprompt.analysis.geometry import Geometry
 from slimprompt.analysis.observations import Results
+from slimprompt.analysis.selection import chance_levels
 from slimprompt.lab.records import Record
 from slimprompt.paper.figures.accuracy import rank_curve, shots_curve
 from slimprompt.paper.figures.differences import fixed_against_trained, gain_over_dense
 from slimprompt.paper.figures.geometry import displacement, geometry_violin
 from slimprompt.paper.figures.training import learning_curves
 from slimprompt.paper.figures.transfer import transfer_matrix
-from slimprompt.paper.selection import chance_levels
 from slimprompt.report.plotting import Figure
 
 __all__ = [

@@ -6,6 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from slimprompt.analysis.observations import Arm, Estimate, Results, arm_label, dense, fixed_basis, joint
+from slimprompt.analysis.selection import (
+    JOINT_CELLS,
+    best_covered,
+    full_length,
+    main_arms,
+    mean_if_complete,
+    zero_shot,
+)
 from slimprompt.paper.figures.style import (
     ARM_STYLES,
     METRIC_LABELS,
@@ -17,14 +25,6 @@ from slimprompt.paper.figures.style import (
     shorten,
     shot_style,
     spread,
-)
-from slimprompt.paper.selection import (
-    JOINT_CELLS,
-    best_covered,
-    full_length,
-    main_arms,
-    mean_if_complete,
-    zero_shot,
 )
 from slimprompt.report.plotting import GREY, Figure, error_bars, panels, plot_style, shared_legend, to_figure
 
@@ -45,7 +45,7 @@ def shots_curve(results: Results, chance: Chance | None = None) -> Figure:
     results
         Cells of runs, or of the published tables.
     chance
-        Result of `slimprompt.paper.selection.chance_levels`.
+        Result of `slimprompt.analysis.selection.chance_levels`.
     """
     name, title = "accuracy_by_shots", "Accuracy and harmonic mean against the number of shots"
     metrics = [metric for metric in METRIC_LABELS if results.axis("backbone", metric=metric)]

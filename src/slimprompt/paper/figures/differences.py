@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slimprompt.analysis.observations import Arm, Results, arm_label, dense, joint
+from slimprompt.analysis.selection import full_length, headline_rank
 from slimprompt.paper.figures.style import (
     ARM_STYLES,
     METRIC_LABELS,
@@ -18,7 +19,6 @@ from slimprompt.paper.figures.style import (
     shorten,
     shot_style,
 )
-from slimprompt.paper.selection import full_length, headline_rank
 from slimprompt.prompts.variants import FIXED_BASES
 from slimprompt.report.plotting import (
     BLACK,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slimprompt.analysis.observations import Arm, arm_label, arm_of, backbone_title, dense, fixed_basis, joint
+from slimprompt.analysis.selection import nearest_rank
 from slimprompt.lab.records import Record
 from slimprompt.paper.figures.style import ARM_STYLES, missing_figure, shorten
-from slimprompt.paper.selection import nearest_rank
 from slimprompt.report.plotting import Figure, panels, plot_style, shared_legend, to_figure
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from slimprompt.analysis.observations import Arm, CellKey, Results, dense, fixed_basis, joint
-from slimprompt.paper.selection import full_length, headline_rank, sorted_backbones
+from slimprompt.analysis.selection import full_length, headline_rank, sorted_backbones
 from slimprompt.paper.tables.cells import average_cell, dataset_cell, mark_columns
 from slimprompt.report.table import Cell, Column, Row, Table
 

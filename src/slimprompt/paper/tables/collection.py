@@ -9,9 +9,9 @@ from functools import cache
 import pandas as pd
 
 from slimprompt.analysis.observations import Results
+from slimprompt.analysis.selection import sorted_backbones
 from slimprompt.lab.spec import RunSpec
 from slimprompt.paper.published import geometry_mismatch, published_geometry, published_results
-from slimprompt.paper.selection import sorted_backbones
 from slimprompt.paper.tables.base_to_new import base2new, base_to_new_full
 from slimprompt.paper.tables.cells import printed_value
 from slimprompt.paper.tables.few_shot import best_delta, headline, rank_sweep

@@ -7,7 +7,7 @@ from typing import Any
 
 from slimprompt.analysis.comparisons import ArmComparison, aggregates, compare_arms
 from slimprompt.analysis.observations import Arm, Results, arm_label, dense, fixed_basis, joint
-from slimprompt.paper.selection import full_length, headline_rank
+from slimprompt.analysis.selection import full_length, headline_rank
 from slimprompt.prompts.variants import FIXED_BASES
 from slimprompt.report.table import Cell, Column, Row, Table
 

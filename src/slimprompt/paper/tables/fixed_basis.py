@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slimprompt.analysis.observations import BEST_DENSE, CellKey, Results, fixed_basis
-from slimprompt.paper.selection import sorted_backbones
+from slimprompt.analysis.selection import sorted_backbones
 from slimprompt.paper.tables.base_to_new import slug
 from slimprompt.paper.tables.cells import average_cell, dataset_cell, mark_best
 from slimprompt.paper.tables.few_shot import datasets_note

@@ -1,4 +1,4 @@
-"""Which arms, ranks and datasets the paper's tables and figures compare, and the reference levels they show."""
+"""Which arms, ranks and datasets tables and figures compare, and the reference levels they show."""
 
 from __future__ import annotations
 
