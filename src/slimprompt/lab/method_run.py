@@ -11,7 +11,7 @@ from slimprompt.lab.run_batch import RunBatch, RunResult
 from slimprompt.lab.run_cache import SetupError
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS
-from slimprompt.saved_head import head_parts
+from slimprompt.saved.head import head_parts
 
 if TYPE_CHECKING:
     from slimprompt.methods.head import AnyHead, FittedHead
