@@ -148,9 +148,9 @@ def test_damaged_files_are_refused(change, message, tiny, images, tmp_path):
         ("gda", "weights", torch.full((3, 16), torch.nan), "weights: it holds numbers that are not finite"),
         ("gda", "weights", torch.zeros(3), "weights: 3 class names, but the shape is"),
         ("gda", "bias", torch.zeros(2), "bias: 3 class names, but the shape is"),
-        ("tip-adapter", "keys", torch.zeros(2, 5), "keys and labels: the shapes"),
-        ("tip-adapter", "labels", torch.tensor([0]), "keys and labels: the shapes"),
-        ("tip-adapter", "labels", "next class", "labels: expected whole numbers from 0 to 2"),
+        ("tip-adapter", "keys", torch.zeros(2, 5), "keys: the shape is"),
+        ("tip-adapter", "labels", torch.tensor([0]), "keys: the shape is"),
+        ("tip-adapter", "labels", "next class", "labels: they are not whole numbers from 0 to 2"),
     ],
 )
 def test_tensors_that_do_not_fit_are_refused(method, part, value, message, tiny, images, tmp_path):

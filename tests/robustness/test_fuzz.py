@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -22,9 +22,13 @@ import torch
 import yaml
 from PIL import Image
 from safetensors.torch import save_file
+from torch.nn import functional as F
 
-from slimprompt import FeatureBank
+from slimprompt import FeatureBank, Prompt
 from slimprompt.classifiers.coop import read_coop_checkpoint
+from slimprompt.classifiers.head import HeadClassifier
+from slimprompt.classifiers.prompt import PromptClassifier
+from slimprompt.clip.backbone import Backbone
 from slimprompt.clip.checkpoints import read_state_dict
 from slimprompt.data import apply_manifest, few_shot, load_folder, make_manifest, read_manifest, write_manifest
 from slimprompt.data.splits import read_split_file
@@ -33,8 +37,14 @@ from slimprompt.images.files import open_image
 from slimprompt.lab.records import read_record
 from slimprompt.lab.run import make_run
 from slimprompt.lab.run_cache import RunCache
+from slimprompt.methods.head import CacheHead, Head
 from slimprompt.paper.studies import read_grid
+from slimprompt.saved.files import SavedFiles, describe_backbone
+from slimprompt.saved.head import HEAD_FILES, write_head
+from slimprompt.saved.prompt import PROMPT_FILES, write_prompt
+from tests.conftest import TINY_CONFIG
 from tests.robustness.mutate import mutations
+from tests.saved.test_prompt import ENTRIES
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -56,14 +66,16 @@ def bounded() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def fuzz(path: Path, read: Callable[[], Any], cases: int) -> None:
-    """Damage the file `cases` times and read it."""
+def fuzz(path: Path, read: Callable[[], Any], cases: int, seal: Callable[[], None] | None = None) -> None:
+    """Damage the file `cases` times and read it; `seal` makes checksums agree with the damage."""
     content = path.read_bytes()
     rng = random.Random(int.from_bytes(hashlib.sha256(path.name.encode()).digest()[:4], "little"))
     read()
     messages: list[str] = []
     for damaged in mutations(content, cases * _TIMES, rng):
         path.write_bytes(damaged)
+        if seal is not None:
+            seal()
         try:
             with bounded(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -72,7 +84,7 @@ def fuzz(path: Path, read: Callable[[], Any], cases: int) -> None:
             messages.append(str(error))
         except Exception as error:
             kept = path.with_name(f"failing-{path.name}")
-            kept.write_bytes(damaged)
+            kept.write_bytes(path.read_bytes())
             raise AssertionError(f"{type(error).__name__} on {kept}") from error
     assert messages, "no damage was noticed"
     assert all(message.isprintable() and len(message) <= 1000 for message in messages)
@@ -166,4 +178,72 @@ def test_run_folder(run_spec, environment) -> None:
     path.write_bytes(content)
     read = read_record(record.folder)
     path = record.folder / "factors.safetensors"
-    fuzz(path, read.factors, 100)
+    fuzz(path, read.factors, 200)
+    fuzz(record.folder / "curve.csv", read.curve, 200)
+
+
+# --- saved models ----------------------------------------------------------------------------------------------------
+
+
+class Saved(NamedTuple):
+    """A saved model: how to read and use it, and how to make its checksums agree with damaged files."""
+
+    files: SavedFiles
+    folder: Path
+    use: Callable[[], None]
+
+    @property
+    def description(self) -> Path:
+        return self.folder / self.files.description
+
+    @property
+    def tensors(self) -> Path:
+        return self.folder / self.files.tensors
+
+    def seal(self) -> None:
+        """As whoever changes both files would do, or as version 0.1 wrote them: no checksum, the hash of the tensors."""
+        try:
+            entries = json.loads(self.description.read_bytes())
+            del entries["checksum"]
+        except (ValueError, KeyError, TypeError):
+            return
+        if self.files.hash_field in entries:
+            entries[self.files.hash_field] = hashlib.sha256(self.tensors.read_bytes()).hexdigest()
+        self.description.write_text(json.dumps(entries))
+
+
+@pytest.fixture(params=["prompt", "linear", "cache"])
+def saved(request: pytest.FixtureRequest, tiny: Backbone, tmp_path: Path) -> Saved:
+    """A saved prompt, a saved head, and a saved head with keys."""
+    generator = torch.Generator().manual_seed(0)
+    features = F.normalize(torch.randn(4, TINY_CONFIG["embed_dim"], generator=generator), dim=1)
+    names, folder = ("otter", "red panda"), tmp_path / "saved"
+    if request.param == "prompt":
+        factors = (torch.randn(shape, generator=generator) for shape in ((4, 2), (2, tiny.text_width)))
+        entries = {**ENTRIES, "backbone": describe_backbone(tiny)}
+        write_prompt(folder, entries, Prompt(*factors, trainable="A"))
+        return Saved(PROMPT_FILES, folder, lambda: _use(PromptClassifier.load(folder, backbone=tiny), features))
+    known = {"class_names": names, "weights": features[:2], "scale": 10.0}
+    head = (
+        Head(**known, bias=torch.zeros(2))
+        if request.param == "linear"
+        else CacheHead(**known, keys=features.clone(), labels=torch.tensor([0, 0, 1, 1]), alpha=1.0, beta=5.0)
+    )
+    entries = {"method": "gda", "n_trained": 4, "settings": {}, "templates": ["{}"], "views": 0, "seed": 1}
+    write_head(folder, {**entries, "backbone": describe_backbone(tiny)}, head)
+    return Saved(HEAD_FILES, folder, lambda: _use(HeadClassifier.load(folder, backbone=tiny), features))
+
+
+def _use(classifier: PromptClassifier | HeadClassifier, features: torch.Tensor) -> None:
+    probabilities = classifier.probabilities(features)
+    assert np.isfinite(probabilities).all() and np.allclose(probabilities.sum(1), 1)
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["", "sealed"])
+def test_saved_description(saved: Saved, sealed: bool) -> None:
+    fuzz(saved.description, saved.use, 100, saved.seal if sealed else None)
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["", "sealed"])
+def test_saved_tensors(saved: Saved, sealed: bool) -> None:
+    fuzz(saved.tensors, saved.use, 150, saved.seal if sealed else None)

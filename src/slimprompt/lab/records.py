@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from slimprompt.data.manifest import Manifest
 
 RECORD, FACTORS, MANIFEST, CURVE = "record.json", "factors.safetensors", "manifest.json", "curve.csv"
+_FACTOR_NAMES = ("B0", "A0", "B", "A")
+_CURVE_COLUMNS = ["epoch", "lr", "loss", "accuracy"]
 _LOCK = ".lock"
 COMPLETE, FAILED = "complete", "failed"
 _BASE_TO_NEW = ("seen", "unseen", "harmonic")
@@ -68,20 +70,40 @@ class Record:
         The run of an anchored prompt, P = W + B A, also has `W`. In a deep prompt, A is (depth, rank, width). The run of
         another method has the tensors of its head (`slimprompt.methods.head`); the numbers of the head are in `facts["head"]`.
         """
+        import numpy as np
         from safetensors.numpy import load_file
 
+        path = self.folder / FACTORS
         try:
-            return {name: value.astype("float64") for name, value in load_file(self.folder / FACTORS).items()}
-        except Exception as error:
-            raise InputError(
-                f"{self.folder / FACTORS} cannot be read ({error}); remove the run and run it again"
-            ) from None
+            factors = {name: value.astype("float64") for name, value in load_file(path).items()}
+        except Exception as error:  # safetensors has error types of its own
+            raise _unreadable(path, error) from None
+        if missing := [name for name in _FACTOR_NAMES if name not in factors]:
+            raise _unreadable(path, f"{', '.join(missing)} is missing")
+        for name, values in factors.items():
+            if not np.isfinite(values).all():
+                raise _unreadable(path, f"{name} holds numbers that are not finite")
+        return factors
 
     def curve(self) -> pd.DataFrame:
         """One row per epoch: epoch, lr, loss, accuracy."""
+        import numpy as np
         import pandas as pd
 
-        return pd.read_csv(self.folder / CURVE)
+        path = self.folder / CURVE
+        try:
+            curve = pd.read_csv(path, usecols=_CURVE_COLUMNS)
+            finite = np.isfinite(curve.to_numpy(dtype=float)).all()
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            OverflowError,
+        ) as error:  # pandas' errors of damaged files are ValueErrors
+            raise _unreadable(path, error) from None
+        if curve.empty or not finite:
+            raise _unreadable(path, "it holds no epochs" if curve.empty else "it holds entries that are not numbers")
+        return curve
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -138,8 +160,16 @@ def read_record(folder: Path) -> Record:
     return Record(spec, data.pop("status"), folder, data.pop("metrics", {}), data.pop("error", None), data)
 
 
+def _unreadable(path: Path, reason: object) -> InputError:
+    return InputError(f"{path} cannot be read ({_short(reason)}); remove the run and run it again")
+
+
+def _short(reason: object) -> str:
+    return " ".join(str(reason).split())[:300]
+
+
 def _damaged(path: Path, reason: str) -> InputError:
-    return InputError(f"{path} is not a run record: {' '.join(reason.split())[:300]}")
+    return InputError(f"{path} is not a run record: {_short(reason)}")
 
 
 def scan_records(root: Path) -> tuple[list[Record], dict[Path, str]]:
@@ -254,7 +284,7 @@ def store_run(
 
                 write_manifest(manifest, draft / MANIFEST)
             if curve:
-                lines = ["epoch,lr,loss,accuracy", *(",".join(repr(value) for value in row) for row in curve)]
+                lines = [",".join(_CURVE_COLUMNS), *(",".join(repr(value) for value in row) for row in curve)]
                 (draft / CURVE).write_text("\n".join(lines) + "\n", encoding="utf-8")
             content = json.loads(json.dumps({"spec": spec.model_dump(mode="json"), **record}))  # plain JSON values
             text = json_text({**content, "checksum": json_checksum(content)})

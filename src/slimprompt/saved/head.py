@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from pydantic import Field, FiniteFloat, field_validator
 from torch import Tensor
 
@@ -16,6 +17,8 @@ from slimprompt.methods.table import METHODS
 from slimprompt.saved.files import ClassNames, Description, SavedBackbone, SavedFiles
 
 HEAD_FILES = SavedFiles("head")
+#: Products of numbers up to this size are finite in fp32; larger ones are damage.
+_LARGEST = 1e12
 _KINDS: dict[str, type[Head] | type[CacheHead]] = {"linear": Head, "cache": CacheHead}
 
 
@@ -46,35 +49,52 @@ def read_head(folder: Path) -> tuple[HeadDescription, AnyHead]:
     """Read and validate a saved head; an `InputError` that names the file and the field if it is damaged."""
     description, _, tensors = HEAD_FILES.read(folder, HeadDescription)
     path = folder / HEAD_FILES.tensors
-    for name, tensor in tensors.items():
-        if not tensor.isfinite().all():
-            raise HEAD_FILES.damaged(path, f"{name}: it holds numbers that are not finite")
+    for name in tensors.keys() & description.numbers.keys():
+        raise HEAD_FILES.damaged(path, f"{name}: it is both a tensor and a number")
     parts: dict[str, Any] = {**tensors, **description.numbers}
     try:
         head = _KINDS[description.kind](class_names=tuple(description.class_names), **parts)
     except TypeError as error:
         raise HEAD_FILES.damaged(path, str(error)) from None
-    if problem := _problem(head):
-        raise HEAD_FILES.damaged(path, problem)
+    if reason := _problem(head):
+        in_tensors = reason.partition(":")[0] in tensors
+        raise HEAD_FILES.damaged(path if in_tensors else folder / HEAD_FILES.description, reason)
     return description, head
 
 
 def _problem(head: AnyHead) -> str:
-    """What is wrong with the tensors of a head; empty if it can be used."""
-    n_classes, shape = len(head.class_names), tuple(head.weights.shape)
-    if len(shape) != 2 or shape[0] != n_classes:
-        return f"weights: {n_classes} class names, but the shape is {shape}"
+    """What is wrong with the fields of a head; empty if it can be used."""
+    for field in fields(head):
+        value = getattr(head, field.name)
+        if field.name == "class_names" or (field.name == "bias" and value is None):
+            continue
+        if isinstance(value, float) != (field.type == "float"):
+            return f"{field.name}: expected a {'number' if field.type == 'float' else 'tensor'}"
+        numbers = torch.as_tensor(value, dtype=torch.float64)
+        if isinstance(value, Tensor) and field.name != "labels" and value.dtype != torch.float32:
+            return f"{field.name}: its numbers are {value.dtype}"
+        if not numbers.isfinite().all():
+            return f"{field.name}: it holds numbers that are not finite"
+        if numbers.numel() and (largest := float(numbers.abs().max())) > _LARGEST:
+            return f"{field.name}: its largest number is {largest:.1e}"
+    if isinstance(head, CacheHead) and head.beta < 0:
+        return f"beta: {head.beta} is negative"
+    return _wrong_shape(head)
+
+
+def _wrong_shape(head: AnyHead) -> str:
+    n_classes, weights = len(head.class_names), head.weights
+    if weights.ndim != 2 or len(weights) != n_classes:
+        return f"weights: {n_classes} class names, but the shape is {tuple(weights.shape)}"
     if isinstance(head, Head):
         if head.bias is not None and head.bias.shape != (n_classes,):
             return f"bias: {n_classes} class names, but the shape is {tuple(head.bias.shape)}"
         return ""
-    if head.keys.ndim != 2 or head.keys.shape[1] != shape[1] or head.labels.shape != head.keys.shape[:1]:
-        return f"keys and labels: the shapes {tuple(head.keys.shape)} and {tuple(head.labels.shape)} do not fit the weights {shape}"
-    if head.labels.is_floating_point() or (
-        len(head.labels) and not 0 <= int(head.labels.min()) <= int(head.labels.max()) < n_classes
-    ):
-        return f"labels: expected whole numbers from 0 to {n_classes - 1}"
-    return ""
+    if head.labels.ndim != 1 or head.keys.shape != (len(head.labels), weights.shape[1]):
+        shape, n_labels = tuple(head.keys.shape), head.labels.numel()
+        return f"keys: the shape is {shape}, but {n_labels} labels and width {weights.shape[1]} are given"
+    whole = head.labels.dtype == torch.int64 and bool(((head.labels >= 0) & (head.labels < n_classes)).all())
+    return "" if whole else f"labels: they are not whole numbers from 0 to {n_classes - 1}"
 
 
 def write_head(folder: Path, entries: dict[str, Any], head: AnyHead) -> None:
