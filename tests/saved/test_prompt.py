@@ -14,7 +14,7 @@ from slimprompt.errors import InputError
 from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
 from slimprompt.storage import sha256
 
-COMPAT = Path(__file__).parent / "compat" / "prompts"
+COMPAT = Path(__file__).parents[1] / "compat" / "prompts"
 ENTRIES = {
     "class_names": ["otter", "red panda"],
     "backbone": {"name": "pocket", "pretrained": None, "activation": "gelu", "fingerprint": "0" * 64},
