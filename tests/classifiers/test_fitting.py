@@ -1,33 +1,16 @@
-"""Comparison of methods: accuracy with interval, McNemar's test, and the advice."""
+"""Comparison of methods: the advice."""
 
 from __future__ import annotations
 
-import pytest
 import torch
-from scipy.stats import binom
 
-from slimprompt.classifiers.fitting import MethodResult, accuracy_of, advice, mcnemar
+from slimprompt.classifiers.fitting import MethodResult, advice
 
 
 def result(method: str, pattern: str, *, trained: int = 100, new_names: bool = False) -> MethodResult:
     """`pattern` has one sign per group of ten images: + correct, - wrong."""
     correct = torch.tensor([sign == "+" for sign in pattern for _ in range(10)])
     return MethodResult(method, correct, trained, 0.1, new_names)
-
-
-def test_wilson_interval_by_hand() -> None:
-    """8 of 10: centre (p + z²/2n) / (1 + z²/n), half width z √(p(1−p)/n + z²/4n²) / (1 + z²/n)."""
-    value, low, high = accuracy_of(torch.tensor([True] * 8 + [False] * 2))
-    z2 = 1.959964**2
-    centre, half = (0.8 + z2 / 20) / (1 + z2 / 10), (z2 * (0.16 / 10 + z2 / 400)) ** 0.5 / (1 + z2 / 10)
-    assert (value, low, high) == pytest.approx((80, 100 * (centre - half), 100 * (centre + half)), abs=1e-3)
-
-
-def test_mcnemar_by_hand() -> None:
-    first = torch.tensor([True] * 9 + [False] * 2 + [True] * 30)
-    second = torch.tensor([False] * 9 + [True] * 2 + [True] * 30)
-    assert mcnemar(first, second) == pytest.approx(2 * binom.cdf(2, 11, 0.5))
-    assert mcnemar(first, first) == 1.0
 
 
 def test_a_clear_winner_is_advised() -> None:

@@ -70,6 +70,24 @@ def test_evaluate_and_predict(run, prompt, photos):
     folder, _ = prompt
     scores = json.loads(ok(run("evaluate", folder, photos, "--format", "json")))
     assert scores["images"] == 18
+    own = scores["metrics"]["prompt"]
+    assert (
+        own["accuracy"] == pytest.approx(scores["prompt"]) and own["interval"][0] < own["accuracy"] < own["interval"][1]
+    )
+    assert own["balanced_accuracy"] == pytest.approx(own["accuracy"])  # six images of each class
+    assert own["log_loss"] > 0 and 0 <= own["calibration_error"] <= 100 and 0 <= own["macro_f1"] <= 100
+    assert scores["metrics"]["zero_shot"]["accuracy"] == pytest.approx(scores["zero_shot"])
+    table = ok(run("evaluate", folder, photos, "--verbose"))
+    for part in (
+        "95 % interval",
+        "balanced",
+        "macro F1",
+        "log loss",
+        "calibration error",
+        "chance (3 classes)",
+        "green disc",
+    ):
+        assert part in table
     pictures = sorted(photos.glob("*/*.png"))[:2]
     table = ok(run("predict", folder, *pictures, "--top", 3))
     assert table.count(" disc") >= 6

@@ -107,7 +107,8 @@ def test_the_page_shows_the_findings_and_escapes_names(classifier: PromptClassif
     assert "pocket world" not in shown
     (image,) = page.all("img")
     assert str(image["src"]).startswith("data:image/")
-    assert len(page.all("svg", role="img")) == 2  # learning curve, confusion matrix
+    assert len(page.all("svg", role="img")) == 3  # learning curve, reliability diagram, confusion matrix
+    assert "expected calibration error" in shown and "balanced accuracy" in shown
     assert "75.0 %" in shown
 
 

@@ -11,11 +11,14 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from slimprompt.class_names import check_class_names
+from slimprompt.classifiers.calibration import FOLDS, Calibration, calibration_of, softmax
 from slimprompt.clip.backbone import Backbone, default_pretrained, load_backbone
 from slimprompt.errors import InputError, shown
 from slimprompt.images.bank import FeatureBank, encode_eval_views
 from slimprompt.images.sources import image_sources
+from slimprompt.methods.cross_validation import folds
 from slimprompt.methods.task import Task
+from slimprompt.training.evaluation import class_scores
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
 class ImageClassifier(ClassifierMixin, BaseEstimator):
     """Base of the classifiers: `fit` makes a task of labelled images, `predict` encodes images.
 
-    A subclass has the parameters named below and defines `fit_task`, `probabilities` and `with_classes`; its `fit_task` sets
-    `backbone_` and `classes_`.
+    A subclass has the parameters named below and defines `fit_task`, `logits`, `concept_features` and `with_classes`; its
+    `fit_task` sets `backbone_`, `classes_` and `calibration_`.
     """
 
     backbone: str | Backbone
@@ -35,8 +38,10 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
     device: str
     precision: str
     cache: bool
+    calibrate: bool
     backbone_: Backbone
     classes_: np.ndarray
+    calibration_: Calibration
 
     def fit(self, images: Any, labels: Iterable[str]) -> Self:
         """Learn from labelled images.
@@ -60,7 +65,9 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
         self.check_settings()  # before the backbone is loaded
         bank = FeatureBank(self._load_backbone(), "default" if self.cache else None)
         indices = [classes.index(name) for name in names]
-        return self.fit_task(Task(bank, images, indices, tuple(classes), self.seed, **self.task_settings()))
+        task = Task(bank, images, indices, tuple(classes), self.seed, **self.task_settings())
+        self.fit_task(task)
+        return self.fit_calibration(task) if self.calibrate else self
 
     def check_settings(self) -> None:
         """Raise an error if a parameter cannot be used, as far as that is known without a backbone."""
@@ -70,8 +77,29 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
         return {}
 
     def fit_task(self, task: Task) -> Self:
-        """Learn from a task, with the feature bank and backbone of the task."""
+        """Learn from a task, with the feature bank and backbone of the task; not calibrated."""
         raise NotImplementedError
+
+    def fit_calibration(self, task: Task) -> Self:
+        """Set the temperature and the confidences of a fitted classifier by cross-validation inside the task's images.
+
+        The classifier is fitted again on the images outside of each of three folds and applied to those inside, as often as the
+        classes have images for. An image without another of its class is not held out. With one image per class, nothing can be
+        held out: the temperature stays 1, and no confidences are known.
+        """
+        check_is_fitted(self)
+        logits, labels = [], []
+        for kept, held_out in folds(task.labels, task.seed, FOLDS):
+            other = self.unfitted().fit_task(task.of_images(kept.tolist()))
+            logits.append(other.logits(task.eval_features[held_out.to(task.eval_features.device)]).cpu().numpy())
+            labels += [task.labels[index] for index in held_out.tolist()]
+        if labels:
+            self.calibration_ = calibration_of(np.concatenate(logits), np.array(labels))
+        return self
+
+    def unfitted(self) -> Self:
+        """A classifier with the same parameters, the backbone shared."""
+        return type(self)(**self.get_params(deep=False))
 
     def with_classes(self, class_names: Iterable[str]) -> ImageClassifier:
         """The same classifier on other class names; nothing is trained."""
@@ -102,8 +130,29 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
         return encode_eval_views(self.backbone_, image_sources(images))
 
     def probabilities(self, features: Tensor) -> np.ndarray:
-        """Class probabilities (n_images, n_classes) for image features (n_images, embed_dim)."""
+        """softmax(logits / temperature), (n_images, n_classes), for image features (n_images, embed_dim)."""
+        return softmax(self.logits(features).cpu().numpy(), self.calibration_.temperature)
+
+    def concept_match(self, features: Tensor) -> np.ndarray:
+        """Maximum concept matching max_k softmax_k(cos(f, t_k)), (n_images,): low for images that are none of the classes.
+
+        f are image features (n_images, embed_dim) and t_k the text features of the classes. The softmax is over the cosine
+        similarities themselves, without logit scale and temperature, so the values lie close to 1 / n_classes.
+        """
+        return softmax(class_scores(features, self.concept_features()).cpu().numpy()).max(1)
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Logits (n_images, n_classes) for image features (n_images, embed_dim), before the temperature."""
         raise NotImplementedError
+
+    def concept_features(self) -> Tensor:
+        """Text features of the classes (n_classes, embed_dim)."""
+        raise NotImplementedError
+
+    def _calibration_of(self, class_names: Iterable[str]) -> Calibration:
+        """The calibration for other class names: the temperature stays; confidences depend on the set of classes."""
+        same = set(class_names) == {str(name) for name in self.classes_}
+        return self.calibration_ if same else self.calibration_._replace(confidences=())
 
     def _load_backbone(self) -> Backbone:
         if isinstance(self.backbone, Backbone):

@@ -9,13 +9,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from torch import Tensor
 
+from slimprompt.classifiers.calibration import softmax
 from slimprompt.classifiers.head import HeadClassifier
 from slimprompt.classifiers.prompt import PromptClassifier
+from slimprompt.classifiers.scores import Accuracy, Scores, accuracy_of, mcnemar, scores_of
 from slimprompt.data import Benchmark, Item, held_out
 from slimprompt.errors import InputError, first_few
 from slimprompt.images.bank import FeatureBank
@@ -38,31 +39,6 @@ DEFAULT_VIEWS = 10
 _SIGNIFICANCE = 0.05
 
 
-class Accuracy(NamedTuple):
-    """Accuracy in percent with its Wilson 95 % confidence interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-def accuracy_of(correct: Tensor | np.ndarray) -> Accuracy:
-    """The accuracy of a classifier, from whether each image was classified correctly (n_images,)."""
-    from scipy.stats import binomtest
-
-    hits, n = int(correct.sum()), len(correct)
-    interval = binomtest(hits, n).proportion_ci(method="wilson")
-    return Accuracy(100.0 * hits / n, 100.0 * interval.low, 100.0 * interval.high)
-
-
-def mcnemar(first: Tensor | np.ndarray, second: Tensor | np.ndarray) -> float:
-    """Two-sided p of the exact McNemar test that two classifiers are equally accurate on the same images."""
-    from scipy.stats import binomtest
-
-    gained, lost = (int((one & ~other).sum()) for one, other in ((first, second), (second, first)))
-    return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
-
-
 @dataclass(frozen=True)
 class HeadComparison:
     """Several classifiers evaluated on the same images."""
@@ -73,6 +49,8 @@ class HeadComparison:
     """By title: zero-shot with one template, with several, and the fitted classifier, which comes last."""
     kind: str = "prompt"
     """What the last classifier is: "prompt" or "head"."""
+    temperature: float = 1.0
+    """Temperature of the last classifier."""
 
     @property
     def zero_shot(self) -> Head:
@@ -85,6 +63,18 @@ class HeadComparison:
     def accuracies(self) -> dict[str, float]:
         """Accuracy in percent by title."""
         return {title: 100 * float(head.correct(self.eval_set).double().mean()) for title, head in self.heads.items()}
+
+    @property
+    def details(self) -> dict[str, Scores]:
+        """All scores by title."""
+        labels, last = self.eval_set.labels.cpu().numpy(), list(self.heads)[-1]
+        return {
+            title: scores_of(
+                softmax(head.logits(self.eval_set.features).cpu().numpy(), self.temperature if title == last else 1.0),
+                labels,
+            )
+            for title, head in self.heads.items()
+        }
 
     @property
     def scores(self) -> dict[str, float]:
@@ -112,6 +102,8 @@ class Fit:
     n_held_out: int
     seconds: float
     """Wall time of training, with the image features encoded."""
+    calibration_seconds: float
+    """Wall time of the trainings for the calibration; 0 without."""
     comparison: HeadComparison | None
     """On the held-out images; None if there are none."""
     skipped: list[str] = field(default_factory=list)
@@ -161,8 +153,13 @@ def fit_classifier(
     paths, labels = [images.path(item) for item in train], [names.index(item.class_name) for item in train]
     task = Task(bank, paths, labels, tuple(names), classifier.seed, images.decode, templates, views)
     seconds = _fit_encoded(classifier, task)
+    begin = time.perf_counter()
+    if classifier.calibrate:
+        classifier.fit_calibration(task)
+    calibration_seconds = time.perf_counter() - begin if classifier.calibration_.confidences else 0.0
     comparison = compare_with_zero_shot(classifier, bank, images, test, templates) if test else None
-    return Fit(classifier, task, len(train), len(test), seconds, comparison, skipped + more_skipped)
+    counts = (len(train), len(test))
+    return Fit(classifier, task, *counts, seconds, calibration_seconds, comparison, skipped + more_skipped)
 
 
 def _fit_encoded(classifier: Classifier, task: Task) -> float:
@@ -209,10 +206,11 @@ def compare_with_zero_shot(
     if len(templates) > 1:
         heads[f"zero-shot, {len(templates)} templates averaged"] = zero_shot_head(backbone, names, templates)
     if isinstance(classifier, HeadClassifier):
-        return HeadComparison(paths, eval_set, {**heads, classifier.method: classifier.head_}, kind="head")
+        heads[classifier.method] = classifier.head_
+        return HeadComparison(paths, eval_set, heads, "head", classifier.calibration_.temperature)
     position: Any = classifier.position
     heads["learned prompt"] = prompt_head(backbone, names, classifier.prompt_, position)
-    return HeadComparison(paths, eval_set, heads)
+    return HeadComparison(paths, eval_set, heads, "prompt", classifier.calibration_.temperature)
 
 
 # ---------------------------------------------------------------- all methods

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from slimprompt.class_names import check_class_names
 from slimprompt.classifiers.base import ImageClassifier, label_names
+from slimprompt.classifiers.calibration import Calibration
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError, choose, first_few, whole_number
 from slimprompt.methods.head import AnyHead
 from slimprompt.methods.table import METHODS
 from slimprompt.methods.task import Task
-from slimprompt.methods.zero_shot import check_templates, zero_shot_head
+from slimprompt.methods.zero_shot import check_templates, zero_shot_features, zero_shot_head
 from slimprompt.saved.files import describe_backbone
 from slimprompt.saved.head import HEAD_FILES, read_head, write_head
 
@@ -47,6 +48,9 @@ class HeadClassifier(ImageClassifier):
         Passed to `load_backbone`.
     cache
         Store image features on disk.
+    calibrate
+        Also fit a temperature in `fit`, by cross-validation inside the training images: three more trainings. The command
+        `slimprompt fit` does.
 
     Attributes
     ----------
@@ -58,6 +62,8 @@ class HeadClassifier(ImageClassifier):
         How many of its numbers come from the training images.
     settings_ : dict
         Settings of the method that were chosen inside the training images.
+    calibration_ : Calibration
+        Temperature of the probabilities, and confidences of training images when they were held out.
     """
 
     def __init__(
@@ -73,6 +79,7 @@ class HeadClassifier(ImageClassifier):
         device: str = "auto",
         precision: str = "fp32",
         cache: bool = True,
+        calibrate: bool = False,
     ) -> None:
         self.method = method
         self.backbone = backbone
@@ -84,6 +91,7 @@ class HeadClassifier(ImageClassifier):
         self.device = device
         self.precision = precision
         self.cache = cache
+        self.calibrate = calibrate
 
     def check_settings(self) -> None:
         """Raise an error if the method is unknown or a template or the number of views cannot be used."""
@@ -115,21 +123,28 @@ class HeadClassifier(ImageClassifier):
         check_is_fitted(self)
         names = [name.strip() for name in label_names(class_names, "class names")]
         check_class_names(names)
-        other = HeadClassifier(**self.get_params(deep=False))
+        other = self.unfitted()
         known = set(self.head_.class_names)
         if known.issuperset(names):
-            return other._set_head(self.backbone_, self.head_.of_classes(names), self.n_trained_, self.settings_)
+            calibration = self._calibration_of(names)
+            head = self.head_.of_classes(names)
+            return other._set_head(self.backbone_, head, self.n_trained_, self.settings_, calibration)
         if not METHODS[self.method].takes_new_names:
             new = [name for name in names if name not in known]
             raise InputError(
                 f"a head of {self.method} cannot take new class names ({first_few(new)}): it learned its {len(known)} classes "
                 "from their images. Fit it on images of the new classes, or use a prompt or zero-shot, which need only names"
             )
-        return other._set_head(self.backbone_, zero_shot_head(self.backbone_, names, self.templates), 0, {})
+        zero_shot = zero_shot_head(self.backbone_, names, self.templates)
+        return other._set_head(self.backbone_, zero_shot, 0, {}, self._calibration_of(names))
 
-    def probabilities(self, features: Tensor) -> np.ndarray:
-        """softmax of the head's logits for image features."""
-        return self.head_.logits(features).double().softmax(1).cpu().numpy()
+    def logits(self, features: Tensor) -> Tensor:
+        """Logits of the head (n_images, n_classes) for image features (n_images, embed_dim)."""
+        return self.head_.logits(features)
+
+    def concept_features(self) -> Tensor:
+        """Zero-shot text features of the classes (n_classes, embed_dim); the weights of a head need not be texts."""
+        return zero_shot_features(self.backbone_, [str(name) for name in self.classes_], self.templates)
 
     def save(self, folder: str | Path, *, overwrite: bool = False, **facts: Any) -> Path:
         """Write `head.safetensors` and `head.json`, completely or not at all.
@@ -154,6 +169,7 @@ class HeadClassifier(ImageClassifier):
             "templates": list(self.templates),
             "views": self.views,
             "seed": self.seed,
+            **self.calibration_._asdict(),
             **facts,
         }
         write_head(folder, entries, self.head_)
@@ -196,13 +212,20 @@ class HeadClassifier(ImageClassifier):
         classifier = cls(
             saved.method, backbone, templates=tuple(saved.templates), views=saved.views, seed=saved.seed, cache=cache
         )
-        return classifier._set_head(backbone, head, saved.n_trained, saved.settings)
+        calibration = Calibration(saved.temperature, tuple(saved.confidences))
+        return classifier._set_head(backbone, head, saved.n_trained, saved.settings, calibration)
 
     def _set_head(
-        self, backbone: Backbone, head: AnyHead, n_trained: int, settings: dict[str, float]
+        self,
+        backbone: Backbone,
+        head: AnyHead,
+        n_trained: int,
+        settings: dict[str, float],
+        calibration: Calibration | None = None,
     ) -> HeadClassifier:
         self.backbone_, self.head_, self.n_trained_, self.settings_ = backbone, head, n_trained, settings
         self.classes_ = np.array(head.class_names)
+        self.calibration_ = calibration or Calibration()
         return self
 
 

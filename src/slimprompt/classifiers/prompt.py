@@ -13,6 +13,7 @@ from torch import Tensor
 
 from slimprompt.class_names import check_class_names
 from slimprompt.classifiers.base import ImageClassifier, label_names
+from slimprompt.classifiers.calibration import Calibration
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError, whole_number
 from slimprompt.methods.prompt_learning import initial_prompt, learn_prompts
@@ -63,6 +64,9 @@ class PromptClassifier(ImageClassifier):
         Passed to `load_backbone`.
     cache
         Store image features on disk.
+    calibrate
+        Also fit a temperature in `fit`, by cross-validation inside the training images: three more trainings. The command
+        `slimprompt fit` does.
 
     Attributes
     ----------
@@ -76,6 +80,8 @@ class PromptClassifier(ImageClassifier):
         Learning curve; only after `fit`.
     imported_ : dict or None
         Origin of a prompt that was trained by other software.
+    calibration_ : Calibration
+        Temperature of the probabilities, and confidences of training images when they were held out.
     """
 
     def __init__(
@@ -97,6 +103,7 @@ class PromptClassifier(ImageClassifier):
         device: str = "auto",
         precision: str = "fp32",
         cache: bool = True,
+        calibrate: bool = False,
     ) -> None:
         self.backbone = backbone
         self.pretrained = pretrained
@@ -114,6 +121,7 @@ class PromptClassifier(ImageClassifier):
         self.device = device
         self.precision = precision
         self.cache = cache
+        self.calibrate = calibrate
 
     def check_settings(self) -> None:
         """Raise an error unless recipe, variant, rank, basis, n_ctx, depth and seed are of the right kind and fit together."""
@@ -167,13 +175,17 @@ class PromptClassifier(ImageClassifier):
         """The same prompt on other class names; nothing is trained."""
         check_is_fitted(self)
         names = [name.strip() for name in label_names(class_names, "class names")]
-        other = PromptClassifier(**self.get_params(deep=False))
-        return other.set_prompt(self.backbone_, self.prompt_, names, imported=self.imported_)
+        other = self.unfitted().set_prompt(self.backbone_, self.prompt_, names, imported=self.imported_)
+        other.calibration_ = self._calibration_of(names)
+        return other
 
-    def probabilities(self, features: Tensor) -> np.ndarray:
-        """softmax(logit_scale · cos) for image features."""
-        logits = self.backbone_.logit_scale * class_scores(features, self.class_features_)
-        return logits.double().softmax(1).cpu().numpy()
+    def logits(self, features: Tensor) -> Tensor:
+        """logit_scale · cos (n_images, n_classes) for image features (n_images, embed_dim)."""
+        return self.backbone_.logit_scale * class_scores(features, self.class_features_)
+
+    def concept_features(self) -> Tensor:
+        """Text features of the classes in the learned prompt (n_classes, embed_dim)."""
+        return self.class_features_
 
     def save(self, folder: str | Path, *, overwrite: bool = False, **facts: Any) -> Path:
         """Write `prompt.safetensors` and `prompt.json`, a few KB, completely or not at all.
@@ -200,6 +212,7 @@ class PromptClassifier(ImageClassifier):
             "position": self.position,
             "recipe": None if self.imported_ else make_recipe(self.recipe).model_dump(),
             "seed": None if self.imported_ else self.seed,
+            **self.calibration_._asdict(),
             **({"imported": self.imported_} if self.imported_ else {}),
             **facts,
         }
@@ -259,7 +272,9 @@ class PromptClassifier(ImageClassifier):
             **trained,
             cache=cache,
         )
-        return classifier.set_prompt(backbone, prompt, description.class_names, imported=description.imported)
+        classifier.set_prompt(backbone, prompt, description.class_names, imported=description.imported)
+        classifier.calibration_ = Calibration(description.temperature, tuple(description.confidences))
+        return classifier
 
     def set_prompt(
         self,
@@ -290,6 +305,7 @@ class PromptClassifier(ImageClassifier):
         if not features.isfinite().all():
             raise InputError(f"this prompt cannot be used with {backbone.title}: its class features are not finite")
         self.imported_ = imported
+        self.calibration_ = Calibration()
         self.backbone_ = backbone
         self.prompt_ = prompt
         self.classes_ = np.array(class_names, dtype=object if not len(class_names) else None)

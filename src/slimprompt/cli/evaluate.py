@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slimprompt.cli.fit import note_skipped, print_comparison
+from slimprompt.cli.fit import note_skipped, print_classes
 from slimprompt.cli.options import (
     Activation,
     DataRoot,
@@ -20,8 +20,11 @@ from slimprompt.cli.options import (
     Templates,
     Verbose,
 )
-from slimprompt.cli.printing import print_json, say
+from slimprompt.cli.printing import print_json, print_table, say
 from slimprompt.errors import InputError, choose
+
+if TYPE_CHECKING:
+    from slimprompt.classifiers.fitting import HeadComparison
 
 
 def evaluate(
@@ -41,7 +44,7 @@ def evaluate(
     verbose: Verbose = False,
     format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
 ) -> None:
-    """Measure a saved prompt or head on labelled images, beside the zero-shot accuracy.
+    """Measure a saved prompt or head on labelled images, beside zero-shot: accuracy, balanced scores, log loss, calibration.
 
     The folder's classes are the prompt's, or all of them are new: then the prompt is used on the folder's class names. Of the
     heads, only zero-shot takes new class names.
@@ -80,9 +83,32 @@ def evaluate(
 
     counts = {"images": len(items), "classes": len(names), "new_classes": n_new, "left_out": len(skipped)}
     if format == "json":
-        print_json({**counts, **comparison.scores}, indent=None)
+        zero_shot, *_, mine = (found.to_json() for found in comparison.details.values())
+        metrics = {"zero_shot": zero_shot, comparison.kind: mine}
+        print_json({**counts, **comparison.scores, "metrics": metrics}, indent=None)
         return
     new = f", {n_new} of them new to the {comparison.kind}" if n_new else ""
     say(f"{len(items)} images of {len(names)} classes{new}")
     note_skipped(skipped)
-    print_comparison(comparison, verbose=verbose)
+    _print_scores(comparison)
+    if verbose:
+        print_classes(comparison)
+
+
+def _print_scores(comparison: HeadComparison) -> None:
+    """Print one line of scores per classifier, and chance."""
+    rows = [
+        (
+            title,
+            f"{found.accuracy.value:.1f} %",
+            f"{found.accuracy.low:.1f}–{found.accuracy.high:.1f}",
+            *(f"{value:.1f} %" for value in (found.balanced_accuracy, found.macro_f1)),
+            f"{found.log_loss:.3f}",
+            f"{found.calibration_error:.1f} %",
+        )
+        for title, found in comparison.details.items()
+    ]
+    n_classes = len(comparison.eval_set.class_names)
+    rows.append((f"chance ({n_classes} classes)", f"{100 / n_classes:.1f} %", *("–",) * 5))
+    headings = ("", "accuracy", "95 % interval", "balanced", "macro F1", "log loss", "calibration error")
+    print_table(headings, rows, right=headings[1:])

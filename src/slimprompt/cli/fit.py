@@ -87,6 +87,13 @@ def fit(
     device: Device = "auto",
     precision: Precision = "fp32",
     no_cache: NoCache = False,
+    no_calibration: Annotated[
+        bool,
+        typer.Option(
+            "--no-calibration",
+            help="Do not fit a temperature of the probabilities, which takes three more trainings inside the training images.",
+        ),
+    ] = False,
     skip_bad_images: SkipBad = False,
     overwrite: Overwrite = False,
     report: Annotated[
@@ -139,6 +146,7 @@ def fit(
     templates = tuple(template or images.templates)
     views = DEFAULT_VIEWS if chosen.views is None else chosen.views
     classifier = _classifier(method, model, prompt, chosen, templates, views)
+    classifier.calibrate = not no_calibration
     result = fit_classifier(
         classifier, bank, images, sample, templates=templates, views=views, skip_bad=skip_bad_images
     )
@@ -233,6 +241,13 @@ def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path
         note(f"fewer than {shots} images, all used:", f"{few}{' …' if len(short) > 5 else ''}")
     note_skipped(result.skipped)
     say(f"{_describe(classifier)} on {classifier.backbone_.title} in {result.seconds:.1f} s")
+    if classifier.calibration_.confidences:
+        temperature, seconds = classifier.calibration_.temperature, result.calibration_seconds
+        say(
+            f"calibrated by cross-validation inside the training images in {seconds:.1f} s: temperature {temperature:.2f}"
+        )
+    elif classifier.calibrate:
+        note("not calibrated:", "with one training image per class, none can be held out")
 
 
 def _describe(classifier: Classifier) -> str:
@@ -265,12 +280,17 @@ def print_comparison(comparison: HeadComparison, *, verbose: bool) -> None:
     rows.append((f"chance ({n_classes} classes)", f"{100 / n_classes:.1f} %"))
     print_table(("", "accuracy"), rows, right=("accuracy",))
     if verbose:
-        detail = [
-            (name, count, *(f"{value:.0f} %" if count else "–" for value in scores))
-            for name, count, *scores in comparison.by_class()
-        ]
-        headings = ("class", "images", "zero-shot", comparison.kind)
-        print_table(headings, detail, right=headings[1:])
+        print_classes(comparison)
+
+
+def print_classes(comparison: HeadComparison) -> None:
+    """Print the accuracy of each class."""
+    rows = [
+        (name, count, *(f"{value:.0f} %" if count else "–" for value in scores))
+        for name, count, *scores in comparison.by_class()
+    ]
+    headings = ("class", "images", "zero-shot", comparison.kind)
+    print_table(headings, rows, right=headings[1:])
 
 
 def _print_methods(results: list[MethodResult]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -13,8 +13,17 @@ from slimprompt.cli.printing import print_json, print_table, say
 from slimprompt.errors import InputError, choose
 from slimprompt.spreadsheet import csv_text
 
-#: An image and its most likely classes with their probabilities, best first.
-Prediction = tuple[Path, list[tuple[str, float]]]
+
+class Prediction(NamedTuple):
+    """What is known about one image."""
+
+    image: Path
+    answer: str
+    """The most likely class, or "none of these" if it is not likely enough."""
+    match: float
+    """Maximum concept matching: low for an image that is none of the classes."""
+    classes: list[tuple[str, float]]
+    """The most likely classes with their probabilities, best first."""
 
 
 def predict(
@@ -25,6 +34,18 @@ def predict(
         str | None,
         typer.Option(
             help="Comma-separated other class names: the same prompt on new classes (not for heads, but zero-shot)."
+        ),
+    ] = None,
+    min_confidence: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help='Answer "none of these" if the probability of the best class is lower.'),
+    ] = None,
+    coverage: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="The same, with the confidence that this fraction of the training images reached when they were held out.",
         ),
     ] = None,
     format: Annotated[str, typer.Option("--format", help="table, json or csv.")] = "table",
@@ -38,10 +59,16 @@ def predict(
 
     Example: slimprompt predict my-prompt a.jpg b.jpg --top 3
     Example: slimprompt predict my-prompt a.jpg --classes "red panda,otter"
+    Example: slimprompt predict my-prompt a.jpg --coverage 0.9
     """
+    if min_confidence is not None and coverage is not None:
+        raise InputError(
+            "--min-confidence and --coverage both set the lowest confidence of an answer: give one of them"
+        )
     write = choose("format", format, {"table": _print_predictions, "json": _print_json, "csv": _print_csv})
     paths = _image_files(images)
     names = parse_class_names(classes) if classes is not None else None
+    from slimprompt.classifiers.calibration import NONE_OF_THESE
     from slimprompt.classifiers.head import load_classifier
 
     paths, skipped = _readable(paths) if skip_bad_images else (paths, [])
@@ -50,13 +77,16 @@ def predict(
     )
     if names is not None:
         classifier = classifier.with_classes(names)
-    probabilities = classifier.predict_proba(paths)
-    write(
-        [
-            (path, [(str(classifier.classes_[index]), float(row[index])) for index in row.argsort()[::-1][:top]])
-            for path, row in zip(paths, probabilities, strict=True)
-        ]
-    )
+    lowest = classifier.calibration_.threshold(coverage) if coverage is not None else min_confidence or 0.0
+    features = classifier.encode(paths)
+    predictions = []
+    for path, row, match in zip(
+        paths, classifier.probabilities(features), classifier.concept_match(features), strict=True
+    ):
+        best = [(str(classifier.classes_[index]), float(row[index])) for index in row.argsort()[::-1][:top]]
+        answer = best[0][0] if best[0][1] >= lowest else NONE_OF_THESE
+        predictions.append(Prediction(path, answer, float(match), best))
+    write(predictions)
     if skipped:
         say(f"{len(skipped)} unreadable images skipped: {skipped[0]}", err=True)
 
@@ -101,26 +131,31 @@ def _readable(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def _print_predictions(predictions: Sequence[Prediction]) -> None:
-    rows = [
-        (path if place == 0 else "", name, f"{100 * value:.1f} %")
-        for path, best in predictions
-        for place, (name, value) in enumerate(best)
-    ]
+    rows = []
+    for one in predictions:
+        for place, (name, value) in enumerate(one.classes):
+            shown = name if place or one.answer == name else f"{one.answer} (best: {name})"
+            rows.append((one.image if place == 0 else "", shown, f"{100 * value:.1f} %"))
     print_table(("image", "class", "probability"), rows, right=("probability",))
 
 
 def _print_json(predictions: Sequence[Prediction]) -> None:
     rows = [
-        {"image": str(path), "classes": [{"name": name, "probability": round(value, 6)} for name, value in best]}
-        for path, best in predictions
+        {
+            "image": str(one.image),
+            "answer": one.answer,
+            "concept_match": round(one.match, 6),
+            "classes": [{"name": name, "probability": round(value, 6)} for name, value in one.classes],
+        }
+        for one in predictions
     ]
     print_json(rows)
 
 
 def _print_csv(predictions: Sequence[Prediction]) -> None:
     rows = [
-        (str(path), place, name, f"{value:.6f}")
-        for path, best in predictions
-        for place, (name, value) in enumerate(best, 1)
+        (str(one.image), place, name, f"{value:.6f}", one.answer, f"{one.match:.6f}")
+        for one in predictions
+        for place, (name, value) in enumerate(one.classes, 1)
     ]
-    say(csv_text(("image", "rank", "class", "probability"), rows).rstrip("\n"))
+    say(csv_text(("image", "rank", "class", "probability", "answer", "concept_match"), rows).rstrip("\n"))

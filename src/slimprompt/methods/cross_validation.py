@@ -19,10 +19,10 @@ S = TypeVar("S")
 FOLDS = 4
 
 
-def folds(labels: Sequence[int], seed: int) -> list[tuple[Tensor, Tensor]]:
+def folds(labels: Sequence[int], seed: int, n_folds: int = FOLDS) -> list[tuple[Tensor, Tensor]]:
     """Stratified folds: (indices of the images to fit on, indices of the images held out) of each.
 
-    The images of a class are dealt out to min(4, images of the largest class) folds in random order. An image without another
+    The images of a class are dealt out to min(n_folds, images of the largest class) folds in random order. An image without another
     of its class is never held out, so every class stays in every fit. There are no folds if all classes have a single image.
 
     Parameters
@@ -31,9 +31,11 @@ def folds(labels: Sequence[int], seed: int) -> list[tuple[Tensor, Tensor]]:
         Class of each image.
     seed
         Seed of the order.
+    n_folds
+        Largest number of folds.
     """
     sizes = Counter(labels)
-    n_folds = min(FOLDS, max(sizes.values()))
+    n_folds = min(n_folds, max(sizes.values()))
     if n_folds < 2:
         return []
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(stream_seed(seed, "folds")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import torch
@@ -86,6 +86,10 @@ class Task:
     def shots(self) -> int:
         """Number of images of the class that has most."""
         return int(self.targets.bincount().max())
+
+    def of_images(self, indices: Sequence[int]) -> Task:
+        """The same task with only these training images."""
+        return replace(self, images=[self.images[i] for i in indices], labels=[self.labels[i] for i in indices])
 
     def require_every_class(self, method: str) -> None:
         """Raise an error if a class has no training image."""

@@ -1,4 +1,4 @@
-"""Figures about one fitted prompt: its confusion matrix and its learning curve."""
+"""Figures about one fitted classifier: its confusion matrix, its reliability diagram and its learning curve."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from slimprompt.classifiers.calibration import ReliabilityBin
 from slimprompt.report.plotting import BLACK, BLUE, Figure, panels, plot_style, to_figure
 
 if TYPE_CHECKING:
@@ -51,6 +52,38 @@ def confusion_matrix(class_names: Sequence[str], counts: np.ndarray) -> Figure:
         caption = "Rows are true classes, columns are predicted classes. A perfect prompt has only the diagonal."
         caption += " The numbers count images." if n <= _MAX_COUNTED else ""
         return to_figure("confusion_matrix", "Confusion matrix of the learned prompt", caption, canvas)
+
+
+def reliability_diagram(bins: Sequence[ReliabilityBin], error: float) -> Figure:
+    """Accuracy by confidence, and how many images have which confidence.
+
+    Parameters
+    ----------
+    bins
+        Bins of equal width.
+    error
+        Expected calibration error in percent.
+    """
+    filled = [one for one in bins if one.n_images]
+    left, width = [one.low for one in bins], [one.high - one.low for one in bins]
+    with plot_style():
+        canvas, axes = panels(1, 2, height=2.6)
+        accuracy, count = axes[0]
+        accuracy.plot([0, 1], [0, 1], color=BLACK, linewidth=0.8, linestyle="--")
+        accuracy.plot([one.confidence for one in filled], [one.accuracy for one in filled], color=BLUE, marker="o")
+        accuracy.set_ylabel("accuracy")
+        accuracy.set_ylim(0, 1.02)
+        count.bar(left, [one.n_images for one in bins], width=width, align="edge", color=BLUE)
+        count.set_ylabel("images")
+        for panel in (accuracy, count):
+            panel.set_xlim(0, 1.02)
+            panel.set_xlabel("confidence")
+        caption = (
+            "Left: share of correct predictions among the images with about the same confidence, the probability of the "
+            "predicted class. On the dashed line the probabilities are calibrated; below it they promise too much. Right: "
+            f"number of images. The expected calibration error is {error:.1f} %."
+        )
+        return to_figure("reliability_diagram", "Reliability diagram", caption, canvas)
 
 
 def training_curve(epochs: Sequence[tuple[float, float]]) -> Figure:

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slimprompt.classifiers.fitting import Accuracy, accuracy_of, mcnemar
+from slimprompt.classifiers.calibration import reliability_bins
 from slimprompt.classifiers.prompt import PromptClassifier
+from slimprompt.classifiers.scores import Accuracy, Scores, accuracy_of, mcnemar, scores_of
 from slimprompt.clip.backbone import EMBEDDED, Backbone
 from slimprompt.errors import InputError
 from slimprompt.images.files import ImageSource, open_image
 from slimprompt.prompts.variants import describe_start
-from slimprompt.report.fit_figures import confusion_matrix, training_curve
+from slimprompt.report.fit_figures import confusion_matrix, reliability_diagram, training_curve
 from slimprompt.report.html import render, thumbnail, write_page
 from slimprompt.report.plotting import Figure
 from slimprompt.report.table import Cell, Column, Row, Table
@@ -56,6 +57,9 @@ class FitFindings:
     n_classes: int
     zero_shot: Accuracy
     prompt: Accuracy
+    scores: Scores
+    """Of the prompt."""
+    reliability: Figure
     agreement: dict[str, int]
     """Number of images that both, only the prompt, only zero-shot or neither classified correctly."""
     p_value: float
@@ -105,6 +109,7 @@ def measure_fit(
     np.add.at(counts, (truth, predicted), 1)
     right, was_right = predicted == truth, before == truth
     gained, lost = int((right & ~was_right).sum()), int((~right & was_right).sum())
+    scores = scores_of(probabilities, truth)
     wrong = np.flatnonzero(~right)
     worst = wrong[np.argsort(-probabilities[wrong, predicted[wrong]], kind="stable")][:_MISTAKES]
     context = classifier.prompt_().detach()
@@ -114,7 +119,9 @@ def measure_fit(
         n_images=len(truth),
         n_classes=len(names),
         zero_shot=accuracy_of(was_right),
-        prompt=accuracy_of(right),
+        prompt=scores.accuracy,
+        scores=scores,
+        reliability=reliability_diagram(reliability_bins(probabilities.max(1), right), scores.calibration_error),
         agreement={
             "both right": int((right & was_right).sum()),
             "only the learned prompt": gained,
@@ -257,6 +264,7 @@ def render_fit_page(
     contents = {
         "summary": "Summary",
         "classes": "Classes",
+        "calibration": "Calibration",
         "confusion": "Confusion",
         "mistakes": "Mistakes",
         "words": "Context words",

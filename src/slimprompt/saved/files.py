@@ -49,6 +49,10 @@ class Description(BaseModel):
     """Version that wrote it."""
     checksum: str | None = None
     """Of all other entries; version 0.1 wrote none."""
+    temperature: float = Field(1.0, gt=0, allow_inf_nan=False)
+    """Probabilities are softmax(logits / temperature); 1 if the model was not calibrated."""
+    confidences: list[Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=list)
+    """Of the training images when they were held out, ascending, or their percentiles."""
 
 
 class SavedBackbone(BaseModel):

@@ -1,0 +1,74 @@
+"""How good a classifier is on labelled images: accuracy with interval, balanced scores, log loss, calibration error."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from slimprompt.classifiers.calibration import expected_calibration_error
+
+
+class Accuracy(NamedTuple):
+    """Accuracy in percent with its Wilson 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def accuracy_of(correct: Tensor | np.ndarray) -> Accuracy:
+    """The accuracy of a classifier, from whether each image was classified correctly (n_images,)."""
+    from scipy.stats import binomtest
+
+    hits, n = int(correct.sum()), len(correct)
+    interval = binomtest(hits, n).proportion_ci(method="wilson")
+    return Accuracy(100.0 * hits / n, 100.0 * interval.low, 100.0 * interval.high)
+
+
+def mcnemar(first: Tensor | np.ndarray, second: Tensor | np.ndarray) -> float:
+    """Two-sided p of the exact McNemar test that two classifiers are equally accurate on the same images."""
+    from scipy.stats import binomtest
+
+    gained, lost = (int((one & ~other).sum()) for one, other in ((first, second), (second, first)))
+    return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+
+
+class Scores(NamedTuple):
+    """A classifier on labelled images. Averages over classes are over the classes that have images."""
+
+    accuracy: Accuracy
+    balanced_accuracy: float
+    """Mean accuracy of the classes, in percent."""
+    macro_f1: float
+    """Mean F1 of the classes, in percent."""
+    log_loss: float
+    """Mean of −log p(true class), in nats."""
+    calibration_error: float
+    """Expected calibration error in percent, with 15 bins."""
+
+    def to_json(self) -> dict[str, float | list[float]]:
+        """Plain data: the interval is a list [low, high]."""
+        fields = {name: getattr(self, name) for name in self._fields[1:]}
+        return {"accuracy": self.accuracy.value, "interval": [self.accuracy.low, self.accuracy.high], **fields}
+
+
+def scores_of(probabilities: np.ndarray, labels: np.ndarray) -> Scores:
+    """Scores from class probabilities (n_images, n_classes) and labels (n_images,), at least one of them."""
+    from sklearn.metrics import f1_score, log_loss, recall_score
+
+    predicted, present = probabilities.argmax(1), np.unique(labels)
+    correct = predicted == labels
+    average = {"labels": present, "average": "macro", "zero_division": 0.0}
+    columns = np.arange(probabilities.shape[1])
+    one_class = probabilities.shape[1] == 1  # scikit-learn's log loss needs two
+    return Scores(
+        accuracy=accuracy_of(correct),
+        balanced_accuracy=100.0 * float(recall_score(labels, predicted, **average)),
+        macro_f1=100.0 * float(f1_score(labels, predicted, **average)),
+        log_loss=0.0
+        if one_class
+        else float(log_loss(labels, probabilities, labels=columns)),  # finite: it clips at 2e-16
+        calibration_error=100.0 * expected_calibration_error(probabilities.max(1), correct),
+    )

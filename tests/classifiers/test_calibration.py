@@ -1,0 +1,141 @@
+"""Temperature, calibration error and thresholds, and that they come from held-out training images only."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from slimprompt import HeadClassifier, InputError, PromptClassifier, load_classifier
+from slimprompt.classifiers.calibration import (
+    Calibration,
+    calibration_of,
+    expected_calibration_error,
+    fit_temperature,
+    reliability_bins,
+    softmax,
+)
+from slimprompt.methods.cross_validation import folds
+from slimprompt.methods.task import Task
+
+QUICK = {"n_ctx": 4, "rank": 2, "recipe": {"epochs": 3, "views": 0}, "cache": False}
+
+
+def test_the_temperature_of_two_classes_by_hand() -> None:
+    """Logit gap 3, 8 of 10 right: with the pseudo-mistake the best p is (8 · 11 + 2) / (10 · 12), and 3 / T = log(p / (1 − p))."""
+    logits = np.tile([3.0, 0.0], (10, 1))
+    p = (8 * 11 + 2) / 120
+    found = fit_temperature(logits, np.array([0] * 8 + [1] * 2))
+    assert found == pytest.approx(3 / np.log(p / (1 - p)), rel=1e-4)
+
+
+def test_many_images_give_the_temperature_they_were_sampled_with() -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(20_000, 5)) * 2
+    labels = np.array([rng.choice(5, p=row) for row in softmax(logits, 2.5)])
+    assert fit_temperature(logits, labels) == pytest.approx(2.5, rel=0.05)
+
+
+def test_the_temperature_stays_finite_if_all_images_are_right() -> None:
+    logits = np.tile([2.0, 0.0, -1.0], (4, 1))
+    confidence = softmax(logits, fit_temperature(logits, np.zeros(4, dtype=int))).max()
+    assert 0.75 < confidence < 0.9  # four of four right: about 5/6
+
+
+def test_calibration_error_and_bins_by_hand() -> None:
+    confidences = np.array([0.05, 0.1, 0.95, 0.9, 1.0])
+    correct = np.array([False, True, True, True, False])
+    first, *_, ninth, last = reliability_bins(confidences, correct, n_bins=10)
+    assert (first.low, first.high, first.n_images, first.confidence, first.accuracy) == pytest.approx(
+        (0, 0.1, 2, 0.075, 0.5)
+    )
+    assert (ninth.n_images, ninth.accuracy) == (1, 1.0)  # 0.9 belongs to (0.8, 0.9]
+    assert (last.n_images, last.confidence, last.accuracy) == pytest.approx((2, 0.975, 0.5))
+    expected = (2 * 0.425 + 0.1 + 2 * 0.475) / 5
+    assert expected_calibration_error(confidences, correct, n_bins=10) == pytest.approx(expected)
+
+
+def test_the_threshold_covers_the_asked_fraction() -> None:
+    calibration = Calibration(1.0, tuple(np.linspace(0.1, 1.0, 10)))
+    for coverage in (0.0, 0.5, 0.9, 1.0):
+        reached = np.mean(np.array(calibration.confidences) >= calibration.threshold(coverage))
+        assert reached >= coverage
+    assert calibration.threshold(0.9) == pytest.approx(0.1)
+    with pytest.raises(InputError, match="one image per class.*--min-confidence"):
+        Calibration().threshold(0.9)
+
+
+def test_many_confidences_are_stored_as_percentiles() -> None:
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(1000, 3)), rng.integers(0, 3, 1000)
+    calibration = calibration_of(logits, labels)
+    assert len(calibration.confidences) == 101
+    confidences = softmax(logits, calibration.temperature).max(1)
+    assert calibration.threshold(0.9) == pytest.approx(np.quantile(confidences, 0.1), abs=1e-3)
+
+
+def make(kind, tiny, **fields):
+    if kind == "prompt":
+        return PromptClassifier(tiny, **QUICK, **fields)
+    return HeadClassifier(kind, tiny, views=0, cache=False, **fields)
+
+
+@pytest.mark.parametrize("kind", ["prompt", "gda", "tip-adapter", "zero-shot"])
+def test_a_calibrated_classifier_predicts_the_same_classes(kind, tiny, photos, tmp_path) -> None:
+    paths = sorted(photos.glob("*/*.png"))
+    labels = [path.parent.name for path in paths]
+    plain, calibrated = (make(kind, tiny, calibrate=on).fit(paths, labels) for on in (False, True))
+    assert plain.calibration_ == Calibration()
+    calibration = calibrated.calibration_
+    assert calibration.temperature != 1.0 and len(calibration.confidences) == 18
+    assert calibrated.predict(paths).tolist() == plain.predict(paths).tolist()
+    probabilities = calibrated.predict_proba(paths)
+    logits = plain.logits(plain.encode(paths)).numpy()
+    assert np.allclose(probabilities, softmax(logits, calibration.temperature))
+    assert not np.allclose(probabilities, plain.predict_proba(paths))
+    loaded = load_classifier(calibrated.save(tmp_path / "model"), backbone=tiny)
+    assert loaded.calibration_ == calibration
+    assert np.array_equal(loaded.predict_proba(paths), probabilities)
+    other = loaded.with_classes(["red disc", "blue disc"]).calibration_
+    assert other == Calibration(calibration.temperature)  # confidences belong to the set of classes
+    assert loaded.with_classes(["red disc", "blue disc", "green disc"]).calibration_ == calibration
+
+
+@pytest.mark.parametrize("kind", ["prompt", "gda"])
+def test_the_temperature_is_that_of_refits_without_the_fold(kind, tiny, photos, monkeypatch) -> None:
+    paths = sorted(photos.glob("*/*.png"))
+    labels = [path.parent.name for path in paths]
+    tasks: list[Task] = []
+    cls = PromptClassifier if kind == "prompt" else HeadClassifier
+    original = cls.fit_task
+    monkeypatch.setattr(cls, "fit_task", lambda self, task: (tasks.append(task), original(self, task))[1])
+    classifier = make(kind, tiny, calibrate=True).fit(paths, labels)
+    whole, *parts = tasks
+    assert len(whole.images) == 18 and [len(part.images) for part in parts] == [12, 12, 12]
+
+    logits, truth = [], []
+    indices = [sorted(set(labels)).index(label) for label in labels]
+    for kept, held_out in folds(indices, 1, 3):
+        refit = make(kind, tiny).fit([paths[i] for i in kept], [labels[i] for i in kept])
+        logits.append(refit.logits(refit.encode([paths[i] for i in held_out])).numpy())
+        truth += [indices[i] for i in held_out]
+    expected = calibration_of(np.concatenate(logits), np.array(truth))
+    assert classifier.calibration_.temperature == pytest.approx(expected.temperature, rel=1e-3)
+    assert classifier.calibration_.confidences == pytest.approx(expected.confidences, abs=1e-3)
+
+
+def test_one_image_per_class_is_not_calibrated(tiny, photos) -> None:
+    paths = sorted(photos.glob("*/0.png"))
+    classifier = make("prompt", tiny, calibrate=True).fit(paths, [path.parent.name for path in paths])
+    assert classifier.calibration_ == Calibration()
+
+
+@pytest.mark.parametrize("kind", ["prompt", "gda"])
+def test_concept_match_by_hand(kind, tiny, photos) -> None:
+    paths = sorted(photos.glob("*/*.png"))
+    classifier = make(kind, tiny).fit(paths, [path.parent.name for path in paths])
+    features = classifier.encode(paths[:3])
+    texts = torch.nn.functional.normalize(classifier.concept_features(), dim=-1)
+    expected = (features @ texts.T).double().exp()
+    expected = (expected / expected.sum(1, keepdim=True)).max(1).values
+    assert classifier.concept_match(features) == pytest.approx(expected.numpy(), rel=1e-5)

@@ -1,0 +1,48 @@
+"""Scores of a classifier, against small cases by hand."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+
+from slimprompt.classifiers.scores import accuracy_of, mcnemar, scores_of
+
+
+def test_wilson_interval_by_hand() -> None:
+    """8 of 10: centre (p + z²/2n) / (1 + z²/n), half width z √(p(1−p)/n + z²/4n²) / (1 + z²/n)."""
+    value, low, high = accuracy_of(torch.tensor([True] * 8 + [False] * 2))
+    z2 = 1.959964**2
+    centre, half = (0.8 + z2 / 20) / (1 + z2 / 10), (z2 * (0.16 / 10 + z2 / 400)) ** 0.5 / (1 + z2 / 10)
+    assert (value, low, high) == pytest.approx((80, 100 * (centre - half), 100 * (centre + half)), abs=1e-3)
+
+
+def test_mcnemar_by_hand() -> None:
+    first = torch.tensor([True] * 9 + [False] * 2 + [True] * 30)
+    second = torch.tensor([False] * 9 + [True] * 2 + [True] * 30)
+    assert mcnemar(first, second) == pytest.approx(2 * binom.cdf(2, 11, 0.5))
+    assert mcnemar(first, first) == 1.0
+
+
+def test_scores_by_hand() -> None:
+    """Three images of class 0, one of class 1, none of class 2; one image of class 0 is taken for class 2."""
+    probabilities = np.array([[0.8, 0.1, 0.1], [0.6, 0.3, 0.1], [0.2, 0.2, 0.6], [0.1, 0.9, 0.0]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # scikit-learn warns about predicted classes without images
+        scores = scores_of(probabilities, np.array([0, 0, 0, 1]))
+    assert scores.accuracy.value == 75
+    assert scores.balanced_accuracy == pytest.approx(100 * (2 / 3 + 1) / 2)
+    assert scores.macro_f1 == pytest.approx(100 * (2 * 1 * (2 / 3) / (1 + 2 / 3) + 1) / 2)
+    assert scores.log_loss == pytest.approx(-np.log([0.8, 0.6, 0.2, 0.9]).mean())
+    # bins of width 1/15: 0.8, {0.6, 0.6}, 0.9; one of the two images at 0.6 is right
+    assert scores.calibration_error == pytest.approx(100 * (0.2 + 2 * 0.1 + 0.1) / 4)
+    assert scores.to_json()["interval"] == [scores.accuracy.low, scores.accuracy.high]
+
+
+def test_certain_mistakes_have_a_finite_log_loss() -> None:
+    scores = scores_of(np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([0, 1]))
+    assert 10 < scores.log_loss < 1000
+    assert scores_of(np.ones((2, 1)), np.array([0, 0])).log_loss == 0

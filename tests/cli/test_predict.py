@@ -1,0 +1,73 @@
+"""`slimprompt predict`: answers, "none of these", and the out-of-distribution score."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from tests.cli.conftest import QUICK, failed, ok
+
+
+@pytest.fixture(scope="module")
+def models(run, photos, tmp_path_factory):
+    """One prompt with calibration, one without."""
+    root = tmp_path_factory.mktemp("models")
+    out = ok(run("fit", photos, "--out", root / "calibrated", "--shots", 4, *QUICK))
+    assert "calibrated by cross-validation inside the training images" in out and "temperature" in out
+    ok(run("fit", photos, "--out", root / "plain", "--shots", 4, *QUICK, "--no-calibration"))
+    return root
+
+
+def predicted(run, model, photos, *options):
+    return json.loads(ok(run("predict", model, photos, "--format", "json", *options)))
+
+
+def test_calibration_is_stored_and_changes_no_answer(run, models, photos):
+    stored = [json.loads((models / name / "prompt.json").read_text()) for name in ("calibrated", "plain")]
+    assert stored[0]["temperature"] != 1.0 and len(stored[0]["confidences"]) == 12
+    assert stored[1]["temperature"] == 1.0 and stored[1]["confidences"] == []
+    calibrated, plain = (predicted(run, models / name, photos) for name in ("calibrated", "plain"))
+    assert [row["answer"] for row in calibrated] == [row["answer"] for row in plain]
+    assert [row["classes"][0]["probability"] for row in calibrated] != [
+        row["classes"][0]["probability"] for row in plain
+    ]
+
+
+def test_an_image_below_the_confidence_is_none_of_these(run, models, photos):
+    rows = predicted(run, models / "calibrated", photos)
+    assert all(row["answer"] == row["classes"][0]["name"] and 0 < row["concept_match"] < 1 for row in rows)
+    confidences = sorted(row["classes"][0]["probability"] for row in rows)
+    middle = (confidences[8] + confidences[9]) / 2
+    for row in predicted(run, models / "calibrated", photos, "--min-confidence", middle):
+        best = row["classes"][0]
+        assert row["answer"] == (best["name"] if best["probability"] >= middle else "none of these")
+    table = ok(run("predict", models / "calibrated", photos, "--min-confidence", 1))
+    assert table.count("none of these (best: ") == 18
+    text = ok(run("predict", models / "calibrated", photos, "--min-confidence", 1, "--format", "csv", "--top", 2))
+    parsed = list(csv.DictReader(io.StringIO(text)))
+    assert len(parsed) == 36 and {row["answer"] for row in parsed} == {"none of these"}
+    assert all(0 < float(row["concept_match"]) < 1 for row in parsed)
+
+
+def test_coverage_takes_the_confidence_from_the_shots(run, models, photos):
+    confidences = json.loads((models / "calibrated" / "prompt.json").read_text())["confidences"]
+    by_coverage, by_confidence = (
+        [row["answer"] for row in predicted(run, models / "calibrated", photos, *options)]
+        for options in (("--coverage", 0.5), ("--min-confidence", confidences[5]))
+    )
+    assert by_coverage == by_confidence  # quantile 0.5 of twelve, the lower of the two in the middle
+    assert "none of these" in by_coverage
+
+
+def test_bad_thresholds(run, models, photos):
+    predict = ("predict", models / "calibrated", photos)
+    failed(run(*predict, "--coverage", 0.9, "--min-confidence", 0.5), "give one of them")
+    assert run(*predict, "--min-confidence", 1.5).returncode == 2
+    failed(run("predict", models / "plain", photos, "--coverage", 0.9), "this model has none", "--min-confidence")
+    failed(run(*predict, "--classes", "otter,badger", "--coverage", 0.9), "used on other classes")
+
+
+def test_one_shot_says_that_it_is_not_calibrated(run, photos, tmp_path):
+    out = ok(run("fit", photos, "--out", tmp_path / "p", "--shots", 1, *QUICK))
+    assert "not calibrated: with one training image per class, none can be held out" in out
