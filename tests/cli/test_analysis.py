@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from slimprompt.cli import app
 from slimprompt.errors import InputError
-from tests.synthetic_runs import write_run, write_study
+from tests.synthetic_runs import METHOD_EFFECTS, write_methods, write_run, write_study
 
 BASE = {"backbone": "pocket", "dataset": "dtd", "shots": 1, "seed": 1, "n_ctx": 8}
 
@@ -104,6 +104,53 @@ def test_tables_are_printed_or_written(runs, tmp_path):
 
 def test_published_tables_are_printed():
     assert "| ViT-B/16 | 1 | 68.22 | 68.14 | **70.07** | +1.93 |" in invoke("tables", "--published").output
+
+
+@pytest.fixture(scope="module")
+def method_runs(tmp_path_factory):
+    return write_methods(tmp_path_factory.mktemp("methods"))
+
+
+def test_compare_two_methods(method_runs):
+    (one, _) = json.loads(invoke("compare", method_runs, "gda", "tip-adapter", "--json").stdout)
+    assert one["result"]["mean"] == pytest.approx(METHOD_EFFECTS["gda"] - METHOD_EFFECTS["tip-adapter"])
+    assert one["result"]["n"] == 2
+    output = invoke("compare", method_runs, "joint r4", "zero-shot", "--metric", "cross_dataset").output
+    assert [line.split()[2] for line in output.splitlines() if line.startswith("RN50")] == ["3", "3"]  # datasets
+
+
+def test_quotation_marks_in_the_name_of_an_arm_are_optional(method_runs):
+    first, second, third = (
+        json.loads(invoke("compare", method_runs, name, "joint r4", "--json").stdout)
+        for name in (
+            "joint r4 anchored at “a photo of a”",
+            "joint r4 anchored at 'a photo of a'",
+            "joint r4 anchored at a photo of a",
+        )
+    )
+    assert first == second == third
+
+
+def test_new_classes_cannot_be_compared_without_new_names(method_runs):
+    with pytest.raises(InputError, match="no cell of these runs has both 'gda' and 'zero-shot' with metric 'unseen'"):
+        invoke("compare", method_runs, "gda", "zero-shot", "--metric", "unseen")
+
+
+def test_tables_of_methods_are_printed(method_runs):
+    output = invoke("tables", method_runs, "--only", "methods", "--compare-published").output
+    assert "| RN50 | tip-adapter | 71.6 ± 0.3 (" in output
+    assert "Published tip-adapter: alpha and beta tuned on the whole validation split" in output
+    assert (
+        "| RN50 | DTD | 1 | zero-shot | 52.6 ± 0.3 | — |"
+        in invoke("tables", method_runs, "--only", "cross_dataset").output
+    )
+
+
+def test_geometry_and_claims_ignore_methods(method_runs):
+    medians = json.loads(invoke("geometry", method_runs, "--json", "--draws", 20).stdout)
+    assert {row["variant"] for row in medians["displacement"]} == {"joint"}
+    assert sum("left out" in note for note in medians["notes"]) == 3  # words, cross-dataset, base classes
+    assert "not enough runs" in invoke("claims", method_runs).output
 
 
 def test_where_selects_runs(runs):

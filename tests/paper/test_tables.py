@@ -1,22 +1,24 @@
 import shutil
 import subprocess
 from itertools import product
+from pathlib import Path
 
 import openpyxl
 import pandas as pd
 import pytest
 
 from slimprompt.analysis.geometry import measure
-from slimprompt.analysis.observations import CellKey, Results, fixed_basis, observe
+from slimprompt.analysis.methods import costs
+from slimprompt.analysis.observations import CellKey, Results, fixed_basis, joint, observe
 from slimprompt.lab.records import load_records
 from slimprompt.lab.spec import RunSpec
-from slimprompt.paper.published import PrintedKey, printed_numbers, published_results
-from slimprompt.paper.tables import comparisons, paper_tables, published_tables, summaries
-from slimprompt.paper.tables.cells import mark_best
-from slimprompt.report.table import Cell
+from slimprompt.paper.published import PrintedKey, printed_numbers, published_baselines, published_results
+from slimprompt.paper.tables import comparisons, paper_tables, published_tables, summaries, with_published_methods
+from slimprompt.report.methods_tables import methods_tables
+from slimprompt.report.table import Cell, Table, mark_best
 from slimprompt.report.table_formats import latex_document, to_frame, to_latex, to_markdown, write_tables
 from tests.report.test_table_formats import HOSTILE
-from tests.synthetic_runs import accuracy_of, study_fields, write_run, write_study
+from tests.synthetic_runs import accuracy_of, study_fields, write_methods, write_run, write_study
 
 PAPER_DATASETS = ("caltech101", "dtd", "fgvc_aircraft", "food101", "oxford_flowers", "oxford_pets", "ucf101")
 PAPER_NAMES = [
@@ -357,3 +359,59 @@ def test_latex_compiles(results, published, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
     assert done.returncode == 0, done.stdout[-2000:]
     assert (tmp_path / "tables.pdf").stat().st_size > 10_000
+
+
+def published_method_tables(runs: Path) -> dict[str, Table]:
+    records = load_records(runs)
+    built = methods_tables(Results.of(observe(records)), costs(records))
+    return {table.name: with_published_methods(table) for table in built}
+
+
+def cell_of(table: Table, *labels: str, column: int = 0) -> Cell:
+    (row,) = (row for row in table.rows if row.labels == labels)
+    return row.cells[column]
+
+
+def test_published_baselines_stand_beside_measured_methods(tmp_path):
+    tables = published_method_tables(write_methods(tmp_path, backbones=("RN50", "ViT-B-16")))
+    rows = {(row.method, row.dataset, row.backbone, row.class_subset, row.shots): row for row in published_baselines()}
+    table = tables["methods_by_dataset"]
+    tip = rows["tip-adapter", "dtd", "RN50", "all", 4]
+    assert cell_of(table, "RN50", "DTD", "tip-adapter", column=1).published == tip.accuracy
+    assert (
+        cell_of(table, "RN50", "DTD", "zero-shot", column=1).published
+        == rows["zero-shot", "dtd", "RN50", "all", 0].accuracy
+    )
+    assert cell_of(table, "RN50", "DTD", "clap").published is None
+    assert cell_of(table, "ViT-B/16", "DTD", "tip-adapter").published is None
+    assert table.compare
+    assert f"Published tip-adapter: {tip.protocol} ({tip.source})." in table.notes
+    average = cell_of(tables["methods"], "RN50", "gda").published
+    assert average == pytest.approx(
+        sum(rows["gda", name, "RN50", "all", 1].accuracy for name in ("dtd", "food101")) / 2
+    )
+    joint_cell = cell_of(table, "RN50", "DTD", "joint r4")
+    assert joint_cell.published == published_results().cell("RN50", "DTD", joint(4), 1).mean
+    new = cell_of(tables["methods_base_to_new_by_dataset"], "ViT-B/16", "Food101", "zero-shot", column=1)
+    assert new.published == rows["zero-shot", "food101", "ViT-B-16", "new", 0].accuracy
+
+
+def test_averages_over_datasets_without_published_numbers_have_none(tmp_path):
+    tables = published_method_tables(write_methods(tmp_path, datasets=("dtd", "pocket-toy"), shots=(1,), seeds=(1,)))
+    assert cell_of(tables["methods"], "RN50", "tip-adapter").published is None
+    assert cell_of(tables["methods_by_dataset"], "RN50", "DTD", "tip-adapter").published is not None
+
+
+def test_other_weights_have_no_published_numbers(tmp_path):
+    fields = {
+        "backbone": "RN50",
+        "pretrained": "cc12m",
+        "dataset": "dtd",
+        "shots": 1,
+        "seed": 1,
+        "method": "tip-adapter",
+    }
+    write_run(tmp_path, fields)
+    (table,) = [one for one in published_method_tables(tmp_path).values() if one.name == "methods_by_dataset"]
+    assert not table.compare
+    assert "There are no published numbers for these cells." in table.notes

@@ -199,8 +199,8 @@ def measure(
     Parameters
     ----------
     records
-        Run records; incomplete runs, dense ones and those of other methods than prompts are ignored. Runs of prompts beyond
-        the paper are left out with a note.
+        Run records; incomplete runs, dense ones and those of other methods than prompts are ignored. Prompts beyond the
+        paper and cross-dataset runs are left out with a note.
     variant
         Variant of the runs compared in pairs. Displacement is measured for all variants.
     class_subset
@@ -216,16 +216,21 @@ def measure(
     """
     factorised = [record for record in records if record.complete and record.spec.variant not in (None, "dense")]
     shallow = [record for record in factorised if record.spec.depth == 1]
-    low_rank = [record for record in shallow if not record.spec.beyond]
+    plain = [record for record in shallow if not record.spec.beyond]
+    low_rank = [record for record in plain if not record.spec.evaluate_on]
     records = [record for record in low_rank if class_subset in (None, record.spec.split)]
     factors = [record.factors() for record in records]
     chosen = [index for index, record in enumerate(records) if record.spec.variant == variant]
     notes: list[str] = []
     if deep := len(factorised) - len(shallow):
         notes.append(f"geometry: {deep} runs of deep prompts are left out: they have coefficients for several layers")
-    if other := len(shallow) - len(low_rank):
+    if other := len(shallow) - len(plain):
         notes.append(
             f"geometry: {other} runs of prompts with words or a loss that keeps them close to zero-shot are left out"
+        )
+    if repeated := len(plain) - len(low_rank):
+        notes.append(
+            f"geometry: {repeated} cross-dataset runs are left out: they are trained like the runs of other studies"
         )
     if left_out := len(low_rank) - len(records):
         notes.append(

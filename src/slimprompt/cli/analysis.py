@@ -199,9 +199,9 @@ def _print_findings(findings: Sequence[Finding], verbose: bool) -> None:
 
 def compare(
     runs: Runs,
-    first: Annotated[str, typer.Argument(help="One arm, as `dense m16`, `joint r4` or `fixed-B orthogonal r4`.")],
+    first: Annotated[str, typer.Argument(help="One arm, as `joint r4`, `fixed-B orthogonal r4` or `tip-adapter`.")],
     second: Annotated[str, typer.Argument(help="The arm to compare it with.")],
-    metric: Annotated[str, typer.Option(help="accuracy, seen, unseen or harmonic.")] = "accuracy",
+    metric: Annotated[str, typer.Option(help="accuracy, seen, unseen, harmonic or cross_dataset.")] = "accuracy",
     unit: Annotated[str, typer.Option(help="One observation per dataset, run or seed.")] = "dataset",
     margin: Annotated[float, typer.Option(help="Equivalence margin in points.")] = 0.5,
     where: Where = None,
@@ -218,8 +218,8 @@ def compare(
     choose("unit of comparison", unit, UNITS)
     results = Results.of(observe(_records(runs, where)))
     choose("metric of these runs", metric, {key.metric: key for key in results.cells})
-    arms = {arm_label(key.arm): key.arm for key in results.cells}
-    pair = (choose("arm of these runs", first, arms), choose("arm of these runs", second, arms))
+    arms = {_unquoted(arm_label(key.arm)): key.arm for key in results.cells}
+    pair = tuple(choose("arm of these runs", _unquoted(name), arms) for name in (first, second))
     found = compare_arms(results, [pair], metric=metric, unit=unit, margin=margin)  # type: ignore[arg-type]
     if not found:
         raise InputError(f"no cell of these runs has both {first!r} and {second!r} with metric {metric!r}")
@@ -231,6 +231,11 @@ def compare(
     print_table(headings, [_comparison_row(one) for one in found], right=headings[1:-1])
     family = f"Holm-corrected over the {len(found)} rows" if len(found) > 1 else "a single test, not corrected"
     say(f"two-sided p-values, {family}; equivalence: two one-sided tests within ±{margin} points.")
+
+
+def _unquoted(label: str) -> str:
+    """The label without quotation marks, which are hard to type: `joint r4 from a photo of a`."""
+    return label.translate({ord(mark): None for mark in "“”\"'"})
 
 
 def _comparison_row(one: ArmComparison) -> list[str]:
@@ -268,7 +273,7 @@ def tables(
     only: Annotated[list[str] | None, typer.Option("--only", help="Only this table, as headline. Repeatable.")] = None,
     where: Where = None,
 ) -> None:
-    """Make the paper's tables from these runs in the paper's layout, and tables of paired tests and averages."""
+    """Make the paper's tables from these runs in the paper's layout, tables of paired tests and averages, and of methods."""
     from slimprompt.report.table_formats import FORMATS, to_markdown, write_tables
 
     _check_source(runs, published)
@@ -298,9 +303,17 @@ def tables(
 def _build_tables(runs: Path | None, where: Sequence[str] | None, compare_published: bool) -> list[Table]:
     """The tables of a folder of runs, or the published ones."""
     from slimprompt.analysis.geometry import class_subset_of, measure
+    from slimprompt.analysis.methods import costs
     from slimprompt.analysis.observations import Results, observe
     from slimprompt.paper.published import published_results
-    from slimprompt.paper.tables import comparisons, paper_tables, published_tables, summaries
+    from slimprompt.paper.tables import (
+        comparisons,
+        paper_tables,
+        published_tables,
+        summaries,
+        with_published_methods,
+    )
+    from slimprompt.report.methods_tables import methods_tables
 
     if runs is None:
         return [*published_tables(), comparisons(published_results())]
@@ -309,4 +322,7 @@ def _build_tables(runs: Path | None, where: Sequence[str] | None, compare_publis
     # the paper's table shows no chance level, so few draws are enough
     found = measure(records, class_subset=class_subset_of(where or ()), draws=10)
     built = paper_tables(results, found.medians(), found.compared, compare_published=compare_published)
-    return [*built, comparisons(results), summaries(results)]
+    methods = methods_tables(results, costs(records))
+    if compare_published:
+        methods = [with_published_methods(table) for table in methods]
+    return [*methods, *built, comparisons(results), summaries(results)]

@@ -42,8 +42,8 @@ def report(
     page = write_report(found, out, theory=theory)
     for note in found.notes:
         say(f"note: {note}", err=True)
-    plotted = [figure for figure in found.figures if not figure.missing]
-    filled = [table for table in found.tables if not table.empty]
+    plotted = [figure for figure in (*found.figures, *found.methods_figures) if not figure.missing]
+    filled = [table for table in (*found.tables, *found.methods_tables) if not table.empty]
     counts = f"{len(filled)} tables, {len(plotted)} figures, {len(found.findings)} claims"
     say(f"{len(found.records):,} runs, {counts}")
     if found.failed:

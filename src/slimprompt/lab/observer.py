@@ -165,8 +165,11 @@ def result(record: Record) -> str:
         return f"{metrics['seen']:.1f} % seen (zero-shot {metrics['zero_shot_seen']:.1f}){took}"
     if "accuracy" in metrics:
         own = f"{metrics['accuracy']:.1f} % (zero-shot {metrics['zero_shot_accuracy']:.1f})"
-        others = [value for name, value in metrics.items() if name.startswith("accuracy@")]
-        return own + (f", others {sum(others) / len(others):.1f} %" if others else "") + took
+        averages = []
+        for prefix in ("accuracy@", "zero_shot_accuracy@"):
+            others = [value for name, value in metrics.items() if name.startswith(prefix)]
+            averages += [sum(others) / len(others)] if others else []
+        return own + (", other datasets {:.1f} % ({:.1f})".format(*averages) if averages else "") + took
     return took.strip()
 
 

@@ -183,7 +183,8 @@ class RunSpec(BaseModel):
     def title(self) -> str:
         """The whole run in one line: `pocket pocket-sketch base 4-shot seed 1: joint r4`."""
         split = "" if self.split == "all" else f" {self.split}"
-        return f"{self.backbone} {self.dataset}{split} {self.shots}-shot seed {self.seed}: {self.label}"
+        others = f", on {len(self.evaluate_on)} other datasets" if self.evaluate_on else ""
+        return f"{self.backbone} {self.dataset}{split} {self.shots}-shot seed {self.seed}: {self.label}{others}"
 
     def flat(self) -> dict[str, Any]:
         """Every field by its dotted name: `shots`, `recipe.epochs`. Those that the method does not use are None."""

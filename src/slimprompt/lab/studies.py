@@ -25,14 +25,13 @@ ANCHOR, DEPTH = 8.0, 3
 
 def baselines(grid: Grid) -> list[RunSpec]:
     """Every method on image features, and dense, joint and fixed-B prompts, on the same samples."""
-    methods = [spec for method in METHODS for spec in grid.specs(method=method)]
-    return [*methods, *_specs(grid, _main_prompts(grid))]
+    return _specs(grid, [*({"method": name} for name in METHODS), *_main_prompts(grid)])
 
 
 def beyond(grid: Grid) -> list[RunSpec]:
-    """Prompts beyond the paper against joint and fixed-B prompts, on all classes and base-to-new."""
-    prompts = [*_main_prompts(grid)[1:], *_prompts_beyond(grid)]
-    return [spec for split in ("all", "base") for spec in _specs(grid, prompts, split=split)]
+    """Prompts beyond the paper against zero-shot, joint and fixed-B, on all classes and base-to-new."""
+    compared = [{"method": "zero-shot"}, *_main_prompts(grid)[1:], *_prompts_beyond(grid)]
+    return [spec for split in ("all", "base") for spec in _specs(grid, compared, split=split)]
 
 
 def cross_dataset(grid: Grid) -> list[RunSpec]:
@@ -44,8 +43,7 @@ def cross_dataset(grid: Grid) -> list[RunSpec]:
             f"cross-dataset needs a dataset to train on and others to evaluate on; the only one is {source}"
         )
     one = grid.model_copy(update={"datasets": (source,), "shots": among(grid.shots, (16,))})
-    prompts = [*_main_prompts(grid), *_prompts_beyond(grid)]
-    return [*one.specs(method="zero-shot", evaluate_on=others), *_specs(one, prompts, evaluate_on=others)]
+    return _specs(one, [{"method": "zero-shot"}, *_main_prompts(grid), *_prompts_beyond(grid)], evaluate_on=others)
 
 
 STUDIES: dict[str, Callable[[Grid], list[RunSpec]]] = {
@@ -60,9 +58,9 @@ def among(given: Sequence[T], own: Sequence[T]) -> tuple[T, ...]:
     return tuple(value for value in own if value in given) or tuple(given)
 
 
-def _specs(grid: Grid, prompts: Sequence[dict[str, Any]], **fields: Any) -> list[RunSpec]:
-    """Every prompt in every cell of the grid, without repetition."""
-    specs = (spec for prompt in prompts for spec in grid.specs(**prompt, **fields))
+def _specs(grid: Grid, compared: Sequence[dict[str, Any]], **fields: Any) -> list[RunSpec]:
+    """Every method or prompt, given by its fields, in every cell of the grid, without repetition."""
+    specs = (spec for one in compared for spec in grid.specs(**one, **fields))
     return list({spec.fingerprint: spec for spec in specs}.values())
 
 

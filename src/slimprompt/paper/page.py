@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from slimprompt.analysis.geometry import class_subset_of, measure
+from slimprompt.analysis.methods import costs
 from slimprompt.analysis.observations import Results, mixed_settings, observe
 from slimprompt.errors import InputError
 from slimprompt.lab.records import Record, load_records, select_records
@@ -17,10 +18,12 @@ from slimprompt.paper.claims import Finding, check_claims, gather
 from slimprompt.paper.figures import all_figures
 from slimprompt.paper.published import published_pairs
 from slimprompt.paper.summary import key_figures, questions_table, summary_table, without_constants
-from slimprompt.paper.tables import comparisons, paper_tables, summaries
+from slimprompt.paper.tables import comparisons, paper_tables, summaries, with_published_methods
 from slimprompt.paper.verdict import VERDICTS
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.report.html import render, write_page
+from slimprompt.report.methods_figures import methods_figures
+from slimprompt.report.methods_tables import methods_tables
 from slimprompt.report.plotting import Figure, write_figures
 from slimprompt.report.runs import runs_section
 from slimprompt.report.table import Table
@@ -46,6 +49,9 @@ class Report:
     figures: Sequence[Figure]
     tables: Sequence[Table]
     notes: Sequence[str]
+    methods_figures: Sequence[Figure] = ()
+    """Comparisons of methods; empty if there are no runs of other methods or of prompts beyond the paper."""
+    methods_tables: Sequence[Table] = ()
 
     @property
     def pocket(self) -> bool:
@@ -86,6 +92,10 @@ def build_report(runs: Path, *, where: Sequence[str] = (), compare_published: bo
     geometry = measure(records, class_subset=class_subset_of(where), draws=500)
     evidence = gather(records, main_pairs=published_pairs(), measured=geometry)
     tables = paper_tables(results, geometry.medians(), geometry.compared, compare_published=compare_published)
+    found = costs(records)
+    compared = methods_tables(results, found)
+    if compare_published:
+        compared = [with_published_methods(table) for table in compared]
     return Report(
         folder=runs,
         records=records,
@@ -96,6 +106,8 @@ def build_report(runs: Path, *, where: Sequence[str] = (), compare_published: bo
         figures=all_figures(records, results, geometry),
         tables=[*tables, comparisons(results), summaries(results)],
         notes=[*mixed_settings(records), *geometry.notes],
+        methods_figures=methods_figures(results, found),
+        methods_tables=compared,
     )
 
 
@@ -119,8 +131,9 @@ def write_report(report: Report, out: Path, *, theory: Path | None = None) -> Pa
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; give a folder for the report")
     page = render_report(report, theory=theory)
-    write_tables([table for table in report.tables if not table.empty], out / "tables")
-    write_figures(report.figures, out / "figures")
+    tables = [*report.methods_tables, *report.tables]
+    write_tables([table for table in tables if not table.empty], out / "tables")
+    write_figures([*report.figures, *report.methods_figures], out / "figures")
     findings = [finding.as_dict() for finding in report.findings]
     write_file(out / "claims.json", json.dumps(findings, indent=1, ensure_ascii=False) + "\n")
     return write_page(out / PAGE, page)
@@ -131,7 +144,8 @@ def render_report(report: Report, *, theory: Path | None = None) -> str:
     filled = [table for table in report.tables if not table.empty]
     verdicts = Counter(str(finding.verdict) for finding in report.findings)
     statements, theory_figures = read_theory(theory) if theory else ([], [])
-    contents = [("summary", "Summary"), ("claims", "Claims"), ("figures", "Figures"), ("tables", "Tables")]
+    contents = [("summary", "Summary"), *([("methods", "Methods")] if report.methods_tables else [])]
+    contents += [("claims", "Claims"), ("figures", "Figures"), ("tables", "Tables")]
     contents += [("theory", "Theory")] if statements else []
     contents += [("provenance", "Environment and provenance"), ("runs", "Runs")]
     return render(
@@ -141,6 +155,7 @@ def render_report(report: Report, *, theory: Path | None = None) -> str:
             "contents": contents,
             "report": report,
             "key_figures": key_figures(report.records, len(report.failed), verdicts),
+            "methods_tables": [without_constants(table) for table in report.methods_tables],
             "summary_table": without_constants(report.summary_table),
             "questions": without_constants(report.questions),
             "claims": [(name, list(same)) for name, same in groupby(report.findings, key=lambda one: one.name)],

@@ -7,6 +7,7 @@ information of the colours, so figures can be read in greyscale.
 from __future__ import annotations
 
 import io
+import math
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
@@ -192,7 +193,10 @@ def error_bars(axes: Axes, **options: Any) -> None:
 
 
 def shared_legend(canvas: Canvas, axes: Sequence[Axes]) -> None:
-    """One legend above all panels without repeated entries: measured series first, then reference lines."""
+    """One legend above all panels without repeated entries: measured series first, then reference lines.
+
+    A legend of more than two lines makes the figure taller, so that the panels keep their size.
+    """
     from matplotlib.container import ErrorbarContainer
     from matplotlib.lines import Line2D
 
@@ -206,6 +210,9 @@ def shared_legend(canvas: Canvas, axes: Sequence[Axes]) -> None:
     entries = {**measured, **references}
     room = canvas.get_figwidth() * 12  # approximate number of characters per line
     columns = max(1, int(room // (max(map(len, entries), default=1) + 7)))
+    lines = math.ceil(len(entries) / columns)
+    if lines > 2:
+        canvas.set_figheight(canvas.get_figheight() + 0.2 * (lines - 2))
     if entries:
         canvas.legend(entries.values(), entries.keys(), loc="outside upper left", ncols=min(len(entries), columns))
 

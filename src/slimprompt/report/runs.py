@@ -73,7 +73,7 @@ def provenance(records: Sequence[Record]) -> list[tuple[str, str]]:
     entries = [
         ("Finished", [f"{days[0]} to {days[-1]}" if days[0] != days[-1] else days[0]] if days else []),
         ("Command", _distinct(" ".join(fact.get("invocation") or ()) for fact in facts)),
-        ("Recipe", _distinct(record.spec.recipe.describe() for record in records)),
+        ("Recipe", _distinct(record.spec.recipe.describe() for record in records if record.spec.is_prompt)),
         ("Source code", _distinct(_commit(fact.get("git")) for fact in facts)),
         *((label, _distinct(of("machine", name))) for name, label in _MACHINE.items()),
         ("Device", _distinct(fact.get("device") for fact in facts)),

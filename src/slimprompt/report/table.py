@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
@@ -147,3 +147,26 @@ LONG_COLUMNS = [
     *("table", "row", "column", "value", "sd", "n"),
     *("published", "published_sd", "difference", "outside", "runs"),
 ]
+
+
+def mark_best(cells: Sequence[Cell], *, lowest: bool = False) -> list[Cell]:
+    """Set the best cells in bold, after rounding to the printed decimals.
+
+    All tied cells are marked, but none if all cells are tied or only one has a number.
+
+    Parameters
+    ----------
+    cells
+        The cells to compare.
+    lowest
+        Whether the smallest number is the best.
+    """
+    known = {index: round(cell.number, cell.decimals) for index, cell in enumerate(cells) if cell.number is not None}
+    distinct = sorted(set(known.values()), reverse=not lowest)
+    best = distinct[0] if len(distinct) > 1 else None
+    return [replace(cell, bold=best is not None and known.get(index) == best) for index, cell in enumerate(cells)]
+
+
+def mark_columns(rows: Sequence[Sequence[Cell]]) -> list[tuple[Cell, ...]]:
+    """Set the best cell of each column in bold."""
+    return list(zip(*(mark_best(column) for column in zip(*rows, strict=True)), strict=True))

@@ -5,7 +5,6 @@
 - `transfer`: cost of a frozen factor per source and target.
 - `geometry`: overlap of the factors between runs, and their distance to the start.
 - `training`: learning curves.
-- `style`: line styles, labels and messages that the figures share.
 """
 
 from collections.abc import Sequence

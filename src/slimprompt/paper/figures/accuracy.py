@@ -14,7 +14,7 @@ from slimprompt.analysis.selection import (
     mean_if_complete,
     zero_shot,
 )
-from slimprompt.paper.figures.style import (
+from slimprompt.report.figure_style import (
     ARM_STYLES,
     METRIC_LABELS,
     averaged_over,

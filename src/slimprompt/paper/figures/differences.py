@@ -9,7 +9,8 @@ import numpy as np
 
 from slimprompt.analysis.observations import Arm, Results, arm_label, dense, joint
 from slimprompt.analysis.selection import full_length, headline_rank
-from slimprompt.paper.figures.style import (
+from slimprompt.prompts.variants import FIXED_BASES
+from slimprompt.report.figure_style import (
     ARM_STYLES,
     METRIC_LABELS,
     category_axis,
@@ -19,7 +20,6 @@ from slimprompt.paper.figures.style import (
     shorten,
     shot_style,
 )
-from slimprompt.prompts.variants import FIXED_BASES
 from slimprompt.report.plotting import (
     BLACK,
     GREY,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from slimprompt.analysis.geometry import AXES, Geometry
-from slimprompt.paper.figures.style import FACTOR_STYLES, category_axis, missing_figure
+from slimprompt.report.figure_style import FACTOR_STYLES, category_axis, missing_figure
 from slimprompt.report.plotting import (
     BLACK,
     GREY,

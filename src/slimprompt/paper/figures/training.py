@@ -11,7 +11,7 @@ import numpy as np
 from slimprompt.analysis.observations import Arm, arm_label, arm_of, backbone_title, dense, fixed_basis, joint
 from slimprompt.analysis.selection import nearest_rank
 from slimprompt.lab.records import Record
-from slimprompt.paper.figures.style import ARM_STYLES, missing_figure, shorten
+from slimprompt.report.figure_style import ARM_STYLES, missing_figure, shorten
 from slimprompt.report.plotting import Figure, panels, plot_style, shared_legend, to_figure
 
 if TYPE_CHECKING:

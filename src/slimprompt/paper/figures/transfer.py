@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from slimprompt.analysis.observations import TRANSFER_MODES, Results, joint, transfer
-from slimprompt.paper.figures.style import missing_figure, shorten
+from slimprompt.report.figure_style import missing_figure, shorten
 from slimprompt.report.plotting import BLACK, GREY, Figure, panels, plot_style, to_figure
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import re
 
 from slimprompt.analysis.observations import Arm, CellKey, Results, dense, fixed_basis, joint
 from slimprompt.analysis.selection import full_length, headline_rank, sorted_backbones
-from slimprompt.paper.tables.cells import average_cell, dataset_cell, mark_columns
-from slimprompt.report.table import Cell, Column, Row, Table
+from slimprompt.paper.tables.cells import average_cell, dataset_cell
+from slimprompt.report.table import Cell, Column, Row, Table, mark_columns
 
 _METRICS = ("seen", "unseen", "harmonic")
 

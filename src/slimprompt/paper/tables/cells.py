@@ -1,9 +1,8 @@
-"""Cells of the paper's tables: the estimate, the key of the printed number, and bold for the best."""
+"""Cells of the paper's tables: the estimate, and the key of the printed number."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from slimprompt.analysis.observations import Arm, CellKey, Estimate, Results
@@ -69,26 +68,3 @@ def mean(estimates: Iterable[Estimate | None]) -> Estimate | None:
     runs = tuple(dict.fromkeys(run for one in parts for run in one.runs))
     average = sum(one.mean for one in parts) / len(parts)
     return Estimate(average, over_seeds.sd if over_seeds else None, min(one.n for one in parts), runs, by_seed)
-
-
-def mark_best(cells: Sequence[Cell], *, lowest: bool = False) -> list[Cell]:
-    """Set the best cells in bold, after rounding to the printed decimals.
-
-    All tied cells are marked, but none if all cells are tied or only one has a number.
-
-    Parameters
-    ----------
-    cells
-        The cells to compare.
-    lowest
-        Whether the smallest number is the best.
-    """
-    known = {index: round(cell.number, cell.decimals) for index, cell in enumerate(cells) if cell.number is not None}
-    distinct = sorted(set(known.values()), reverse=not lowest)
-    best = distinct[0] if len(distinct) > 1 else None
-    return [replace(cell, bold=best is not None and known.get(index) == best) for index, cell in enumerate(cells)]
-
-
-def mark_columns(rows: Sequence[Sequence[Cell]]) -> list[tuple[Cell, ...]]:
-    """Set the best cell of each column in bold."""
-    return list(zip(*(mark_best(column) for column in zip(*rows, strict=True)), strict=True))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from slimprompt.analysis.observations import BACKBONE_TITLES, Arm, CellKey, Results, dense, joint
 from slimprompt.analysis.selection import JOINT_CELLS, full_length, headline_rank, sorted_backbones
 from slimprompt.paper.published import best_key
-from slimprompt.paper.tables.cells import average_cell, average_key, dataset_cell, difference, make_cell, mark_best
-from slimprompt.report.table import Cell, Column, Row, Table
+from slimprompt.paper.tables.cells import average_cell, average_key, dataset_cell, difference, make_cell
+from slimprompt.report.table import Cell, Column, Row, Table, mark_best
 
 _FEW_SHOT = {"metric": "accuracy", "method": {"dense", "factorized"}}  # without transfer
 

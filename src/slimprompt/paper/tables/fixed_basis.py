@@ -5,9 +5,9 @@ from __future__ import annotations
 from slimprompt.analysis.observations import BEST_DENSE, CellKey, Results, fixed_basis
 from slimprompt.analysis.selection import sorted_backbones
 from slimprompt.paper.tables.base_to_new import slug
-from slimprompt.paper.tables.cells import average_cell, dataset_cell, mark_best
+from slimprompt.paper.tables.cells import average_cell, dataset_cell
 from slimprompt.paper.tables.few_shot import datasets_note
-from slimprompt.report.table import Cell, Column, Row, Table
+from slimprompt.report.table import Cell, Column, Row, Table, mark_best
 
 #: Column title → basis, in the order of the averaged table and of the tables per dataset.
 _AVERAGED = {"Train.": "trainable", "Gauss.": "gaussian", "Orth.": "orthogonal", "SVD": "svd", "Learn.": "learned"}

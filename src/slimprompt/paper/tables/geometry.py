@@ -10,8 +10,7 @@ from slimprompt.analysis.geometry import AXES
 from slimprompt.analysis.observations import CellKey
 from slimprompt.lab.spec import RunSpec
 from slimprompt.paper.published import PrintedKey
-from slimprompt.paper.tables.cells import mark_best
-from slimprompt.report.table import Cell, Column, Row, Table
+from slimprompt.report.table import Cell, Column, Row, Table, mark_best
 
 #: Axis → row label.
 _LABELS = {

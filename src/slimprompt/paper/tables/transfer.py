@@ -18,8 +18,8 @@ from slimprompt.analysis.observations import (
     transfer,
 )
 from slimprompt.paper.published import PrintedKey, best_key, published_pairs
-from slimprompt.paper.tables.cells import dataset_cell, difference, make_cell, mark_best, mean
-from slimprompt.report.table import Cell, Column, Row, Table
+from slimprompt.paper.tables.cells import dataset_cell, difference, make_cell, mean
+from slimprompt.report.table import Cell, Column, Row, Table, mark_best
 
 #: Frozen factor → the paper's name of the mode, in the order of its appendix.
 _MODES = {

@@ -1,11 +1,11 @@
-"""Line styles, labels and messages that the figures share."""
+"""Line styles, labels and messages that figures about runs share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from slimprompt.analysis.observations import Results
+from slimprompt.analysis.observations import CROSS_DATASET, Results
 from slimprompt.report.plotting import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, Figure
 
 if TYPE_CHECKING:
@@ -77,6 +77,17 @@ def log2_axis(panel: Axes, ticks: Sequence[int], label: str) -> None:
     panel.set_xlabel(label)
 
 
+def log10_axis(panel: Axes, label: str) -> None:
+    """A logarithmic x axis with plain numbers at 1, 2 and 5 times the powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    panel.set_xscale("log")
+    panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    panel.xaxis.set_minor_formatter(NullFormatter())
+    panel.set_xlabel(label)
+
+
 def category_axis(panel: Axes, labels: Sequence[str]) -> None:
     """A y axis with one label per row, from top to bottom."""
     panel.set_yticks(range(len(labels)), list(labels))
@@ -101,7 +112,8 @@ def averaged_over(used: Mapping[str, Sequence[str]], results: Results) -> str:
     else:
         panels = (f"{panel}: {', '.join(names)}" for panel, names in used.items())
         text = "averaged within each seed over " + "; ".join(panels)
-    omitted = sorted({key.dataset for key in results.cells} - {name for names in used.values() for name in names})
+    present = {key.dataset for key in results.cells if not key.metric.endswith(CROSS_DATASET)}
+    omitted = sorted(present - {name for names in used.values() for name in names})
     if omitted and not results.published:
         text += f"; left out because some runs are missing: {', '.join(omitted)}"
     return text

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from slimprompt.errors import InputError
+from slimprompt.lab.studies import STUDIES
+from slimprompt.methods.table import METHODS
+from slimprompt.paper.studies import ALL_STUDIES, PAPER, POCKET, make_grid, studies_of, study_specs
+
+BEYOND = [
+    "joint r4 from “a photo of a”",
+    "joint r4 anchored at “a photo of a”",
+    "joint r4 anchor 8",
+    "joint r4 prograd",
+    "fixed-B orthogonal r4 depth 3",
+]
+MAIN = ["dense m16", "joint r4", "fixed-B orthogonal r4"]
+
+
+def test_the_studies_have_these_runs() -> None:
+    cells = 7 * 3 * 3 * 2  # datasets, shots, seeds, backbones
+    labels = {name: Counter(spec.label for spec in study(PAPER)) for name, study in STUDIES.items()}
+    assert labels["baselines"] == dict.fromkeys([*METHODS, *MAIN], cells)
+    assert labels["beyond"] == dict.fromkeys(["zero-shot", *MAIN[1:], *BEYOND], 2 * cells)
+    assert labels["cross-dataset"] == dict.fromkeys(["zero-shot", *MAIN, *BEYOND], 3 * 2)
+
+
+def test_beyond_covers_both_class_subsets() -> None:
+    assert Counter(spec.split for spec in STUDIES["beyond"](POCKET)) == {"all": 576, "base": 576}
+
+
+def test_cross_dataset_trains_on_the_first_dataset_with_16_shots() -> None:
+    specs = STUDIES["cross-dataset"](POCKET)
+    assert {(spec.dataset, spec.shots) for spec in specs} == {(POCKET.datasets[0], 16)}
+    assert {spec.evaluate_on for spec in specs} == {tuple(sorted(POCKET.datasets[1:]))}
+
+
+def test_cross_dataset_prefers_imagenet() -> None:
+    grid = make_grid({"datasets": ["dtd", "imagenet", "food101"], "shots": [1]})
+    specs = STUDIES["cross-dataset"](grid)
+    assert {(spec.dataset, spec.evaluate_on, spec.shots) for spec in specs} == {("imagenet", ("dtd", "food101"), 1)}
+
+
+def test_cross_dataset_needs_another_dataset() -> None:
+    with pytest.raises(InputError, match="others to evaluate on; the only one is dtd"):
+        study_specs(make_grid({"study": "cross-dataset", "datasets": "dtd"}))
+
+
+def test_baselines_share_their_prompts_with_the_paper() -> None:
+    paper = {spec.fingerprint for spec in study_specs(PAPER)}
+    assert all(spec.fingerprint in paper for spec in STUDIES["baselines"](PAPER) if spec.is_prompt)
+
+
+def test_a_grid_replaces_rank_and_position() -> None:
+    grid = make_grid({"ranks": [8], "bases": ["svd"], "position": "middle", "datasets": "dtd", "shots": 1, "seeds": 1})
+    specs = STUDIES["beyond"](grid)
+    assert {spec.rank for spec in specs if spec.words} == {4}  # as many as there are words
+    assert {spec.rank for spec in specs if spec.is_prompt and not spec.words} == {8}
+    assert {spec.position for spec in specs if spec.is_prompt} == {"middle"}
+    assert {spec.position for spec in specs if not spec.is_prompt} == {"end"}
+
+
+def test_all_stays_the_papers() -> None:
+    assert set(STUDIES).isdisjoint(studies_of(make_grid({"study": "all"})))
+    both = make_grid({"study": ["all", "baselines"]})
+    assert {"headline", "baselines"} < set(studies_of(both)) < set(ALL_STUDIES)
+    assert len(study_specs(both)) == 3540 + 9 * 126

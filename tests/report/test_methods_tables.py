@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slimprompt.analysis.methods import costs
+from slimprompt.analysis.observations import Results, observe
+from slimprompt.lab.records import load_records
+from slimprompt.methods.table import METHODS
+from slimprompt.report.methods_figures import methods_figures
+from slimprompt.report.methods_tables import methods_tables
+from slimprompt.report.table import Row, Table
+from tests.svg import texts
+from tests.synthetic_runs import METHOD_EFFECTS, TRAINED_NUMBERS, write_methods, write_study
+
+MEAN_OF_SEEDS = 0.3 * 2
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_methods(tmp_path_factory.mktemp("methods"), backbones=("RN50", "ViT-B-16"))
+
+
+@pytest.fixture(scope="module")
+def tables(runs: Path) -> dict[str, Table]:
+    records = load_records(runs)
+    return {table.name: table for table in methods_tables(Results.of(observe(records)), costs(records))}
+
+
+def row(table: Table, *labels: str) -> Row:
+    (found,) = (one for one in table.rows if one.labels == labels)
+    return found
+
+
+def numbers(table: Table, *labels: str) -> list[float | None]:
+    return [cell.number for cell in row(table, *labels).cells]
+
+
+def test_methods_by_shots(tables: dict[str, Table]) -> None:
+    table = tables["methods"]
+    assert [column.full_label for column in table.columns] == [
+        "Accuracy by shots 1",
+        "Accuracy by shots 4",
+        "At 4 shots Trained numbers",
+        "At 4 shots Seconds",
+    ]
+    macro = (50 + 80) / 2 + METHOD_EFFECTS["gda"] + MEAN_OF_SEEDS
+    assert numbers(table, "RN50", "gda") == pytest.approx([macro + 2, macro + 8, TRAINED_NUMBERS["gda"], 0.5])
+    cell = row(table, "RN50", "gda").cells[0]
+    assert (cell.text(), cell.n, len(cell.runs)) == (f"{macro + 2:.1f} ± 0.3", 3, 6)
+    assert [one.labels for one in table.rows] == [
+        (backbone, name)
+        for backbone in ("RN50", "ViT-B/16")
+        for name in (*METHODS, "joint r4", "joint r4 anchored at “a photo of a”")
+    ]
+    best = [one.labels[1] for one in table.rows if one.cells[0].bold]
+    assert best == [max(METHOD_EFFECTS, key=METHOD_EFFECTS.__getitem__)] * 2
+    assert "RN50: average over DTD, Food101." in table.notes
+
+
+def test_methods_on_each_dataset(tables: dict[str, Table]) -> None:
+    found = numbers(tables["methods_by_dataset"], "ViT-B/16", "DTD", "tip-adapter")
+    macro = 50 + METHOD_EFFECTS["tip-adapter"] + MEAN_OF_SEEDS
+    assert found == pytest.approx([macro + 2, macro + 8])
+
+
+def test_a_dash_for_new_classes_of_methods_without_new_names(tables: dict[str, Table]) -> None:
+    table = tables["methods_base_to_new"]
+    assert [column.full_label for column in table.columns][:3] == ["1-shot Base", "1-shot New", "1-shot H"]
+    base, new, harmonic = numbers(table, "RN50", "gda")[:3]
+    assert base is not None and new is None and harmonic is None
+    assert None not in numbers(table, "RN50", "zero-shot")
+    assert any("takes no new names" in note for note in table.notes)
+    assert numbers(tables["methods_base_to_new_by_dataset"], "RN50", "Food101", "gda")[0] == pytest.approx(
+        80 + 2 + MEAN_OF_SEEDS + METHOD_EFFECTS["gda"] + 5
+    )
+
+
+def test_other_datasets_by_name_only(tables: dict[str, Table]) -> None:
+    table = tables["cross_dataset"]
+    names = [column.full_label for column in table.columns]
+    assert names == ["Source", *(f"Other datasets {name}" for name in ("DTD", "Food101", "pocket-toy", "Average"))]
+    own = 50 + 2 + MEAN_OF_SEEDS
+    assert numbers(table, "RN50", "DTD", "1", "zero-shot") == [
+        pytest.approx(own),
+        None,  # the source is no target
+        pytest.approx(own + 1),
+        pytest.approx(own + 2),
+        pytest.approx(own + 1.5),
+    ]
+
+
+def test_the_papers_runs_alone_have_no_tables_and_figures_of_methods(tmp_path: Path) -> None:
+    records = load_records(write_study(tmp_path, datasets=("dtd",), seeds=(1,), backbones=("RN50",)))
+    results = Results.of(observe(records))
+    assert methods_tables(results, costs(records)) == []
+    assert methods_figures(results, costs(records)) == []
+
+
+def test_figures(tmp_path: Path) -> None:
+    records = load_records(write_methods(tmp_path, seeds=(1,)))
+    figures = {figure.name: figure for figure in methods_figures(Results.of(observe(records)), costs(records))}
+    assert list(figures) == ["methods_by_shots", "methods_by_trained_numbers", "methods_by_seconds"]
+    for figure in figures.values():
+        labels = texts(figure)
+        assert {*METHODS, "joint r4"} <= set(labels)
+        assert "averaged over 2 datasets (DTD, Food101)" in figure.caption
+        assert "left out" not in figure.caption  # pocket-toy is only evaluated on
+        assert not any("mathdefault" in label for label in labels)
+    assert "5,000" in texts(figures["methods_by_trained_numbers"])
+
+
+def test_runs_without_times_have_no_figure_of_costs(tmp_path: Path) -> None:
+    records = load_records(write_methods(tmp_path, datasets=("dtd",), shots=(1,), seeds=(1,)))
+    assert [figure.name for figure in methods_figures(Results.of(observe(records)), {})] == ["methods_by_shots"]
