@@ -22,7 +22,7 @@ from slimprompt.training.recipe import Recipe
 
 #: Fields of a run and of its recipe that version 0.1 did not have, with the values that it used.
 _ADDED_FIELDS = {"words": None, "anchored": False, "depth": 1}
-_ADDED_RECIPE_FIELDS = {"beta2": 0.95, "patience": 5, "anchor": 0.0, "prograd": False}
+_ADDED_RECIPE_FIELDS = {"beta2": 0.95, "patience": 5, "anchor": 0.0, "prograd": False, "class_weights": "none"}
 
 
 class RunSpec(BaseModel):
@@ -115,7 +115,11 @@ class RunSpec(BaseModel):
         """Short name: `fixed-B orthogonal r4`, `joint r2 anchored at “a photo of a”`."""
         size = f"r{self.rank}" if self.rank else f"m{self.n_ctx}"
         start = describe_start(words=self.words, anchored=self.anchored, depth=self.depth)
-        losses = (self.recipe.anchor and f"anchor {self.recipe.anchor:g}", self.recipe.prograd and "prograd")
+        losses = (
+            self.recipe.anchor and f"anchor {self.recipe.anchor:g}",
+            self.recipe.prograd and "prograd",
+            self.recipe.class_weights == "balanced" and "balanced",
+        )
         parts = (self.variant, self.basis, self.source and f"from {self.source}", size, *start, *losses)
         return " ".join(part for part in parts if part)
 
