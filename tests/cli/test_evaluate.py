@@ -1,13 +1,16 @@
-"""`slimprompt evaluate` on ImageNet and its variants, in small."""
+"""`slimprompt evaluate`: known training images, the page, and ImageNet and its variants in small."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
 
 from slimprompt.data.benchmarks import BENCHMARKS
+from slimprompt.storage import sha256
 from tests.cli.conftest import QUICK, failed, ok
-from tests.conftest import draw
+from tests.conftest import TINY, draw
+from tests.html_page import Page
 
 COLOURS = {"n00000001": "red", "n00000002": "green", "n00000003": "blue", "n00000004": "blue"}
 
@@ -52,3 +55,87 @@ def test_fit_on_a_variant_is_refused(run, root):
         run(*arguments), "imagenet_sketch has no train split", "slimprompt evaluate PROMPT --benchmark imagenet_sketch"
     )
     assert not (root / "p").exists()
+
+
+@pytest.fixture(scope="module")
+def models(run, photos, tmp_path_factory):
+    """A prompt and a head, both fitted on the same twelve of the eighteen photos."""
+    root = tmp_path_factory.mktemp("models")
+    model = ("--backbone", TINY, "--pretrained", "random:0", "--device", "cpu", "--views", 1)
+    ok(run("fit", photos, "--out", root / "prompt", "--shots", 4, *QUICK))
+    out = ok(run("fit", photos, "--out", root / "head", "--shots", 4, "--method", "gda", *model))
+    assert "were training images" not in out  # the images that fit evaluates on are held out
+    return root
+
+
+@pytest.mark.parametrize("kind", ["prompt", "head"])
+def test_training_images_are_noticed(run, models, photos, tmp_path, kind):
+    description = json.loads((models / kind / f"{kind}.json").read_text())
+    assert len(description["training_images"]) == 12 * 17 - 1  # twelve hashes of 8 bytes, separated by spaces
+    out = " ".join(ok(run("evaluate", models / kind, photos)).split())
+    assert "12 of the 18 images were training images: without them, the accuracy is " in out and "on 6 images" in out
+    scores = json.loads(ok(run("evaluate", models / kind, photos, "--format", "json")))
+    assert scores["training_images"] == 12
+    others = scores["without_training_images"]
+    assert others["accuracy"] == pytest.approx(description["held_out"][kind])  # the same six images as in fit
+    assert f"the accuracy is {others['accuracy']:.1f} % ({others['interval'][0]:.1f}–" in out
+
+    for number, colour in enumerate(("red", "green", "blue")):  # the same content under another name, and new images
+        folder = tmp_path / "new" / f"{colour} disc"
+        draw(folder / "new.png", colour, 20 + number)
+    assert "were training images" not in ok(run("evaluate", models / kind, tmp_path / "new"))
+    known = set(description["training_images"].split())
+    for path in photos.glob("*/*.png"):
+        if sha256(path)[:16] in known:
+            copy = tmp_path / "copies" / path.parent.name / f"copy {path.name}"
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+    out = ok(run("evaluate", models / kind, tmp_path / "copies"))
+    assert "all 12 images were training images: these numbers say nothing about new images" in out
+    scores = json.loads(ok(run("evaluate", models / kind, tmp_path / "copies", "--format", "json")))
+    assert scores["training_images"] == 12 and scores["without_training_images"] is None
+
+
+def test_a_model_without_hashes_says_nothing(run, models, photos, tmp_path):
+    shutil.copytree(models / "prompt", tmp_path / "old")
+    path = tmp_path / "old" / "prompt.json"
+    entries = json.loads(path.read_text())
+    for name in ("training_images", "temperature", "confidences", "checksum"):  # version 0.1 had none of them
+        del entries[name]
+    path.write_text(json.dumps(entries))
+    scores = json.loads(ok(run("evaluate", tmp_path / "old", photos, "--format", "json")))
+    assert scores["training_images"] is None and "without_training_images" not in scores
+
+
+@pytest.mark.parametrize("kind", ["prompt", "head"])
+def test_the_page_of_any_labelled_set(run, models, photos, tmp_path, kind):
+    out = ok(run("evaluate", models / kind, photos, "--report", tmp_path / "page.html"))
+    assert f"report: {tmp_path / 'page.html'}" in out
+    page = Page((tmp_path / "page.html").read_text(encoding="utf-8"))
+    shown = page.text
+    for part in ("12 of these images were training images", "green disc", "Reliability diagram", "balanced accuracy"):
+        assert part in shown, part
+    assert ("learned prompt" in shown) == (kind == "prompt") and ("gda" in shown) == (kind == "head")
+    assert ("Nearest vocabulary words" in shown) == (kind == "prompt")
+    result = run("evaluate", models / kind, photos, "--report", tmp_path / "other.html", "--format", "json")
+    assert json.loads(ok(result))["images"] == 18 and (tmp_path / "other.html").is_file()
+    (tmp_path / "file").write_text("")
+    failed(run("evaluate", models / kind, photos, "--report", tmp_path / "file" / "page.html"), "cannot be written")
+
+
+def test_imbalanced_classes_have_balanced_scores(run, models, photos, tmp_path):
+    for path in photos.glob("*/*.png"):
+        if path.parent.name == "red disc" or path.stem == "5":
+            copy = tmp_path / "images" / path.parent.name / path.name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+    found = json.loads(ok(run("evaluate", models / "head", tmp_path / "images", "--format", "json")))["metrics"]
+    zero_shot = found["zero_shot"]  # the random model takes all images for one class
+    assert zero_shot["balanced_accuracy"] == pytest.approx(100 / 3) and zero_shot["accuracy"] != pytest.approx(100 / 3)
+
+
+def test_class_weights_are_an_option_and_part_of_the_recipe(run, photos, tmp_path):
+    fit = ("fit", photos, "--shots", 4, *QUICK, "--no-calibration")
+    ok(run(*fit, "--out", tmp_path / "p", "--class-weights", "balanced"))
+    assert json.loads((tmp_path / "p" / "prompt.json").read_text())["recipe"]["class_weights"] == "balanced"
+    failed(run(*fit, "--out", tmp_path / "q", "--class-weights", "equal"), "class_weights", "'none' or 'balanced'")

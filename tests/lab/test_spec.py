@@ -33,6 +33,7 @@ def test_every_field_changes_the_fingerprint() -> None:
         {"recipe": {"views": 0}},
         {"recipe": {"anchor": 8}},
         {"recipe": {"prograd": True}},
+        {"recipe": {"class_weights": "balanced"}},
         {"words": "a photo of a"},
         {"words": "a photo of a", "anchored": True},
         {"depth": 2},
@@ -45,8 +46,8 @@ def test_every_field_changes_the_fingerprint() -> None:
 
 
 def test_added_fields_at_their_defaults_leave_the_fingerprint_alone() -> None:
-    defaults = {"words": None, "anchored": False, "depth": 1, "recipe": {"anchor": 0.0, "prograd": False}}
-    defaults |= {"method": "prompt", "evaluate_on": ()}
+    recipe = {"anchor": 0.0, "prograd": False, "class_weights": "none"}
+    defaults = {"words": None, "anchored": False, "depth": 1, "method": "prompt", "evaluate_on": (), "recipe": recipe}
     assert RunSpec(**JOINT | defaults).fingerprint == RunSpec(**JOINT).fingerprint == "63f8ee104e5d47cb"
 
 
@@ -126,8 +127,8 @@ def test_words_for_people() -> None:
     words = {"words": "a photo of a"}
     assert RunSpec(**JOINT | words).label == "joint r4 from “a photo of a”"
     assert RunSpec(**JOINT | words | {"anchored": True}).label == "joint r4 anchored at “a photo of a”"
-    beyond = {"depth": 3, "recipe": {"anchor": 8, "prograd": True}}
-    assert RunSpec(**JOINT | beyond).title.endswith(": joint r4 depth 3 anchor 8 prograd")
+    beyond = {"depth": 3, "recipe": {"anchor": 8, "prograd": True, "class_weights": "balanced"}}
+    assert RunSpec(**JOINT | beyond).title.endswith(": joint r4 depth 3 anchor 8 prograd balanced")
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,9 @@ def findings(classifier: PromptClassifier) -> FitFindings:
 
 
 def test_accuracies_agreement_and_p_value(findings: FitFindings):
-    assert findings.prompt.value == pytest.approx(100 * 4 / 6)
+    assert findings.scores.accuracy.value == pytest.approx(100 * 4 / 6)
     assert findings.zero_shot.value == pytest.approx(100 * 1 / 6)
-    assert 0 <= findings.prompt.low < findings.prompt.value < findings.prompt.high <= 100
+    assert 0 <= findings.scores.accuracy.low < findings.scores.accuracy.value < findings.scores.accuracy.high <= 100
     assert findings.agreement == {"both right": 0, "only the learned prompt": 4, "only zero-shot": 1, "both wrong": 1}
     assert findings.p_value == pytest.approx(2 * 6 / 32)  # binomial(5, ½): P(≥ 4) = 6/32
 

@@ -1,4 +1,4 @@
-"""Keep-close losses against a few lines of arithmetic, alone and inside the training loop."""
+"""Class weights and keep-close losses against a few lines of arithmetic, alone and inside the training loop."""
 
 import pytest
 import torch
@@ -6,7 +6,13 @@ from torch.nn import functional as F
 
 from slimprompt import InputError, Recipe, SharedPrefixTextEncoder, start_prompt
 from slimprompt.training.loop import train
-from slimprompt.training.losses import feature_distance, kl_to_zero_shot, prograd_backward
+from slimprompt.training.losses import (
+    balanced_weights,
+    cross_entropy,
+    feature_distance,
+    kl_to_zero_shot,
+    prograd_backward,
+)
 from tests.text.conftest import open_clip_features
 
 NAMES = ["cat", "red panda", "forget-me-not", "dog"]
@@ -14,6 +20,56 @@ NAMES = ["cat", "red panda", "forget-me-not", "dog"]
 
 def unit(*shape: int, seed: int) -> torch.Tensor:
     return F.normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=-1)
+
+
+def test_balanced_weights_are_those_of_scikit_learn():
+    from sklearn.utils.class_weight import compute_class_weight
+
+    labels = torch.tensor([0, 0, 0, 1, 2, 2])
+    expected = compute_class_weight("balanced", classes=labels.unique().numpy(), y=labels.numpy())
+    assert balanced_weights(labels).tolist() == pytest.approx(expected.tolist()) == [2 / 3, 2.0, 1.0]
+    assert balanced_weights(torch.tensor([0, 2])).tolist() == [1.0, 0.0, 1.0]
+
+
+def test_weighted_cross_entropy_by_hand():
+    """With balanced weights, the loss is the mean over the classes of the mean over their images."""
+    logits, targets = 3 * unit(6, 4, seed=1), torch.tensor([0, 0, 0, 1, 2, 2])
+    losses = -logits.log_softmax(1)[torch.arange(6), targets]
+    expected = (losses[:3].mean() + losses[3] + losses[4:].mean()) / 3
+    torch.testing.assert_close(cross_entropy(logits, targets, balanced_weights(targets)), expected)
+    assert torch.equal(cross_entropy(logits, targets), F.cross_entropy(logits, targets))
+
+
+def test_a_balanced_step_by_hand(tiny):
+    """One SGD step on three images of one class and one of another; two classes have no images."""
+    features, labels = unit(4, 24, seed=3), torch.tensor([0, 0, 0, 2])
+    plain = {
+        "epochs": 1,
+        "batch_size": None,
+        "views": 0,
+        "lr": 0.5,
+        "warmup_epochs": 0,
+        "momentum": 0,
+        "weight_decay": 0,
+    }
+    encoder = SharedPrefixTextEncoder(tiny, NAMES, 4)
+    prompt = start_prompt("dense", width=32, seed=3, n_ctx=4)
+    context = prompt().detach().clone().requires_grad_()
+    (curve,) = train(
+        [prompt],
+        encoder,
+        lambda _: features,
+        labels,
+        tiny.logit_scale,
+        Recipe(**plain, class_weights="balanced"),
+        seed=1,
+    )
+    text = F.normalize(encoder(context), dim=-1)
+    losses = F.cross_entropy(tiny.logit_scale * features @ text.T, labels, reduction="none")
+    loss = (losses[:3].mean() + losses[3]) / 2
+    expected = context.detach() - 0.5 * torch.autograd.grad(loss, context)[0]
+    torch.testing.assert_close(prompt().detach(), expected, rtol=1e-4, atol=1e-6)
+    assert curve[0].loss == pytest.approx(float(loss.detach()), rel=1e-5)
 
 
 def test_feature_distance():

@@ -15,6 +15,7 @@ from slimprompt.classifiers.calibration import FOLDS, Calibration, calibration_o
 from slimprompt.clip.backbone import Backbone, default_pretrained, load_backbone
 from slimprompt.errors import InputError, shown
 from slimprompt.images.bank import FeatureBank, encode_eval_views
+from slimprompt.images.files import Decode
 from slimprompt.images.sources import image_sources
 from slimprompt.methods.cross_validation import folds
 from slimprompt.methods.task import Task
@@ -28,7 +29,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
     """Base of the classifiers: `fit` makes a task of labelled images, `predict` encodes images.
 
     A subclass has the parameters named below and defines `fit_task`, `logits`, `concept_features` and `with_classes`; its
-    `fit_task` sets `backbone_`, `classes_` and `calibration_`.
+    `fit_task` sets `backbone_`, `classes_`, `calibration_` and `training_images_`.
     """
 
     backbone: str | Backbone
@@ -42,6 +43,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
     backbone_: Backbone
     classes_: np.ndarray
     calibration_: Calibration
+    training_images_: frozenset[str]
 
     def fit(self, images: Any, labels: Iterable[str]) -> Self:
         """Learn from labelled images.
@@ -96,6 +98,20 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
         if labels:
             self.calibration_ = calibration_of(np.concatenate(logits), np.array(labels))
         return self
+
+    def trained_on(self, bank: FeatureBank, images: Any, *, decode: Decode = "upright") -> np.ndarray:
+        """Whether each image was a training image, by its content, (n_images,).
+
+        Parameters
+        ----------
+        bank
+            Knows the hashes of the images.
+        images
+            Images in any form that `image_sources` accepts.
+        decode
+            How the images are read; see `open_image`.
+        """
+        return np.array([short in self.training_images_ for short in short_hashes(bank, images, decode)], dtype=bool)
 
     def unfitted(self) -> Self:
         """A classifier with the same parameters, the backbone shared."""
@@ -164,6 +180,11 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
             device=self.device,
             precision=self.precision,
         )
+
+
+def short_hashes(bank: FeatureBank, images: Any, decode: Decode = "upright") -> list[str]:
+    """The first 8 bytes of the sha256 of each image's content, as 16 hexadecimal digits."""
+    return [digest[:16] for digest in bank.hashes(images, decode=decode)]
 
 
 def label_names(labels: Iterable[str], what: str = "labels") -> list[str]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from slimprompt.classifiers.calibration import softmax
@@ -51,6 +52,22 @@ class HeadComparison:
     """What the last classifier is: "prompt" or "head"."""
     temperature: float = 1.0
     """Temperature of the last classifier."""
+    known: np.ndarray | None = None
+    """Whether each image was a training image of the last classifier, (n_images,); None if its training images are not known."""
+
+    @property
+    def n_known(self) -> int:
+        """Number of images that were training images."""
+        return 0 if self.known is None else int(self.known.sum())
+
+    def without_training_images(self) -> HeadComparison | None:
+        """The same classifiers on the images that were not training images; None if there are no others."""
+        if self.known is None or self.known.all():
+            return None if self.n_known else self
+        others = np.flatnonzero(~self.known)
+        features, labels, class_names = self.eval_set
+        eval_set = EvalSet(features[others], labels[others], class_names)
+        return replace(self, images=[self.images[i] for i in others], eval_set=eval_set, known=self.known[others])
 
     @property
     def zero_shot(self) -> Head:
@@ -207,10 +224,12 @@ def compare_with_zero_shot(
         heads[f"zero-shot, {len(templates)} templates averaged"] = zero_shot_head(backbone, names, templates)
     if isinstance(classifier, HeadClassifier):
         heads[classifier.method] = classifier.head_
-        return HeadComparison(paths, eval_set, heads, "head", classifier.calibration_.temperature)
-    position: Any = classifier.position
-    heads["learned prompt"] = prompt_head(backbone, names, classifier.prompt_, position)
-    return HeadComparison(paths, eval_set, heads, "prompt", classifier.calibration_.temperature)
+    else:
+        position: Any = classifier.position
+        heads["learned prompt"] = prompt_head(backbone, names, classifier.prompt_, position)
+    kind = "head" if isinstance(classifier, HeadClassifier) else "prompt"
+    known = classifier.trained_on(bank, paths, decode=images.decode) if classifier.training_images_ else None
+    return HeadComparison(paths, eval_set, heads, kind, classifier.calibration_.temperature, known)
 
 
 # ---------------------------------------------------------------- all methods

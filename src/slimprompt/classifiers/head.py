@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from slimprompt.class_names import check_class_names
-from slimprompt.classifiers.base import ImageClassifier, label_names
+from slimprompt.classifiers.base import ImageClassifier, label_names, short_hashes
 from slimprompt.classifiers.calibration import Calibration
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
@@ -64,6 +64,8 @@ class HeadClassifier(ImageClassifier):
         Settings of the method that were chosen inside the training images.
     calibration_ : Calibration
         Temperature of the probabilities, and confidences of training images when they were held out.
+    training_images_ : frozenset
+        Short hashes of the training images; empty if they are not known.
     """
 
     def __init__(
@@ -110,7 +112,9 @@ class HeadClassifier(ImageClassifier):
         """Fit the head to a task, with the feature bank, backbone, templates and views of the task."""
         self.check_settings()
         fitted = METHODS[self.method].fit(task)
-        return self._set_head(task.bank.backbone, fitted.head, fitted.n_trained, fitted.settings)
+        self._set_head(task.bank.backbone, fitted.head, fitted.n_trained, fitted.settings)
+        self.training_images_ = frozenset(short_hashes(task.bank, task.images, task.decode))
+        return self
 
     def with_classes(self, class_names: Iterable[str]) -> HeadClassifier:
         """The same head on some of its classes, in the given order; a zero-shot head also takes new class names.
@@ -126,17 +130,18 @@ class HeadClassifier(ImageClassifier):
         other = self.unfitted()
         known = set(self.head_.class_names)
         if known.issuperset(names):
-            calibration = self._calibration_of(names)
-            head = self.head_.of_classes(names)
-            return other._set_head(self.backbone_, head, self.n_trained_, self.settings_, calibration)
+            other._set_head(self.backbone_, self.head_.of_classes(names), self.n_trained_, self.settings_)
+            other.calibration_, other.training_images_ = self._calibration_of(names), self.training_images_
+            return other
         if not METHODS[self.method].takes_new_names:
             new = [name for name in names if name not in known]
             raise InputError(
                 f"a head of {self.method} cannot take new class names ({first_few(new)}): it learned its {len(known)} classes "
                 "from their images. Fit it on images of the new classes, or use a prompt or zero-shot, which need only names"
             )
-        zero_shot = zero_shot_head(self.backbone_, names, self.templates)
-        return other._set_head(self.backbone_, zero_shot, 0, {}, self._calibration_of(names))
+        other._set_head(self.backbone_, zero_shot_head(self.backbone_, names, self.templates), 0, {})
+        other.calibration_, other.training_images_ = self._calibration_of(names), self.training_images_
+        return other
 
     def logits(self, features: Tensor) -> Tensor:
         """Logits of the head (n_images, n_classes) for image features (n_images, embed_dim)."""
@@ -170,6 +175,7 @@ class HeadClassifier(ImageClassifier):
             "views": self.views,
             "seed": self.seed,
             **self.calibration_._asdict(),
+            "training_images": " ".join(sorted(self.training_images_)),
             **facts,
         }
         write_head(folder, entries, self.head_)
@@ -212,8 +218,10 @@ class HeadClassifier(ImageClassifier):
         classifier = cls(
             saved.method, backbone, templates=tuple(saved.templates), views=saved.views, seed=saved.seed, cache=cache
         )
-        calibration = Calibration(saved.temperature, tuple(saved.confidences))
-        return classifier._set_head(backbone, head, saved.n_trained, saved.settings, calibration)
+        classifier._set_head(backbone, head, saved.n_trained, saved.settings)
+        classifier.calibration_ = Calibration(saved.temperature, tuple(saved.confidences))
+        classifier.training_images_ = frozenset(saved.training_images.split())
+        return classifier
 
     def _set_head(
         self,
@@ -221,11 +229,11 @@ class HeadClassifier(ImageClassifier):
         head: AnyHead,
         n_trained: int,
         settings: dict[str, float],
-        calibration: Calibration | None = None,
     ) -> HeadClassifier:
         self.backbone_, self.head_, self.n_trained_, self.settings_ = backbone, head, n_trained, settings
         self.classes_ = np.array(head.class_names)
-        self.calibration_ = calibration or Calibration()
+        self.calibration_ = Calibration()
+        self.training_images_ = frozenset()
         return self
 
 

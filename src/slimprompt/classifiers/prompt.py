@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from slimprompt.class_names import check_class_names
-from slimprompt.classifiers.base import ImageClassifier, label_names
+from slimprompt.classifiers.base import ImageClassifier, label_names, short_hashes
 from slimprompt.classifiers.calibration import Calibration
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError, whole_number
@@ -82,6 +82,8 @@ class PromptClassifier(ImageClassifier):
         Origin of a prompt that was trained by other software.
     calibration_ : Calibration
         Temperature of the probabilities, and confidences of training images when they were held out.
+    training_images_ : frozenset
+        Short hashes of the training images; empty if they are not known.
     """
 
     def __init__(
@@ -151,7 +153,9 @@ class PromptClassifier(ImageClassifier):
             position=self.position,  # type: ignore[arg-type]
         )
         self.curve_ = learned.curve
-        return self.set_prompt(backbone, prompt, task.class_names)
+        self.set_prompt(backbone, prompt, task.class_names)
+        self.training_images_ = frozenset(short_hashes(task.bank, task.images, task.decode))
+        return self
 
     def start(self, backbone: Backbone) -> Prompt:
         """The prompt before training."""
@@ -176,7 +180,7 @@ class PromptClassifier(ImageClassifier):
         check_is_fitted(self)
         names = [name.strip() for name in label_names(class_names, "class names")]
         other = self.unfitted().set_prompt(self.backbone_, self.prompt_, names, imported=self.imported_)
-        other.calibration_ = self._calibration_of(names)
+        other.calibration_, other.training_images_ = self._calibration_of(names), self.training_images_
         return other
 
     def logits(self, features: Tensor) -> Tensor:
@@ -213,6 +217,7 @@ class PromptClassifier(ImageClassifier):
             "recipe": None if self.imported_ else make_recipe(self.recipe).model_dump(),
             "seed": None if self.imported_ else self.seed,
             **self.calibration_._asdict(),
+            "training_images": " ".join(sorted(self.training_images_)),
             **({"imported": self.imported_} if self.imported_ else {}),
             **facts,
         }
@@ -274,6 +279,7 @@ class PromptClassifier(ImageClassifier):
         )
         classifier.set_prompt(backbone, prompt, description.class_names, imported=description.imported)
         classifier.calibration_ = Calibration(description.temperature, tuple(description.confidences))
+        classifier.training_images_ = frozenset(description.training_images.split())
         return classifier
 
     def set_prompt(
@@ -306,6 +312,7 @@ class PromptClassifier(ImageClassifier):
             raise InputError(f"this prompt cannot be used with {backbone.title}: its class features are not finite")
         self.imported_ = imported
         self.calibration_ = Calibration()
+        self.training_images_ = frozenset()
         self.backbone_ = backbone
         self.prompt_ = prompt
         self.classes_ = np.array(class_names, dtype=object if not len(class_names) else None)

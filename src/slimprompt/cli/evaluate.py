@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.fit import note_skipped, print_classes
+from slimprompt.cli.fit import note_skipped, note_training_images, print_classes, write_report
 from slimprompt.cli.options import (
     Activation,
     DataRoot,
@@ -22,6 +22,7 @@ from slimprompt.cli.options import (
 )
 from slimprompt.cli.printing import print_json, print_table, say
 from slimprompt.errors import InputError, choose
+from slimprompt.storage import check_writable
 
 if TYPE_CHECKING:
     from slimprompt.classifiers.fitting import HeadComparison
@@ -41,6 +42,10 @@ def evaluate(
     precision: Precision = "fp32",
     no_cache: NoCache = False,
     skip_bad_images: SkipBad = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Write an HTML page: accuracy per class, calibration, confusions, worst mistakes."),
+    ] = None,
     verbose: Verbose = False,
     format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
 ) -> None:
@@ -56,6 +61,8 @@ def evaluate(
         raise InputError("evaluate on what? Give either a folder (or CSV) of labelled images or --benchmark NAME")
     if source is not None and not source.exists():
         raise InputError(f"no such folder or CSV file: {source}")
+    if report is not None:
+        check_writable(report)
     from slimprompt.classifiers.fitting import compare_with_zero_shot, readable
     from slimprompt.classifiers.head import HeadClassifier, load_classifier
     from slimprompt.data import load_benchmark
@@ -82,17 +89,30 @@ def evaluate(
     comparison = compare_with_zero_shot(classifier, bank, images, items, templates)
 
     counts = {"images": len(items), "classes": len(names), "new_classes": n_new, "left_out": len(skipped)}
+    page = None if report is None else write_report(report, classifier, comparison, templates)
     if format == "json":
-        zero_shot, *_, mine = (found.to_json() for found in comparison.details.values())
-        metrics = {"zero_shot": zero_shot, comparison.kind: mine}
-        print_json({**counts, **comparison.scores, "metrics": metrics}, indent=None)
+        _print_json(comparison, counts)
         return
     new = f", {n_new} of them new to the {comparison.kind}" if n_new else ""
     say(f"{len(items)} images of {len(names)} classes{new}")
     note_skipped(skipped)
     _print_scores(comparison)
+    note_training_images(comparison)
     if verbose:
         print_classes(comparison)
+    if page is not None:
+        say(f"report: {page}")
+
+
+def _print_json(comparison: HeadComparison, counts: dict[str, int]) -> None:
+    """Print counts, accuracies and all scores; the scores without training images if there are some among the images."""
+    zero_shot, *_, own = (found.to_json() for found in comparison.details.values())
+    training: dict[str, Any] = {"training_images": None if comparison.known is None else comparison.n_known}
+    if comparison.n_known:
+        others = comparison.without_training_images()
+        training["without_training_images"] = list(others.details.values())[-1].to_json() if others else None
+    metrics = {"zero_shot": zero_shot, comparison.kind: own}
+    print_json({**counts, **training, **comparison.scores, "metrics": metrics}, indent=None)
 
 
 def _print_scores(comparison: HeadComparison) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -158,6 +159,7 @@ def fit(
     _print_fit(result, images, shots if manifest is None else None, manifest)
     if result.comparison:
         print_comparison(result.comparison, verbose=verbose)
+        note_training_images(result.comparison)
     else:
         note("no images are left to evaluate on:", "give fewer --shots, or a test/ folder beside train/")
     n_bytes = sum((saved / name).stat().st_size for name in (files.tensors, files.description))
@@ -165,7 +167,7 @@ def fit(
     if compare and result.comparison:
         _print_methods(compare_methods(result))
     if report is not None and result.comparison:
-        _write_report(report, result, templates)
+        say(f"report: {write_report(report, classifier, result.comparison, templates)}")
 
 
 def _refuse_prompt_options(
@@ -195,22 +197,20 @@ def _classifier(
     return HeadClassifier(method, model, templates=templates, views=views, seed=prompt["seed"])
 
 
-def _write_report(report: Path, result: Fit, templates: tuple[str, ...]) -> None:
-    from slimprompt.classifiers.prompt import PromptClassifier
+def write_report(report: Path, classifier: Classifier, comparison: HeadComparison, templates: Sequence[str]) -> Path:
+    """Write the page about a classifier on the images of a comparison, and return its path."""
     from slimprompt.report.fit_page import write_fit_page
 
-    held_out = result.comparison
-    assert held_out is not None and isinstance(result.classifier, PromptClassifier)
-    page = write_fit_page(
+    return write_fit_page(
         report,
-        result.classifier,
-        held_out.images,
-        held_out.eval_set.labels,
-        held_out.eval_set.features,
-        held_out.zero_shot.weights,
+        classifier,
+        comparison.images,
+        comparison.eval_set.labels,
+        comparison.eval_set.features,
+        comparison.zero_shot.weights,
+        known=comparison.known,
         templates=templates[:1],
     )
-    say(f"report: {page}")
 
 
 def _default_backbone(benchmark: str | None) -> str:
@@ -271,6 +271,24 @@ def note_skipped(messages: list[str]) -> None:
     """Say how many unreadable images were skipped, with the first message."""
     if messages:
         note(f"{len(messages)} unreadable images skipped:", messages[0])
+
+
+def note_training_images(comparison: HeadComparison) -> None:
+    """Say how many of the images were training images, and the accuracy on the others."""
+    from slimprompt.classifiers.scores import accuracy_of
+
+    n_known, n = comparison.n_known, len(comparison.images)
+    if not n_known:
+        return
+    others = comparison.without_training_images()
+    if others is None:
+        note(f"all {n} images were training images:", "these numbers say nothing about new images")
+        return
+    value, low, high = accuracy_of(list(others.heads.values())[-1].correct(others.eval_set))
+    note(
+        f"{n_known} of the {n} images were training images:",
+        f"without them, the accuracy is {value:.1f} % ({low:.1f}–{high:.1f}) on {n - n_known} images",
+    )
 
 
 def print_comparison(comparison: HeadComparison, *, verbose: bool) -> None:

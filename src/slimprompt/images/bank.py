@@ -182,6 +182,10 @@ class FeatureBank:
                 advance(len(batch))
         return bad | {index: bad[other] for index, other in same.items() if other in bad}
 
+    def hashes(self, images: Any, *, decode: Decode = "upright") -> list[str]:
+        """Hexadecimal sha256 of each image's content: of the file, or of the pixels of a PIL image."""
+        return [self._hash(image, decode) for image in image_sources(images)]
+
     def _views(self, task: _Task) -> list[Tensor] | InputError:
         try:
             image = open_image(task.image, task.decode)

@@ -23,7 +23,7 @@ from slimprompt.training.recipe import Recipe
 
 #: Fields of a run and of its recipe that version 0.1 did not have, with the values that it used.
 _ADDED_FIELDS: dict[str, Any] = {"words": None, "anchored": False, "depth": 1, "method": "prompt", "evaluate_on": []}
-_ADDED_RECIPE_FIELDS = {"beta2": 0.95, "patience": 5, "anchor": 0.0, "prograd": False}
+_ADDED_RECIPE_FIELDS = {"beta2": 0.95, "patience": 5, "anchor": 0.0, "prograd": False, "class_weights": "none"}
 
 
 #: `RunSpec.method` of a run that trains a prompt; the others are the rows of `METHODS`.
@@ -151,7 +151,11 @@ class RunSpec(BaseModel):
     def beyond(self) -> list[str]:
         """What a prompt has beyond P = B A from a random start, trained by cross-entropy alone: `depth 3`, `anchor 8`."""
         start = describe_start(words=self.words, anchored=self.anchored, depth=self.depth)
-        losses = (self.recipe.anchor and f"anchor {self.recipe.anchor:g}", self.recipe.prograd and "prograd")
+        losses = (
+            self.recipe.anchor and f"anchor {self.recipe.anchor:g}",
+            self.recipe.prograd and "prograd",
+            self.recipe.class_weights == "balanced" and "balanced",
+        )
         return [*start, *(loss for loss in losses if loss)]
 
     @property

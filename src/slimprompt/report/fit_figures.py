@@ -49,9 +49,9 @@ def confusion_matrix(class_names: Sequence[str], counts: np.ndarray) -> Figure:
         panel.set_ylabel("true class")
         panel.set_xlabel("predicted class")
         canvas.colorbar(image, ax=panel, label="% of the images of the true class", shrink=0.7)
-        caption = "Rows are true classes, columns are predicted classes. A perfect prompt has only the diagonal."
+        caption = "Rows are true classes, columns are predicted classes. A perfect classifier has only the diagonal."
         caption += " The numbers count images." if n <= _MAX_COUNTED else ""
-        return to_figure("confusion_matrix", "Confusion matrix of the learned prompt", caption, canvas)
+        return to_figure("confusion_matrix", "Confusion matrix", caption, canvas)
 
 
 def reliability_diagram(bins: Sequence[ReliabilityBin], error: float) -> Figure:

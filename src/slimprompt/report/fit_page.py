@@ -1,4 +1,4 @@
-"""The page about one fitted prompt: accuracy against zero-shot, errors, and the words nearest to its context vectors."""
+"""The page about one fitted classifier: accuracy against zero-shot, calibration, errors, and the words nearest to a prompt."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from slimprompt.classifiers.calibration import reliability_bins
+from slimprompt.classifiers.fitting import Classifier
+from slimprompt.classifiers.head import HeadClassifier
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.classifiers.scores import Accuracy, Scores, accuracy_of, mcnemar, scores_of
 from slimprompt.clip.backbone import EMBEDDED, Backbone
@@ -22,7 +24,7 @@ from slimprompt.report.fit_figures import confusion_matrix, reliability_diagram,
 from slimprompt.report.html import render, thumbnail, write_page
 from slimprompt.report.plotting import Figure
 from slimprompt.report.table import Cell, Column, Row, Table
-from slimprompt.training.evaluation import class_scores, per_class_accuracy
+from slimprompt.training.evaluation import class_scores
 from slimprompt.training.recipe import make_recipe
 
 #: Number of misclassified images and of confused class pairs that the page shows.
@@ -49,19 +51,34 @@ class NearWords(NamedTuple):
     words: tuple[tuple[str, float], ...]
 
 
+class NearestWords(NamedTuple):
+    """The vocabulary words nearest to each context vector, and for comparison how far words are from each other."""
+
+    by_vector: tuple[NearWords, ...]
+    distance: float
+    """Median distance of a vocabulary word to its nearest other word."""
+    norm: float
+    """Median norm of a vocabulary word."""
+
+
 @dataclass(frozen=True)
 class FitFindings:
     """The content of the page as plain data."""
 
     n_images: int
     n_classes: int
+    title: str
+    """What the classifier is called: "learned prompt", or its method."""
+    n_known: int | None
+    """Number of images that were training images; None if the training images are not known."""
+    unseen: Accuracy | None
+    """Accuracy on the other images; None if there are none or all are."""
     zero_shot: Accuracy
-    prompt: Accuracy
     scores: Scores
-    """Of the prompt."""
+    """Of the classifier."""
     reliability: Figure
     agreement: dict[str, int]
-    """Number of images that both, only the prompt, only zero-shot or neither classified correctly."""
+    """Number of images that both, only the classifier, only zero-shot or neither classified correctly."""
     p_value: float
     """Exact two-sided McNemar test."""
     classes: Table
@@ -69,16 +86,20 @@ class FitFindings:
     confusion: Figure
     mistakes: tuple[Mistake, ...]
     n_mistakes: int
-    words: tuple[NearWords, ...]
-    word_distance: float
-    """Median distance of a vocabulary word to its nearest other word, for comparison."""
-    word_norm: float
+    words: NearestWords | None
+    """Of a prompt."""
 
 
 def measure_fit(
-    classifier: PromptClassifier, images: Sequence[ImageSource], labels: Tensor, features: Tensor, zero_shot: Tensor
+    classifier: Classifier,
+    images: Sequence[ImageSource],
+    labels: Tensor,
+    features: Tensor,
+    zero_shot: Tensor,
+    *,
+    known: np.ndarray | None = None,
 ) -> FitFindings:
-    """Compare a learned prompt with the hand-written one on labelled images.
+    """Compare a fitted classifier with the hand-written prompt on labelled images.
 
     Parameters
     ----------
@@ -92,6 +113,8 @@ def measure_fit(
         Their unit-length features, (n, embed_dim).
     zero_shot
         Class features of the hand-written templates, (n_classes, embed_dim).
+    known
+        Whether each image was a training image, (n,); None if that is not known.
 
     Raises
     ------
@@ -112,44 +135,56 @@ def measure_fit(
     scores = scores_of(probabilities, truth)
     wrong = np.flatnonzero(~right)
     worst = wrong[np.argsort(-probabilities[wrong, predicted[wrong]], kind="stable")][:_MISTAKES]
-    context = classifier.prompt_().detach()
-    first = context if context.ndim == 2 else context[0]  # only the first layer of the text tower reads words
-    words, distance, norm = nearest_words(classifier.backbone_, first)
+    words = None
+    if isinstance(classifier, PromptClassifier):
+        context = classifier.prompt_().detach()
+        first = context if context.ndim == 2 else context[0]  # only the first layer of the text tower reads words
+        words = nearest_words(classifier.backbone_, first)
+    title = "learned prompt" if isinstance(classifier, PromptClassifier) else classifier.method
+    some_known = known is not None and 0 < known.sum() < len(known)
     return FitFindings(
         n_images=len(truth),
         n_classes=len(names),
+        title=title,
+        n_known=None if known is None else int(known.sum()),
+        unseen=accuracy_of(right[~known]) if known is not None and some_known else None,
         zero_shot=accuracy_of(was_right),
-        prompt=scores.accuracy,
         scores=scores,
         reliability=reliability_diagram(reliability_bins(probabilities.max(1), right), scores.calibration_error),
         agreement={
             "both right": int((right & was_right).sum()),
-            "only the learned prompt": gained,
+            f"only {_with_article(title)}": gained,
             "only zero-shot": lost,
             "both wrong": int((~right & ~was_right).sum()),
         },
         p_value=mcnemar(right, was_right),
-        classes=_class_table(names, features, zero_shot, classifier.class_features_, labels),
+        classes=_class_table(names, title, truth, was_right, right),
         confused=_confused_table(names, counts),
         confusion=confusion_matrix(names, counts),
         mistakes=tuple(_mistake(images[i], names, truth[i], predicted[i], before[i], probabilities[i]) for i in worst),
         n_mistakes=len(wrong),
         words=words,
-        word_distance=distance,
-        word_norm=norm,
     )
 
 
-def _class_table(names: Sequence[str], features: Tensor, zero_shot: Tensor, prompt: Tensor, labels: Tensor) -> Table:
+def _with_article(title: str) -> str:
+    return "the learned prompt" if title == "learned prompt" else title
+
+
+def _class_table(
+    names: Sequence[str], title: str, truth: np.ndarray, was_right: np.ndarray, right: np.ndarray
+) -> Table:
     rows = []
-    before, after = (per_class_accuracy(features, text, labels) for text in (zero_shot, prompt))
-    for name, (was, count), (now, _) in zip(names, before, after, strict=True):
+    for label, name in enumerate(names):
+        mine = truth == label
+        count = int(mine.sum())
         cells = (Cell(),) * 3
         if count:
+            was, now = 100 * was_right[mine].mean(), 100 * right[mine].mean()
             change = Cell(float(now - was), decimals=0, signed=True)
             cells = (Cell(float(was), decimals=0), Cell(float(now), decimals=0), change)
         rows.append(Row((name, str(count)), cells))
-    columns = (Column("Zero-shot (%)"), Column("Learned prompt (%)"), Column("Change (points)"))
+    columns = (Column("Zero-shot (%)"), Column(f"{title[:1].upper()}{title[1:]} (%)"), Column("Change (points)"))
     return Table("classes", "Accuracy per class", ("Class", "Images"), columns, tuple(rows))
 
 
@@ -179,7 +214,7 @@ def _mistake(
     )
 
 
-def nearest_words(backbone: Backbone, context: Tensor, n_words: int = 4) -> tuple[tuple[NearWords, ...], float, float]:
+def nearest_words(backbone: Backbone, context: Tensor, n_words: int = 4) -> NearestWords:
     """Vocabulary words nearest to each context vector by Euclidean distance ‖context − embedding‖.
 
     Parameters
@@ -190,12 +225,6 @@ def nearest_words(backbone: Backbone, context: Tensor, n_words: int = 4) -> tupl
         Context vectors, (n_ctx, width).
     n_words
         Words per context vector.
-
-    Returns
-    -------
-    words, distance, norm
-        The words of each context vector, the median distance of a word to its nearest other word, and the median
-        norm of a word.
     """
     with torch.inference_mode():
         table = backbone.text_tower.token_embedding.weight.detach().float()  # (vocabulary, width)
@@ -213,7 +242,7 @@ def nearest_words(backbone: Backbone, context: Tensor, n_words: int = 4) -> tupl
                 zip(context, nearest.indices, nearest.values, strict=True), start=1
             )
         )
-        return found, float(to_others.median()), float(table.norm(dim=1).median())
+        return NearestWords(found, float(to_others.median()), float(table.norm(dim=1).median()))
 
 
 def _word(backbone: Backbone, token: int) -> str:
@@ -225,8 +254,30 @@ def _word(backbone: Backbone, token: int) -> str:
 # ---------------------------------------------------------------- the page
 
 
+def _about(classifier: Classifier) -> list[tuple[str, str]]:
+    """(label, value) lines on what was trained, and how."""
+    if isinstance(classifier, HeadClassifier):
+        settings = "".join(f", {name} {value:g}" for name, value in classifier.settings_.items())
+        return [
+            ("Method", f"{classifier.method}{settings}: {classifier.n_trained_:,} trained numbers"),
+            ("Training", f"the eval view and {classifier.views} train views of each image, seed {classifier.seed}"),
+        ]
+    prompt = classifier.prompt_
+    variant = "dense" if classifier.variant == "dense" else f"{classifier.variant}, rank {prompt.rank}"
+    if classifier.variant.startswith("fixed"):
+        variant += f", {classifier.basis} basis"
+    start = describe_start(words=classifier.words, anchored=classifier.anchored, depth=classifier.depth)
+    variant = ", ".join([variant, *start])
+    size = f"{prompt.trainable_parameters:,} trainable parameters, {prompt.n_ctx} context tokens"
+    how = f"{make_recipe(classifier.recipe).describe()}, seed {classifier.seed}"
+    return [
+        ("Prompt", f"{variant}: {size}, class name at the {classifier.position}"),
+        ("Training", "by other software" if classifier.imported_ else how),
+    ]
+
+
 def render_fit_page(
-    classifier: PromptClassifier,
+    classifier: Classifier,
     findings: FitFindings,
     *,
     templates: Sequence[str],
@@ -245,19 +296,13 @@ def render_fit_page(
     facts
         Further (label, value) lines, such as ("Training images", "16 per class").
     """
-    backbone, prompt = classifier.backbone_, classifier.prompt_
-    variant = "dense" if classifier.variant == "dense" else f"{classifier.variant}, rank {prompt.rank}"
-    if classifier.variant.startswith("fixed"):
-        variant += f", {classifier.basis} basis"
-    start = describe_start(words=classifier.words, anchored=classifier.anchored, depth=classifier.depth)
-    variant = ", ".join([variant, *start])
-    size = f"{prompt.trainable_parameters:,} trainable parameters, {prompt.n_ctx} context tokens"
+    backbone = classifier.backbone_
     weights = f" ({backbone.pretrained})" if backbone.pretrained else ""
     about = [
-        ("Prompt", f"{variant}: {size}, class name at the {classifier.position}"),
+        *_about(classifier),
         ("Model", f"{backbone.name}{weights}, weights {backbone.fingerprint[:12]}"),
         ("Hand-written prompt", "; ".join(templates)),
-        ("Training", f"{make_recipe(classifier.recipe).describe()}, seed {classifier.seed}"),
+        ("Temperature of the probabilities", f"{classifier.calibration_.temperature:.2f}"),
         *facts,
     ]
     curve = getattr(classifier, "curve_", None)
@@ -267,12 +312,13 @@ def render_fit_page(
         "calibration": "Calibration",
         "confusion": "Confusion",
         "mistakes": "Mistakes",
-        "words": "Context words",
+        **({"words": "Context words"} if findings.words else {}),
     }
+    kind = "prompt" if isinstance(classifier, PromptClassifier) else f"{classifier.method} classifier"
     return render(
         "fit.html.j2",
         {
-            "title": f"A prompt for {findings.n_classes} classes",
+            "title": f"A {kind} for {findings.n_classes} classes",
             "contents": list(contents.items()),
             "findings": findings,
             "about": about,
@@ -284,18 +330,19 @@ def render_fit_page(
 
 def write_fit_page(
     path: str | Path,
-    classifier: PromptClassifier,
+    classifier: Classifier,
     images: Sequence[ImageSource],
     labels: Tensor,
     features: Tensor,
     zero_shot: Tensor,
     *,
+    known: np.ndarray | None = None,
     templates: Sequence[str],
     facts: Sequence[tuple[str, str]] = (),
 ) -> Path:
-    """Measure a fitted prompt on labelled held-out images and write the page to `path`.
+    """Measure a fitted classifier on labelled images and write the page to `path`.
 
     The other arguments are those of `measure_fit` and `render_fit_page`.
     """
-    findings = measure_fit(classifier, images, labels, features, zero_shot)
+    findings = measure_fit(classifier, images, labels, features, zero_shot, known=known)
     return write_page(Path(path), render_fit_page(classifier, findings, templates=templates, facts=facts))

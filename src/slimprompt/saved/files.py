@@ -53,6 +53,8 @@ class Description(BaseModel):
     """Probabilities are softmax(logits / temperature); 1 if the model was not calibrated."""
     confidences: list[Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=list)
     """Of the training images when they were held out, ascending, or their percentiles."""
+    training_images: str = Field("", pattern="^([0-9a-f]{16}( [0-9a-f]{16})*)?$")
+    """The first 8 bytes of the sha256 of each training image's content, ascending."""
 
 
 class SavedBackbone(BaseModel):

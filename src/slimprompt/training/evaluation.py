@@ -59,14 +59,3 @@ def accuracy(image_features: Tensor, class_features: Tensor, labels: Tensor) -> 
         raise InputError("there are no images to measure accuracy on")
     predicted = class_scores(image_features, class_features).argmax(1).cpu()
     return 100.0 * float((predicted == labels.cpu()).double().mean())
-
-
-def per_class_accuracy(image_features: Tensor, class_features: Tensor, labels: Tensor) -> list[tuple[float, int]]:
-    """(percentage correct, number of images) of each class; the percentage of a class without images is nan."""
-    predicted = class_scores(image_features, class_features).argmax(1).cpu()
-    result = []
-    for label in range(len(class_features)):
-        mine = labels.cpu() == label
-        count = int(mine.sum())
-        result.append((100.0 * float((predicted[mine] == label).double().mean()) if count else float("nan"), count))
-    return result

@@ -15,14 +15,20 @@ from slimprompt.errors import InputError
 from slimprompt.progress import progress
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.seeds import stream_seed
-from slimprompt.training.losses import feature_distance, kl_to_zero_shot, prograd_backward
+from slimprompt.training.losses import (
+    balanced_weights,
+    cross_entropy,
+    feature_distance,
+    kl_to_zero_shot,
+    prograd_backward,
+)
 from slimprompt.training.recipe import Recipe
 
 
 class EpochResult(NamedTuple):
     """One row of the learning curve: means over the epoch's images, before each step; accuracy in percent.
 
-    The loss is what is minimised: cross-entropy, with `Recipe.anchor` also the distance to the zero-shot features.
+    The loss is what is minimised: (weighted) cross-entropy, with `Recipe.anchor` also the distance to the zero-shot features.
     """
 
     epoch: int
@@ -45,7 +51,7 @@ def train(
 ) -> list[list[EpochResult]]:
     """Minimise the cross-entropy of `logit_scale · cos(image, text(B A))` over the trainable factors, in place.
 
-    With `recipe.anchor`, λ · mean_k(1 − cos(t_k, t_k⁰)) is added to the loss. With `recipe.prograd`, the part of the
+    With `recipe.class_weights` "balanced", an image counts 1 / images of its class. With `recipe.anchor`, λ · mean_k(1 − cos(t_k, t_k⁰)) is added to the loss. With `recipe.prograd`, the part of the
     gradient that conflicts with the zero-shot predictions is removed. See `slimprompt.training.losses`.
 
     A prompt batch shares images and text passes, but every prompt has its own loss and optimizer: their results equal
@@ -85,6 +91,7 @@ def train(
             raise InputError("a recipe with anchor or prograd needs zero-shot class features: pass zero_shot")
         zero_shot = torch.empty(0)
     zero_shot = zero_shot.clone().to(prompts[0].A.device)  # autograd refuses tensors made in inference mode
+    weights = balanced_weights(labels).to(zero_shot.device) if recipe.class_weights == "balanced" else None
     order = torch.Generator().manual_seed(stream_seed(seed, "order"))
     states = [_State(prompt, _optimizer(prompt, recipe)) for prompt in prompts]
     active, step = states, 0
@@ -99,7 +106,7 @@ def train(
                 images, target = features[batch], targets[batch]
                 texts = _text_features([state.prompt for state in active], encode_text)  # (n_classes, embed_dim) each
                 logits = [logit_scale * images @ text.T for text in texts]  # (batch, n_classes) each
-                loss = torch.stack([F.cross_entropy(scores, target) for scores in logits])  # (n_prompts,)
+                loss = torch.stack([cross_entropy(scores, target, weights) for scores in logits])  # (n_prompts,)
                 if recipe.anchor:
                     loss = loss + recipe.anchor * torch.stack([feature_distance(text, zero_shot) for text in texts])
                 if recipe.prograd:

@@ -1,6 +1,6 @@
-"""Losses that keep a prompt close to zero-shot: KgCoOp's distance of class features, ProGrad's gradient projection.
+"""The loss of a training step, and what keeps a prompt close to zero-shot: KgCoOp's distance, ProGrad's projection.
 
-Both use the class features of the training step, so they need no text pass of their own.
+The latter two use the class features of the training step, so they need no text pass of their own.
 """
 
 from __future__ import annotations
@@ -10,6 +10,30 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+
+def balanced_weights(labels: Tensor) -> Tensor:
+    """w_k = n / (K n_k) for n labels of K classes, n_k of class k; 0 for a class without images. (largest label + 1,)."""
+    counts = labels.bincount()
+    return torch.where(counts > 0, len(labels) / ((counts > 0).sum() * counts.clamp(min=1)), 0.0)
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Σ_i w_i (−log p_i) / Σ_i w_i over the images i, with the weight of their class; the mean without weights.
+
+    Parameters
+    ----------
+    logits
+        (batch, n_classes).
+    targets
+        Class of each image, (batch,).
+    weights
+        Weight of each class that occurs in the targets, or None.
+    """
+    if weights is None:
+        return F.cross_entropy(logits, targets)
+    importance = weights[targets]  # (batch,)
+    return (importance * F.cross_entropy(logits, targets, reduction="none")).sum() / importance.sum()
 
 
 def feature_distance(text: Tensor, zero_shot: Tensor) -> Tensor:

@@ -69,6 +69,9 @@ class Recipe(BaseModel):
         False,
         description="remove the part of each gradient that moves predictions away from the zero-shot ones (ProGrad)",
     )
+    class_weights: Literal["none", "balanced"] = Field(
+        "none", description="balanced = weight each image by 1 / images of its class, so that all classes count equally"
+    )
 
     @field_validator("optimizer", mode="before")
     @classmethod
@@ -131,6 +134,8 @@ class Recipe(BaseModel):
             parts.append(f"class features kept close to zero-shot (weight {self.anchor:g})")
         if self.prograd:
             parts.append("gradients that conflict with zero-shot predictions projected (ProGrad)")
+        if self.class_weights == "balanced":
+            parts.append("classes weighted equally")
         return ", ".join(parts)
 
 
