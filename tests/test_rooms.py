@@ -25,6 +25,7 @@ ROOMS = (
     ("data",),
     ("saved",),
     ("classifiers",),
+    ("curation",),
     ("lab",),
     ("analysis",),
     ("report",),

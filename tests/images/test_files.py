@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from slimprompt import InputError
-from slimprompt.images.files import open_image
+from slimprompt.images.files import image_files, open_image
 from tests.images.odd_images import ODD_IMAGES, write_odd_image
 
 DECODES = ("upright", "plain")
@@ -98,3 +98,16 @@ def test_missing_file_and_folder(tmp_path):
         open_image(tmp_path / "none.png")
     with pytest.raises(InputError, match="is a folder"):
         open_image(tmp_path)
+
+
+def test_files_and_folders_of_images(tmp_path):
+    (tmp_path / "b" / "c").mkdir(parents=True)
+    for name in ("b/2.PNG", "b/c/1.jpg", "b/notes.txt", "a.bin"):
+        (tmp_path / name).touch()
+    given = [tmp_path / "b", tmp_path / "a.bin"]  # a file that is named is taken whatever its suffix
+    assert image_files(given) == [tmp_path / "b" / "2.PNG", tmp_path / "b" / "c" / "1.jpg", tmp_path / "a.bin"]
+    with pytest.raises(InputError, match="no such image"):
+        image_files([tmp_path / "none.png"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no images under"):
+        image_files([tmp_path / "empty"])

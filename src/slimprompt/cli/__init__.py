@@ -17,6 +17,7 @@ from slimprompt.cli import (
     analysis,
     backbones,
     cache,
+    check_labels,
     data,
     doctor,
     evaluate,
@@ -27,6 +28,7 @@ from slimprompt.cli import (
     report,
     runs,
     study,
+    suggest,
     theory,
 )
 from slimprompt.cli.printing import say
@@ -64,6 +66,8 @@ app.command(rich_help_panel=_USE)(quickstart.quickstart)
 app.command(rich_help_panel=_USE)(fit.fit)
 app.command(rich_help_panel=_USE)(evaluate.evaluate)
 app.command(rich_help_panel=_USE)(predict.predict)
+app.command(rich_help_panel=_USE)(suggest.suggest)
+app.command("check-labels", rich_help_panel=_USE)(check_labels.check_labels)
 app.command("import-coop", rich_help_panel=_USE)(import_coop.import_coop)
 app.command(rich_help_panel=_STUDY)(study.study)
 app.add_typer(runs.app, name="runs", rich_help_panel=_STUDY)

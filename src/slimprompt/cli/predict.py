@@ -66,7 +66,9 @@ def predict(
             "--min-confidence and --coverage both set the lowest confidence of an answer: give one of them"
         )
     write = choose("format", format, {"table": _print_predictions, "json": _print_json, "csv": _print_csv})
-    paths = _image_files(images)
+    from slimprompt.images.files import image_files
+
+    paths = image_files(images)
     names = parse_class_names(classes) if classes is not None else None
     from slimprompt.classifiers.calibration import NONE_OF_THESE
     from slimprompt.classifiers.head import load_classifier
@@ -97,23 +99,6 @@ def parse_class_names(text: str) -> list[str]:
     if any(not name for name in names):
         raise InputError(f'--classes {text!r} holds an empty name; write them as "red panda,otter"')
     return names
-
-
-def _image_files(given: Sequence[Path]) -> list[Path]:
-    from slimprompt.images.files import IMAGE_SUFFIXES
-
-    paths: list[Path] = []
-    for path in given:
-        if path.is_dir():
-            found = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
-            if not found:
-                raise InputError(f"no images under {path} (looked for {', '.join(sorted(IMAGE_SUFFIXES))})")
-            paths += found
-        elif not path.exists():
-            raise InputError(f"no such image: {path}")
-        else:
-            paths.append(path)
-    return paths
 
 
 def _readable(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -59,6 +60,28 @@ def open_image(source: ImageSource, decode: Decode = "upright") -> Image.Image:
         ) from None
     except Exception as error:  # Pillow's decoders raise almost anything for damaged data
         raise InputError(f"cannot read the image {source}: {_reason(error)}") from None
+
+
+def image_files(given: Iterable[Path]) -> list[Path]:
+    """The given files, and all images in the given folders and the folders below them.
+
+    Raises
+    ------
+    InputError
+        If a path does not exist, or a folder holds no images.
+    """
+    paths: list[Path] = []
+    for path in given:
+        if path.is_dir():
+            found = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+            if not found:
+                raise InputError(f"no images under {path} (looked for {', '.join(sorted(IMAGE_SUFFIXES))})")
+            paths += found
+        elif not path.exists():
+            raise InputError(f"no such image: {path}")
+        else:
+            paths.append(path)
+    return paths
 
 
 def file_sha256(path: Path) -> str:

@@ -1,0 +1,230 @@
+"""How many planted errors `check-labels` finds, and what labelling the images of `suggest` brings, on the pocket benchmarks.
+
+    python benchmarks/curation.py labels [--share 0.05] [--seeds 1 2 3]
+    python benchmarks/curation.py duplicates [--seeds 1 2 3]
+    python benchmarks/curation.py suggest [--shots 4] [--n 48] [--seeds 1 2 3]
+
+`labels` gives a share of all images of each benchmark another label, once uniformly at random and once the class with the most
+similar mean feature, and compares the suspects with the planted errors. If cleanlab is installed, its `find_label_issues` is
+applied to the same probabilities. `duplicates` copies images of train to another class of test: as the same file, as JPEG and with
+5 % more brightness. `suggest` fits a linear probe on a few-shot sample, labels n more train images as suggested or at random, fits
+again and measures the accuracy on the test images. The pocket model is a toy; these are not results about CLIP.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageEnhance
+
+from slimprompt import FeatureBank, HeadClassifier, load_backbone
+from slimprompt.curation import labels, suggest
+from slimprompt.data import Benchmark, few_shot, load_benchmark
+from slimprompt.data.benchmark import Item
+from slimprompt.images.files import open_image
+from slimprompt.methods.task import Task
+from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
+from slimprompt.seeds import stream_seed
+
+
+@lru_cache
+def open_bank() -> FeatureBank:
+    import torch
+
+    torch.set_num_threads(1)
+    return FeatureBank(load_backbone("pocket", device="cpu"), show_progress=False)
+
+
+def print_rows(headings: list[str], rows: list[list[str]]) -> None:
+    """A Markdown table."""
+    for row in (headings, ["---"] * len(headings), *rows):
+        print("| " + " | ".join(row) + " |", flush=True)
+
+
+# ---------------------------------------------------------------- label errors
+
+
+def plant_errors(images: Benchmark, share: float, seed: int, *, similar: bool) -> tuple[Benchmark, set[str]]:
+    """The benchmark with wrong labels, and the paths of these images."""
+    rng = np.random.default_rng(stream_seed(seed, "planted labels", images.name))
+    names, items = images.class_names, list(images.items)
+    nearest = nearest_class(images) if similar else None
+    planted = sorted(rng.choice(len(items), round(share * len(items)), replace=False).tolist())
+    for index in planted:
+        path, label, _ = items[index]
+        other = int(nearest[label]) if nearest is not None else (label + int(rng.integers(1, len(names)))) % len(names)
+        items[index] = Item(path, other, names[other])
+    train, val, _ = np.cumsum(images.sizes)
+    changed = replace(images, train=tuple(items[:train]), val=tuple(items[train:val]), test=tuple(items[val:]))
+    return changed, {items[index].path for index in planted}
+
+
+def nearest_class(images: Benchmark) -> np.ndarray:
+    """The class with the most similar mean feature, by class."""
+    features = open_bank().features([images.path(item) for item in images.items], decode=images.decode).numpy()
+    truth = np.array([item.label for item in images.items])
+    means = np.stack([features[truth == label].mean(0) for label in range(len(images.class_names))])
+    similarities = means @ means.T
+    np.fill_diagonal(similarities, -np.inf)
+    return similarities.argmax(1)
+
+
+def cleanlab_finds(images: Benchmark) -> set[str] | None:
+    """What cleanlab's default filter suspects, with the same probabilities; None if it is not installed."""
+    try:
+        from cleanlab.filter import find_label_issues
+    except ImportError:
+        return None
+    items = images.items
+    features = open_bank().features([images.path(item) for item in items], decode=images.decode).numpy()
+    given = np.array([item.label for item in items])
+    found = find_label_issues(given, labels.held_out_probabilities(features, given), n_jobs=1)
+    return {items[index].path for index in np.flatnonzero(found)}
+
+
+def measure_labels(share: float, seeds: list[int]) -> None:
+    rows = []
+    for name in POCKET_BENCHMARKS:
+        for similar in (False, True):
+            counts: dict[str, list[tuple[int, int, int]]] = {"slimprompt": [], "cleanlab": []}
+            accuracies = []
+            for seed in seeds:
+                images, planted = plant_errors(load_benchmark(name), share, seed, similar=similar)
+                check = labels.check_labels(open_bank(), images)
+                accuracies.append(100 * (check.accuracy or 0.0))
+                found = {one.image.path.relative_to(images.images).as_posix() for one in check.suspects}
+                for tool, suspects in (("slimprompt", found), ("cleanlab", cleanlab_finds(images))):
+                    if suspects is not None:
+                        counts[tool].append((len(planted), len(suspects), len(suspects & planted)))
+            cells = [f"{mean(accuracies):.0f}"]
+            for values in counts.values():
+                n_planted, n_found, n_right = (
+                    (sum(column) for column in zip(*values, strict=True)) if values else (0, 0, 0)
+                )
+                cells += (
+                    [f"{n_right} of {n_planted}", f"{100 * n_right / max(n_found, 1):.0f} %"] if values else ["–", "–"]
+                )
+            rows.append([name, "similar class" if similar else "any class", *cells])
+    headings = ["benchmark", "planted as", "accuracy (%)", "found", "precision", "cleanlab: found", "precision"]
+    print_rows(headings, rows)
+
+
+# ---------------------------------------------------------------- duplicates
+
+
+def as_jpeg(image: Image.Image) -> Image.Image:
+    stream = io.BytesIO()
+    image.save(stream, "jpeg", quality=90)
+    return Image.open(stream).convert("RGB")
+
+
+COPIES: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "same file": lambda image: image,
+    "JPEG, quality 90": as_jpeg,
+    "5 % brighter": lambda image: ImageEnhance.Brightness(image).enhance(1.05),
+}
+
+
+def measure_duplicates(seeds: list[int], n_copies: int = 40) -> None:
+    rows = []
+    for name in POCKET_BENCHMARKS:
+        images = load_benchmark(name)
+        for kind, change in COPIES.items():
+            n_found = n_pairs = 0
+            for seed in seeds:
+                with tempfile.TemporaryDirectory() as folder:
+                    planted, copies = plant_copies(images, Path(folder), change, kind == "same file", n_copies, seed)
+                    check = labels.check_labels(open_bank(), planted)
+                pairs = {frozenset((one.first.path, one.second.path)) for one in check.duplicates}
+                n_found += len(pairs & copies)
+                n_pairs += len(pairs)
+            share = f"{100 * n_found / n_pairs:.0f} %" if n_pairs else "–"
+            rows.append([name, kind, f"{n_found} of {n_copies * len(seeds)}", share])
+    print_rows(["benchmark", "copied as", "found", "precision"], rows)
+
+
+def plant_copies(
+    images: Benchmark, folder: Path, change: Callable[[Image.Image], Image.Image], exact: bool, n: int, seed: int
+) -> tuple[Benchmark, set[frozenset[Path]]]:
+    """The benchmark with copies of train images in another class of test, and the pairs of originals and copies."""
+    rng = np.random.default_rng(stream_seed(seed, "planted copies", images.name))
+    names, copies, pairs = images.class_names, [], set()
+    for number, index in enumerate(rng.choice(len(images.train), n, replace=False).tolist()):
+        original = images.path(images.train[index])
+        copy = folder / f"{number}.png"
+        if exact:
+            copy.write_bytes(original.read_bytes())
+        else:
+            change(open_image(original)).save(copy)
+        label = (images.train[index].label + int(rng.integers(1, len(names)))) % len(names)
+        copies.append(Item(str(copy), label, names[label]))  # an absolute path
+        pairs.add(frozenset((original, copy)))
+    return replace(images, test=(*images.test, *copies)), pairs
+
+
+# ---------------------------------------------------------------- suggestions
+
+
+def measure_suggestions(shots: int, n: int, seeds: list[int]) -> None:
+    rows = []
+    for name in POCKET_BENCHMARKS:
+        images = load_benchmark(name)
+        accuracies = [accuracies_of(images, shots, n, seed) for seed in seeds]
+        rows.append([name, *(f"{mean(values):.1f}" for values in zip(*accuracies, strict=True))])
+    means = [f"{mean(float(row[column]) for row in rows):.1f}" for column in range(1, 4)]
+    print_rows(["benchmark", f"{shots} per class", f"+ {n} suggested", f"+ {n} at random"], [*rows, ["mean", *means]])
+
+
+def accuracies_of(images: Benchmark, shots: int, n: int, seed: int) -> tuple[float, float, float]:
+    """Accuracy in percent after few shots, with n more images as suggested, and with n more images at random."""
+    sample = few_shot(images, shots, seed).train
+    rest = {images.path(item): item for item in images.train if item not in set(sample)}
+    few = fitted(images, sample, seed)
+    chosen = suggest.suggest_images(few, open_bank(), list(rest), n).chosen
+    suggested = [rest[one.image] for one in chosen]
+    order = np.random.default_rng(stream_seed(seed, "random images", images.name)).permutation(len(rest))
+    at_random = [list(rest.values())[index] for index in order[:n]]
+    more = [fitted(images, (*sample, *added), seed) for added in (suggested, at_random)]
+    first, second, third = (accuracy(images, classifier) for classifier in (few, *more))
+    return first, second, third
+
+
+def fitted(images: Benchmark, items: Any, seed: int) -> HeadClassifier:
+    paths, given = [images.path(item) for item in items], [item.label for item in items]
+    task = Task(open_bank(), paths, given, images.class_names, seed, images.decode, images.templates[:1], 0)
+    return HeadClassifier("linear-probe", open_bank().backbone, views=0).fit_task(task)
+
+
+def accuracy(images: Benchmark, classifier: HeadClassifier) -> float:
+    features = open_bank().features([images.path(item) for item in images.test], decode=images.decode)
+    truth = np.array([item.label for item in images.test])
+    return 100 * float((classifier.probabilities(features).argmax(1) == truth).mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("labels", "duplicates", "suggest"))
+    parser.add_argument("--share", type=float, default=0.05, help="share of wrong labels")
+    parser.add_argument("--shots", type=int, default=4)
+    parser.add_argument("--n", type=int, default=48)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    chosen = parser.parse_args()
+    if chosen.what == "labels":
+        measure_labels(chosen.share, chosen.seeds)
+    elif chosen.what == "duplicates":
+        measure_duplicates(chosen.seeds)
+    else:
+        measure_suggestions(chosen.shots, chosen.n, chosen.seeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""`slimprompt suggest`: the unlabelled images most worth labelling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slimprompt.cli.fit import note_skipped
+from slimprompt.cli.options import Activation, Device, NoCache, Precision, Pretrained, SkipBad
+from slimprompt.cli.printing import print_json, print_table, say
+from slimprompt.errors import choose
+from slimprompt.spreadsheet import csv_text
+from slimprompt.storage import check_writable, write_file
+
+if TYPE_CHECKING:
+    from slimprompt.curation.suggest import Suggestions
+
+
+def suggest(
+    model: Annotated[Path, typer.Argument(help="Folder of a saved prompt or head.")],
+    images: Annotated[list[Path], typer.Argument(help="Unlabelled image files, or folders of them.")],
+    n: Annotated[int, typer.Option("--n", min=1, help="Number of images to suggest.")] = 50,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the suggestions to this CSV file.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML page with thumbnails.")] = None,
+    format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    pretrained: Pretrained = None,
+    activation: Activation = "auto",
+    device: Device = "auto",
+    precision: Precision = "fp32",
+    no_cache: NoCache = False,
+    skip_bad_images: SkipBad = False,
+) -> None:
+    """Suggest which images to label next.
+
+    Among the images with the smallest margin between the two most likely classes, those that differ most from each other are
+    chosen; near-duplicates are not suggested twice.
+
+    Example: slimprompt suggest my-prompt unlabelled/ --n 50 --out suggestions.csv --report suggestions.html
+    """
+    choose("format", format, {"table": None, "json": None})
+    from slimprompt.images.files import image_files
+
+    paths = image_files(images)
+    for target in (out, report):
+        if target is not None:
+            check_writable(target)
+    from slimprompt.classifiers.head import load_classifier
+    from slimprompt.curation.suggest import suggest_images
+    from slimprompt.images.bank import FeatureBank
+
+    classifier = load_classifier(
+        model, pretrained=pretrained, activation=activation, device=device, precision=precision
+    )
+    bank = FeatureBank(classifier.backbone_, None if no_cache else "default")
+    found = suggest_images(classifier, bank, paths, n, skip_bad=skip_bad_images)
+    if out is not None:
+        write_file(out, csv_text(_COLUMNS, _csv_rows(found)))
+    if report is not None:
+        from slimprompt.report.curation_pages import write_suggestions_page
+
+        write_suggestions_page(report, found, model=str(model), backbone=classifier.backbone_)
+    if format == "json":
+        _print_json(found)
+        return
+    _print_suggestions(found)
+    for name, target in (("suggestions", out), ("report", report)):
+        if target is not None:
+            say(f"{name}: {target}")
+
+
+_COLUMNS = ("rank", "image", "class", "probability", "second_class", "second_probability", "margin", "similarity")
+
+
+def _csv_rows(found: Suggestions) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for rank, one in enumerate(found.chosen, start=1):
+        image, best, probability, second, second_probability, margin, similarity = one
+        shown = "" if similarity is None else f"{similarity:.6f}"
+        numbers = (f"{probability:.6f}", second, f"{second_probability:.6f}", f"{margin:.6f}", shown)
+        rows.append((rank, str(image), best, *numbers))
+    return rows
+
+
+def _print_json(found: Suggestions) -> None:
+    rows = [
+        {
+            "image": str(one.image),
+            "classes": [
+                {"name": one.best, "probability": round(one.probability, 6)},
+                {"name": one.second, "probability": round(one.second_probability, 6)},
+            ],
+            "margin": round(one.margin, 6),
+            "similarity": None if one.similarity is None else round(one.similarity, 6),
+        }
+        for one in found.chosen
+    ]
+    counts = {"images": found.n_images, "near_duplicates": found.n_duplicates, "left_out": len(found.skipped)}
+    print_json({**counts, "suggestions": rows})
+
+
+def _print_suggestions(found: Suggestions) -> None:
+    say(f"{len(found.chosen)} of {found.n_images:,} images to label next")
+    note_skipped(found.skipped)
+    rows = [
+        (
+            one.image,
+            one.best,
+            f"{100 * one.probability:.1f} %",
+            one.second,
+            f"{100 * one.second_probability:.1f} %",
+            f"{100 * one.margin:.1f}",
+            "–" if one.similarity is None else f"{one.similarity:.3f}",
+        )
+        for one in found.chosen
+    ]
+    headings = ("image", "class", "probability", "second class", "its probability", "margin", "similarity")
+    print_table(headings, rows, right=("probability", "its probability", "margin", "similarity"))
+    if found.n_duplicates:
+        say(f"{found.n_duplicates:,} near-duplicates of these or of other uncertain images left out")

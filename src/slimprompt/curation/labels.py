@@ -1,0 +1,237 @@
+"""Labels worth checking: suspected label errors by cross-validation, and duplicates across classes or splits.
+
+The score of a label is p(label) / mean p(label), where p is the probability of the given label from a logistic regression on
+image features that was fitted without this image, and the mean is over all images with the same label. The score does not depend
+on how well a class can be recognised: if its images are often confused with another class, the mean is low too.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+
+from slimprompt.classifiers.fitting import readable
+from slimprompt.curation.duplicates import (
+    PIXEL_CORRELATION,
+    SIMILARITY,
+    check_similarity,
+    most_similar_pairs,
+    pixel_correlation,
+    small_pixels,
+)
+from slimprompt.data.benchmark import SPLITS, Benchmark, Item
+from slimprompt.errors import InputError, shown
+from slimprompt.images.bank import FeatureBank
+from slimprompt.images.files import Decode, file_sha256, open_image
+from slimprompt.methods.cross_validation import FOLDS, folds
+from slimprompt.progress import progress
+
+#: A label is suspected if its score is below this value.
+MAX_SCORE = 0.1
+
+#: Inverse strengths C of the regularisation, from strong to weak.
+STRENGTHS = (1.0, 1e1, 1e2, 1e3)
+
+
+class LabelledImage(NamedTuple):
+    """An image with its split and its given label."""
+
+    path: Path
+    split: str
+    class_name: str
+
+
+class SuspectedLabel(NamedTuple):
+    """An image whose label may be wrong."""
+
+    image: LabelledImage
+    score: float
+    """Probability of the label, divided by its mean over the images with this label."""
+    probability: float
+    """Cross-validated probability of the label."""
+    suggested: str
+    """The most likely other class."""
+    suggested_probability: float
+
+
+class DuplicatePair(NamedTuple):
+    """Two images that are almost equal, or the same file twice."""
+
+    first: LabelledImage
+    second: LabelledImage
+    similarity: float
+    """Cosine similarity of their features."""
+    pixels: float
+    """Correlation of their pixels at 16 × 16."""
+    exact: bool
+    """Whether the files have the same content."""
+
+    @property
+    def kind(self) -> str:
+        """Why the pair is reported: "across classes" or "across splits"."""
+        return "across classes" if self.first.class_name != self.second.class_name else "across splits"
+
+
+@dataclass(frozen=True)
+class LabelCheck:
+    """What was found in a set of labelled images."""
+
+    n_images: int
+    n_classes: int
+    accuracy: float | None
+    """Share of the given labels that the cross-validated classifier predicts; None if no label could be checked."""
+    suspects: list[SuspectedLabel]
+    """Lowest score first."""
+    duplicates: list[DuplicatePair]
+    """Most similar first: those across classes, then those of one class across splits."""
+    unchecked: dict[str, int]
+    """Classes with too few images to check their labels, with their number of images."""
+    skipped: list[str]
+    """Messages about unreadable images."""
+
+
+def check_labels(
+    bank: FeatureBank,
+    images: Benchmark,
+    *,
+    max_score: float = MAX_SCORE,
+    similarity: float = SIMILARITY,
+    skip_bad: bool = False,
+    seed: int = 1,
+) -> LabelCheck:
+    """Search labelled images for labels that may be wrong and for duplicates that should not be there.
+
+    Parameters
+    ----------
+    bank
+        Encodes the images.
+    images
+        Labelled images; those of all splits are checked together.
+    max_score
+        Labels with a lower score are suspected.
+    similarity
+        Smallest cosine similarity of the features of near-duplicates.
+    skip_bad
+        Skip unreadable images instead of raising an error.
+    seed
+        Seed of the folds.
+    """
+    check_max_score(max_score)
+    check_similarity(similarity)
+    items, skipped = readable(bank, images, images.items, skip_bad=skip_bad)
+    features = bank.features([images.path(item) for item in items], decode=images.decode).cpu().numpy()
+    labelled = _labelled(images, items)
+    labels = np.array([item.label for item in items])
+    sizes = Counter(labels.tolist())
+    unchecked = {images.class_names[label]: sizes[label] for label in sorted(sizes) if sizes[label] < FOLDS}
+    accuracy, suspects = None, []
+    if len(unchecked) < len(sizes):
+        probabilities = held_out_probabilities(features, labels, seed)
+        checked = np.flatnonzero([sizes[label] >= FOLDS for label in labels.tolist()])
+        accuracy = float((probabilities[checked].argmax(1) == labels[checked]).mean())
+        scores = label_scores(probabilities, labels)
+        found = [index for index in checked[np.argsort(scores[checked], kind="stable")] if scores[index] < max_score]
+        suspects = [_suspect(labelled[i], scores[i], probabilities[i], labels[i], images.class_names) for i in found]
+    duplicates = _duplicates(features, labels, labelled, similarity, images.decode)
+    return LabelCheck(len(items), len(images.class_names), accuracy, suspects, duplicates, unchecked, skipped)
+
+
+def check_max_score(value: float) -> float:
+    """The value, if it can be the score below which labels are suspected."""
+    if not 0 < value <= 1:
+        raise InputError(
+            f"the largest score of a suspected label must be above 0 and at most 1 (given: {shown(value)}); "
+            f"the default is {MAX_SCORE}"
+        )
+    return value
+
+
+def held_out_probabilities(features: np.ndarray, labels: np.ndarray, seed: int = 1) -> np.ndarray:
+    """Class probabilities (n, n_classes) of each image, by logistic regression on the images of the other folds.
+
+    The strength of the regularisation is the one with the lowest cross-entropy of the given labels. An image without another of
+    its class is never held out; its row is nan.
+
+    Parameters
+    ----------
+    features
+        Unit-length features, (n, embed_dim).
+    labels
+        Classes 0 … n_classes − 1, each at least once, (n,).
+    seed
+        Seed of the folds.
+    """
+    values, parts = features.astype(np.float64), folds(labels.tolist(), seed)
+    results = np.full((len(STRENGTHS), len(labels), int(labels.max()) + 1), np.nan)
+    with progress("checking labels", len(parts) * len(STRENGTHS)) as advance, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a solution after 1,000 iterations is good enough
+        for kept, held_out in parts:
+            model = LogisticRegression(max_iter=1000, warm_start=True)
+            for result, strength in zip(results, STRENGTHS, strict=True):
+                model.set_params(C=strength).fit(values[kept], labels[kept])
+                result[held_out] = model.predict_proba(values[held_out])
+                advance()
+    of_label = results[:, np.arange(len(labels)), labels]  # (n_strengths, n)
+    losses = -np.nanmean(np.log(np.maximum(of_label, 1e-12)), axis=1)
+    return results[int(losses.argmin())]
+
+
+def label_scores(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """p(label) / mean p(label) of each image, (n,); nan for images without probabilities.
+
+    Parameters
+    ----------
+    probabilities
+        Cross-validated class probabilities, (n, n_classes).
+    labels
+        Given labels, (n,).
+    """
+    own = probabilities[np.arange(len(labels)), labels]
+    known = np.isfinite(own)
+    sums = np.bincount(labels[known], own[known], minlength=probabilities.shape[1])
+    counts = np.bincount(labels[known], minlength=probabilities.shape[1])
+    return own / (sums / np.maximum(counts, 1))[labels]
+
+
+def _labelled(images: Benchmark, items: Sequence[Item]) -> list[LabelledImage]:
+    split_of = {item.path: split for split in SPLITS for item in getattr(images, split)}
+    return [LabelledImage(images.path(item), split_of[item.path], item.class_name) for item in items]
+
+
+def _suspect(
+    image: LabelledImage, score: float, probabilities: np.ndarray, label: int, class_names: Sequence[str]
+) -> SuspectedLabel:
+    others = probabilities.copy()
+    others[label] = -1
+    best = int(others.argmax())
+    return SuspectedLabel(image, float(score), float(probabilities[label]), class_names[best], float(others[best]))
+
+
+def _duplicates(
+    features: np.ndarray, labels: np.ndarray, images: Sequence[LabelledImage], similarity: float, decode: Decode
+) -> list[DuplicatePair]:
+    """Near-duplicates of different classes, then those of one class in different splits."""
+    splits = np.array([SPLITS.index(image.split) for image in images])
+    pairs = most_similar_pairs(features, labels, np.zeros_like(labels), similarity)
+    pairs += most_similar_pairs(features, splits, labels, similarity)
+    indices = sorted({index for pair in pairs for index in (pair.first, pair.second)})
+    pixels = {}
+    with progress("comparing images", len(indices), "images") as advance:
+        for index in indices:
+            pixels[index] = small_pixels(open_image(images[index].path, decode))
+            advance()
+    found = []
+    for first, second, value in pairs:
+        correlation = pixel_correlation(pixels[first], pixels[second])
+        if correlation >= PIXEL_CORRELATION:
+            one, other = images[first], images[second]
+            exact = file_sha256(one.path) == file_sha256(other.path)
+            found.append(DuplicatePair(one, other, value, correlation, exact))
+    return found
