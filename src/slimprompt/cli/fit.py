@@ -106,9 +106,9 @@ def fit(
     prompt: dict[str, Any],
     overrides: dict[str, Any],
 ) -> None:
-    """Learn a prompt from a few images per class and save it.
+    """Learn a prompt, or fit another method, from a few images per class, and save it.
 
-    Shows the accuracy of the zero-shot prompt beside the learned one, on images that were not used for training.
+    Shows the accuracy of zero-shot classification beside the fitted one, on images that were not used for training.
 
     Example: slimprompt fit photos/ --out my-prompt --shots 4
     Example: slimprompt fit photos/ --compare
@@ -122,7 +122,8 @@ def fit(
         _refuse_prompt_options(method, prompt, overrides, recipe, report)
     chosen = make_recipe(recipe, **overrides)
     prompt |= used_settings(prompt["variant"], rank=prompt.get("rank"), basis=prompt["basis"])
-    check_variant(prompt["variant"], rank=prompt["rank"], basis=prompt["basis"], n_ctx=prompt["n_ctx"])
+    if prompt.get("words") is None:
+        check_variant(prompt["variant"], rank=prompt["rank"], basis=prompt["basis"], n_ctx=prompt["n_ctx"])
     images = _images(source, benchmark, data_root)
     sample = (
         few_shot(images, shots, prompt["seed"]) if manifest is None else apply_manifest(read_manifest(manifest), images)

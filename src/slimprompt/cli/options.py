@@ -34,14 +34,16 @@ Pretrained = Annotated[
     str | None,
     typer.Option(
         "--pretrained",
-        help="Its weights: an open_clip tag, a checkpoint file, or random:0 to try things out. Default: openai, where "
-        "OpenAI published weights of the model.",
+        help="Weights of the model: an open_clip tag, a checkpoint file, or random:0 to try things out. Default: openai, "
+        "where OpenAI published weights of the model; for a saved model, the weights it was fitted on.",
     ),
 ]
 Activation = Annotated[
     str,
     typer.Option(
-        "--activation", help="gelu, quickgelu, or auto: the one that the weights were trained with, if that is known."
+        "--activation",
+        help="gelu, quickgelu, or auto: the one that the weights were trained with, if that is known; for a saved model, "
+        "the one it was fitted with.",
     ),
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
@@ -53,14 +55,16 @@ SkipBad = Annotated[
     bool, typer.Option("--skip-bad-images", help="Skip unreadable images and count them, instead of stopping.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show the accuracy of each class.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite a saved prompt at --out.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite a saved prompt or head at --out.")]
 DataRoot = Annotated[
     Path | None, typer.Option("--data-root", help="Folder of the benchmarks; default: $SLIMPROMPT_DATA.")
 ]
 Templates = Annotated[
     list[str] | None,
     typer.Option(
-        "--template", help="Zero-shot prompt to compare with, e.g. 'a photo of a {}.'; repeatable, then averaged."
+        "--template",
+        help="Zero-shot template, e.g. 'a photo of a {}.': the baseline, and the text that methods, --anchor and --prograd use. "
+        "Repeat to average several.",
     ),
 ]
 

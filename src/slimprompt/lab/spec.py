@@ -56,11 +56,11 @@ class RunSpec(BaseModel):
         None,
         description="what trains: " + ", ".join(f"{name} ({row.summary})" for name, row in VARIANTS.items()),
     )
-    rank: int | None = Field(None, ge=1, description="rank r of P = B A; empty for dense")
+    rank: int | None = Field(None, ge=1, description="rank r of P = B A, from 1 to n_ctx; not used by dense")
     n_ctx: int = Field(
         16,
         ge=1,
-        description="number of context tokens m; with words, the number of their tokens (default: of the words)",
+        description="number of context tokens m; with words, it is always the number of their tokens",
     )
     basis: str | None = Field(
         None,
