@@ -1,23 +1,37 @@
-"""Commands are killed before each of their file operations; what they leave is complete, and running them again ends well."""
+"""Commands are killed before each of their file operations; what they leave is complete, and running them again ends well.
+
+Where a command is slow, a seeded sample of its operations is taken: `SLIMPROMPT_KILLS=1000 pytest tests/robustness/test_kills.py`
+takes all of them.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
 from slimprompt import storage
+from slimprompt.cli import main
+from slimprompt.data.folder import load_folder, write_folder
 from slimprompt.errors import InputError
+from slimprompt.paper.page import build_report, write_report
 from slimprompt.paper.studies import Grid
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS, PocketBenchmark, render_benchmark
 from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
-from tests.robustness.kills import count_operations, kill_before, run_in_child
+from tests.conftest import draw
+from tests.robustness.kills import chosen_operations, count_operations, kill_before, run_in_child
 from tests.saved.test_prompt import ENTRIES, prompt
+from tests.synthetic_runs import write_run
+
+#: Most kills of a slow command.
+_MOST = int(os.environ.get("SLIMPROMPT_KILLS", "0"))
 
 
 @pytest.mark.slow
@@ -31,7 +45,7 @@ def test_a_study_killed_at_any_file_operation_gives_equal_bytes(
     (tmp_path / "grid.json").write_text(grid.model_dump_json())
     command = [sys.executable, "-m", "tests.robustness.kill_study", str(tmp_path / "grid.json"), str(tmp_path)]
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    most = 1000 if prompt_batch > 1 else 20
+    most = 1000 if prompt_batch > 1 else _MOST or 20
     done = subprocess.run(
         [*command, str(prompt_batch), str(most)], env=variables, capture_output=True, text=True, check=False
     )
@@ -93,6 +107,105 @@ def test_a_killed_rendering_is_removed_by_the_next_one(tmp_path: Path, monkeypat
         assert not run_in_child(lambda root=root: render_benchmark(small.name, root))
         assert [path.name for path in root.iterdir()] == [small.name]
         assert len(list((root / small.name / "images").glob("*/*.png"))) == 6
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Files below a folder, without temporary ones; a workbook without the time at which it was made."""
+    found = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
+    shown = {str(name): path for name, path in found.items() if not any(part.startswith(".") for part in name.parts)}
+    return {name: _cells(path) if path.suffix == ".xlsx" else path.read_bytes() for name, path in shown.items()}
+
+
+def _cells(workbook: Path) -> bytes:
+    with ZipFile(workbook) as parts:
+        return b"".join(parts.read(name) for name in parts.namelist() if name != "docProps/core.xml")
+
+
+def leftovers(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob(".*")]
+
+
+def test_an_image_folder_killed_at_any_file_operation_is_not_there(tmp_path: Path) -> None:
+    """What `data pocket` writes."""
+    for name in ("red disc", "blue disc"):
+        for number in range(2):
+            draw(tmp_path / "images" / name / f"{number}.png", name.split()[0], number)
+    images = load_folder(tmp_path / "images")
+
+    def write(number: int) -> None:
+        write_folder(images, tmp_path / str(number) / "out")
+
+    total = count_operations(lambda: write(0), tmp_path)
+    assert total > len(images.items)
+    expected = tree(tmp_path / "0")
+    for number in range(1, total + 1):
+        assert kill_before(number, lambda number=number: write(number), tmp_path)
+        assert not (tmp_path / str(number) / "out").exists()
+        assert not run_in_child(lambda number=number: write(number))
+        assert tree(tmp_path / str(number)) == expected
+        assert leftovers(tmp_path / str(number)) == []
+
+
+def run_command(*arguments: object) -> None:
+    """`slimprompt …`, in a forked child."""
+    sys.argv = ["slimprompt", *map(str, arguments)]
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 0
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_data_sample_killed_at_any_file_operation_leaves_the_old_manifest_or_none(
+    photos: Path, tmp_path: Path, old: bool
+) -> None:
+    def sample(number: int, seed: int = 2) -> None:
+        run_command("data", "sample", photos, "--shots", 2, "--seed", seed, "--out", tmp_path / str(number) / "m.json")
+
+    total = count_operations(lambda: sample(0), tmp_path)
+    expected = tree(tmp_path / "0")
+    seen = set()
+    for number in range(1, total + 1):
+        (tmp_path / str(number)).mkdir()
+        if old:
+            assert not run_in_child(lambda number=number: sample(number, seed=1))
+        before = tree(tmp_path / str(number))
+        kill_before(number, lambda number=number: sample(number), tmp_path)
+        after = tree(tmp_path / str(number))
+        assert after in (before, expected)
+        seen.add(after == before)
+        assert not run_in_child(lambda number=number: sample(number))
+        assert tree(tmp_path / str(number)) == expected
+        assert leftovers(tmp_path / str(number)) == []
+    assert True in seen
+
+
+@pytest.mark.slow
+def test_a_report_killed_at_any_file_operation_consists_of_whole_files(tmp_path: Path) -> None:
+    """And the page is the last of them."""
+    base = {"backbone": "pocket", "dataset": "dtd", "shots": 4, "n_ctx": 8}
+    for seed in (1, 2):
+        write_run(tmp_path / "runs", base | {"variant": "dense", "seed": seed})
+    old = build_report(tmp_path / "runs")
+    for seed in (1, 2):
+        write_run(tmp_path / "runs", base | {"variant": "joint", "rank": 4, "seed": seed})
+    new = build_report(tmp_path / "runs")
+    out = tmp_path / "out"
+    total = count_operations(lambda: write_report(new, out / "new"), out)
+    assert not run_in_child(lambda: write_report(old, out / "old"))
+    before, expected = tree(out / "old"), tree(out / "new")
+    assert before["index.html"] != expected["index.html"]
+    for number in chosen_operations(total, _MOST or 6, seed=0):
+        folder = out / str(number)
+        shutil.copytree(out / "old", folder)
+        kill_before(number, lambda folder=folder: write_report(new, folder), out)
+        found = tree(folder)
+        assert all(content in (before.get(name), expected.get(name)) for name, content in found.items())
+        assert found.keys() >= before.keys()
+        if found["index.html"] == expected["index.html"]:
+            assert all(found[name] == content for name, content in expected.items())
+        assert not run_in_child(lambda folder=folder: write_report(new, folder))
+        assert tree(folder) == before | expected
+        assert leftovers(folder) == []
 
 
 def test_a_file_killed_at_any_operation_is_the_old_or_the_new_one(tmp_path: Path) -> None:
