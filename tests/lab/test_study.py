@@ -253,7 +253,7 @@ def test_one_run_s_failure_is_not_its_neighbours(
         prompt = start_prompt(variant, **options)
         return Prompt(prompt.B, prompt.A * float("nan"), prompt.trainable) if variant == "joint" else prompt
 
-    monkeypatch.setattr("slimprompt.prompts.start.start_prompt", start_with_nan)
+    monkeypatch.setattr("slimprompt.methods.prompt_learning.start_prompt", start_with_nan)
     executor.submit([run_spec(variant="joint"), run_spec(variant="dense", rank=None)])
     first, second = executor.collect()
     assert not first.complete and "the loss became nan at step 1" in str(first.error)
