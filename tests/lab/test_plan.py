@@ -13,6 +13,7 @@ from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.plan import Plan, check_disk, count_runs, plan_runs
+from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import Grid, make_grid, studies_of, study_specs
 
@@ -154,3 +155,24 @@ def test_the_papers_plan(data_root: Path, environment: RunEnvironment) -> None:
         for planned, exact in zip(task.tokens_per_step, needed[task.dataset], strict=True):
             assert exact <= planned <= 1.05 * exact
     assert plan.missing == []
+
+
+def test_methods_and_other_datasets_are_counted(
+    tiny_folder: str, collections: dict[str, str], environment: RunEnvironment, tmp_path: Path
+) -> None:
+    environment = replace(environment, cache=tmp_path / "cache")
+    sample = {"backbone": tiny_folder, "dataset": collections["warm"], "shots": 2, "seed": 1}
+    methods = [
+        {"method": "gda"},
+        {"method": "linear-probe"},
+        {"method": "zero-shot", "evaluate_on": [collections["cold"]]},
+    ]
+    specs = [RunSpec(**sample, **method) for method in methods]
+    plan = plan_runs({"methods": specs}, environment, workers=1)
+    assert (plan.runs, plan.fitted, plan.steps, plan.training_seconds, plan.missing) == (3, 3, 0, 0.0, [])
+    assert [(bank.test, bank.train) for bank in plan.banks] == [(16, 0), (20, 10 * (1 + 10))]
+    outcome = run_study(specs, environment.runs, InlineExecutor(environment))
+    assert len(outcome.complete) == 3
+    (bank,) = (tmp_path / "cache" / "features").glob("*.sqlite")
+    stored = sqlite3.connect(bank).execute("SELECT count(*) FROM features").fetchone()[0]
+    assert sum(bank.test + bank.train for bank in plan.banks) == stored

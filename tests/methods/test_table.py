@@ -91,3 +91,11 @@ def test_only_zero_shot_takes_new_names() -> None:
 def test_the_table_does_not_import_torch() -> None:
     program = "import sys, slimprompt.methods.table; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_table_says_which_features_a_method_reads(make_task, method: str) -> None:
+    task = make_task()
+    METHODS[method].fit(task)
+    read = "all views" if "view_features" in vars(task) else "eval view" if "eval_features" in vars(task) else "nothing"
+    assert METHODS[method].reads == read

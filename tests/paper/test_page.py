@@ -12,7 +12,7 @@ import pytest
 from slimprompt.errors import InputError
 from slimprompt.paper.page import Report, build_report, render_report, write_report
 from tests.html_page import Page
-from tests.synthetic_runs import write_run, write_study
+from tests.synthetic_runs import write_methods, write_run, write_study
 
 
 @pytest.fixture(scope="module")
@@ -210,3 +210,28 @@ def test_errors_name_the_next_step(small: Report, tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file"):
         write_report(small, tmp_path / "file")
+
+
+def test_methods_have_a_section_of_their_own(tmp_path: Path, report: Report):
+    found = build_report(write_methods(tmp_path / "runs", shots=(1,), seeds=(1, 2)), compare_published=True)
+    text = render_report(found)
+    assert '<h2 id="methods">Methods</h2>' in text
+    assert text.index('id="methods"') < text.index('id="claims"')
+    for title in ("Methods by shots", "Other datasets by name only", "Methods: accuracy against shots"):
+        assert title in text
+    write_report(found, tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").rglob("methods*.svg")} == {
+        *("methods_by_shots.svg", "methods_by_trained_numbers.svg", "methods_by_seconds.svg")
+    }
+    assert (tmp_path / "out" / "tables" / "cross_dataset.csv").is_file()
+    assert 'id="methods"' not in render_report(report)  # only runs of the paper
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"method": "gda"}, {"method": "zero-shot", "evaluate_on": ["food101"]}, {"method": "gda", "split": "base"}],
+)
+def test_a_page_of_methods_alone(tmp_path: Path, fields: dict[str, Any]):
+    write_run(tmp_path, {"backbone": "RN50", "dataset": "dtd", "shots": 4, "seed": 1, **fields}, **FACTS)
+    text = render_report(build_report(tmp_path))
+    assert '<h2 id="methods">Methods</h2>' in text

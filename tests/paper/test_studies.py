@@ -10,8 +10,10 @@ import pytest
 
 from slimprompt.data.catalogue import benchmark_info
 from slimprompt.errors import InputError
+from slimprompt.lab.studies import STUDIES as LAB_STUDIES
 from slimprompt.lab.study import with_sources
 from slimprompt.paper.studies import (
+    ALL_STUDIES,
     PAPER,
     PAPER_PAIRS,
     POCKET,
@@ -233,8 +235,10 @@ def test_backbone_names() -> None:
 
 def test_the_documentation_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
-    for name, study in STUDIES.items():
+    for name, study in ALL_STUDIES.items():
         assert f"| `{name}` | {len(study(PAPER)):,} |" in text
+    pocket = [f"{len(study(POCKET)):,}" for study in LAB_STUDIES.values()]
+    assert f"`--pocket` {pocket[0]}, {pocket[1]} and {pocket[2]} runs" in " ".join(text.split())
     assert f"{len(STUDIES['all'](POCKET)):,} runs" in text
     assert f"The recipe is `fast`: {POCKET.recipe.describe()}." in " ".join(text.split())
     monkeypatch.chdir(tmp_path)
