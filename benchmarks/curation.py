@@ -6,9 +6,10 @@
 
 `labels` gives a share of all images of each benchmark another label, once uniformly at random and once the class with the most
 similar mean feature, and compares the suspects with the planted errors. If cleanlab is installed, its `find_label_issues` is
-applied to the same probabilities. `duplicates` copies images of train to another class of test: as the same file, as JPEG and with
-5 % more brightness. `suggest` fits a linear probe on a few-shot sample, labels n more train images as suggested or at random, fits
-again and measures the accuracy on the test images. The pocket model is a toy; these are not results about CLIP.
+applied to the same probabilities, which gives three more columns. `duplicates` copies images of train to another class of test: as
+the same file, as JPEG and with 5 % more brightness. `suggest` fits a linear probe on a few-shot sample, labels n more train images as
+suggested or at random, fits again and measures the accuracy on the test images. The pocket model is a toy; these are not results
+about CLIP.
 """
 
 from __future__ import annotations
@@ -106,16 +107,13 @@ def measure_labels(share: float, seeds: list[int]) -> None:
                     if suspects is not None:
                         counts[tool].append((len(planted), len(suspects), len(suspects & planted)))
             cells = [f"{mean(accuracies):.0f}"]
-            for values in counts.values():
-                n_planted, n_found, n_right = (
-                    (sum(column) for column in zip(*values, strict=True)) if values else (0, 0, 0)
-                )
-                cells += (
-                    [f"{n_right} of {n_planted}", f"{100 * n_right / max(n_found, 1):.0f} %"] if values else ["–", "–"]
-                )
+            for values in filter(None, counts.values()):
+                n_planted, n_found, n_right = (sum(column) for column in zip(*values, strict=True))
+                share_right = f"{100 * n_right / n_found:.0f} %" if n_found else "–"
+                cells += [f"{n_found}", f"{n_right} of {n_planted}", share_right]
             rows.append([name, "similar class" if similar else "any class", *cells])
-    headings = ["benchmark", "planted as", "accuracy (%)", "found", "precision", "cleanlab: found", "precision"]
-    print_rows(headings, rows)
+    headings = ["benchmark", "planted as", "accuracy (%)", *("suspects", "planted errors among them", "precision") * 2]
+    print_rows(headings[: len(rows[0])], rows)
 
 
 # ---------------------------------------------------------------- duplicates

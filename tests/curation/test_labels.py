@@ -47,8 +47,11 @@ def test_probabilities_come_from_a_model_that_has_not_seen_the_image(n_classes: 
         for kept, held_out in folds(labels.tolist(), 3):
             model = LogisticRegression(C=strength, max_iter=5000).fit(features[kept].astype(float), labels[kept])
             expected[held_out] = model.predict_proba(features[held_out].astype(float))
-        candidates.append((-np.log(expected[np.arange(36), labels]).mean(), expected))
-    assert np.allclose(found, min(candidates, key=lambda pair: pair[0])[1], atol=1e-3)
+        candidates.append((-np.log(expected[np.arange(36), labels]), expected))
+    lowest = min((losses for losses, _ in candidates), key=np.mean)
+    limit = lowest.mean() + lowest.std() / 6  # one standard error of 36 images
+    strongest = next(expected for losses, expected in candidates if losses.mean() <= limit)
+    assert np.allclose(found, strongest, atol=1e-3)
 
 
 def test_a_single_image_of_a_class_has_no_probabilities():

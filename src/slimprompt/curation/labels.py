@@ -156,8 +156,9 @@ def check_max_score(value: float) -> float:
 def held_out_probabilities(features: np.ndarray, labels: np.ndarray, seed: int = 1) -> np.ndarray:
     """Class probabilities (n, n_classes) of each image, by logistic regression on the images of the other folds.
 
-    The strength of the regularisation is the one with the lowest cross-entropy of the given labels. An image without another of
-    its class is never held out; its row is nan.
+    The regularisation is the strongest one whose cross-entropy of the given labels is within one standard error of the lowest:
+    weaker ones give more extreme probabilities, and with them more suspects. An image without another of its class is never held
+    out; its row is nan.
 
     Parameters
     ----------
@@ -179,8 +180,10 @@ def held_out_probabilities(features: np.ndarray, labels: np.ndarray, seed: int =
                 result[held_out] = model.predict_proba(values[held_out])
                 advance()
     of_label = results[:, np.arange(len(labels)), labels]  # (n_strengths, n)
-    losses = -np.nanmean(np.log(np.maximum(of_label, 1e-12)), axis=1)
-    return results[int(losses.argmin())]
+    losses = -np.log(np.maximum(of_label[:, np.isfinite(of_label[0])], 1e-12))  # (n_strengths, n_held_out)
+    best = losses[losses.mean(1).argmin()]
+    limit = best.mean() + best.std() / np.sqrt(len(best))
+    return results[int((losses.mean(1) <= limit).argmax())]
 
 
 def label_scores(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
