@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from slimprompt.errors import InputError, problems, unknown
 from slimprompt.lab.spec import RunSpec, parse_spec
+from slimprompt.methods.table import METHODS
 from slimprompt.storage import draft_folder, json_checksum, json_text, lock, publish, remove_folder
 from slimprompt.training.recipe import Recipe
 
@@ -78,7 +79,8 @@ class Record:
             factors = {name: value.astype("float64") for name, value in load_file(path).items()}
         except Exception as error:  # safetensors has error types of its own
             raise _unreadable(path, error) from None
-        if missing := [name for name in _FACTOR_NAMES if name not in factors]:
+        expected = _FACTOR_NAMES if self.spec.is_prompt else ()
+        if missing := [name for name in expected if name not in factors]:
             raise _unreadable(path, f"{', '.join(missing)} is missing")
         for name, values in factors.items():
             if not np.isfinite(values).all():
@@ -132,14 +134,6 @@ class _RecordSchema(BaseModel):
     machine: dict[str, Any] = Field(default_factory=dict)
     backbone_fingerprint: str | None = None
 
-    @field_validator("metrics")
-    @classmethod
-    def _base_and_new(cls, metrics: dict[str, float]) -> dict[str, float]:
-        measured = [name for name in _BASE_TO_NEW if name in metrics]
-        if len(measured) not in (0, len(_BASE_TO_NEW)):
-            raise ValueError(f"{', '.join(_BASE_TO_NEW)} go together, but only {', '.join(measured)} is there")
-        return metrics
-
 
 def read_record(folder: Path) -> Record:
     """The record of one run folder; an `InputError` if it is damaged."""
@@ -151,6 +145,7 @@ def read_record(folder: Path) -> Record:
             raise InputError("its checksum does not match its content")
         _RecordSchema.model_validate(data)
         spec = parse_spec(data.pop("spec"))
+        _check_base_to_new(spec, data.get("metrics", {}))
     except ValidationError as error:
         raise _damaged(path, problems(error)[0]) from None
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
@@ -158,6 +153,14 @@ def read_record(folder: Path) -> Record:
     if _FINGERPRINT.fullmatch(folder.name) and folder.name != spec.fingerprint:
         raise _damaged(path, f"its spec belongs to the run {spec.fingerprint}")
     return Record(spec, data.pop("status"), folder, data.pop("metrics", {}), data.pop("error", None), data)
+
+
+def _check_base_to_new(spec: RunSpec, metrics: dict[str, float]) -> None:
+    """Base and new classes go together; a method that cannot take new class names has the base classes only."""
+    measured = [name for name in _BASE_TO_NEW if name in metrics]
+    base_only = not spec.is_prompt and not METHODS[spec.method].takes_new_names
+    if measured and measured != list(_BASE_TO_NEW[:1] if base_only else _BASE_TO_NEW):
+        raise InputError(f"metrics: {', '.join(_BASE_TO_NEW)} go together, but only {', '.join(measured)} is there")
 
 
 def _unreadable(path: Path, reason: object) -> InputError:
