@@ -55,6 +55,36 @@ def test_a_study_killed_at_any_file_operation_gives_equal_bytes(
     assert told["differs"] == {}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("old", [False, True])
+def test_fit_killed_at_any_file_operation_leaves_the_old_prompt_or_none(
+    tiny_folder: str, tmp_path: Path, old: bool
+) -> None:
+    for colour in ("red", "blue"):
+        for number in range(3):
+            draw(tmp_path / "images" / colour / f"{number}.png", colour, number)
+    if old:
+        write_prompt(tmp_path / "old", ENTRIES, prompt())
+    command = [
+        sys.executable,
+        "-m",
+        "tests.robustness.kill_fit",
+        str(tmp_path / "kills"),
+        str(tmp_path / "old" if old else ""),
+        str(_MOST or 6),
+    ]
+    where = [str(tmp_path / "images"), "--backbone", tiny_folder, "--device", "cpu"]
+    few = ["--shots", "2", "--epochs", "1", "--views", "1", "--n-ctx", "4", "--rank", "2", "--seed", "7"]
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, *where, *few], env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["operations"] >= 5
+    assert len(told["seeds"]) == min(told["operations"], _MOST or 6)
+    assert set(told["seeds"]) <= ({1, 7} if old else {None})
+    assert told["wrong"] == []
+
+
 @pytest.mark.parametrize("target", ["new", "empty", "old", "linked"])
 def test_a_save_killed_at_any_file_operation_leaves_the_old_or_the_new_prompt(tmp_path: Path, target: str) -> None:
     """Everything runs in children, because a process removes the leftovers of others in a folder once."""
