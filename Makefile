@@ -31,5 +31,5 @@ clean:
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing slimprompt and its dependencies into $(VENV) (a few minutes the first time) ..."
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray,video,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
 	touch $@
