@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from slimprompt.class_names import check_class_names
@@ -18,6 +21,7 @@ from slimprompt.images.bank import FeatureBank, encode_eval_views
 from slimprompt.images.files import Decode
 from slimprompt.images.sources import image_sources
 from slimprompt.methods.cross_validation import folds
+from slimprompt.methods.head import CacheHead, Head
 from slimprompt.methods.task import Task
 from slimprompt.training.evaluation import class_scores
 
@@ -29,11 +33,12 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
     """Base of the classifiers: `fit` makes a task of labelled images, `predict` encodes images.
 
     A subclass has the parameters named below and defines `fit_task`, `logits`, `concept_features` and `with_classes`; its
-    `fit_task` sets `backbone_`, `classes_`, `calibration_` and `training_images_`.
+    `fit_task` sets `backbone_`, `class_names_`, `classes_`, `calibration_` and `training_images_`.
     """
 
     backbone: str | Backbone
     pretrained: str | None
+    class_names: Sequence[str] | Mapping[Any, str] | None
     seed: int
     activation: str | None
     device: str
@@ -41,11 +46,12 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
     cache: bool
     calibrate: bool
     backbone_: Backbone
+    class_names_: tuple[str, ...]
     classes_: np.ndarray
     calibration_: Calibration
     training_images_: frozenset[str]
 
-    def fit(self, images: Any, labels: Iterable[str]) -> Self:
+    def fit(self, images: Any, labels: Iterable[Any]) -> Self:
         """Learn from labelled images.
 
         Parameters
@@ -53,22 +59,24 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
         images
             A list of paths or PIL images, or another form that `image_sources` accepts.
         labels
-            The class name of each image.
+            The class name of each image, or its label in `class_names`.
         """
-        images, names = image_sources(images), label_names(labels)
-        if len(images) != len(names):
-            raise InputError(f"{len(images)} images but {len(names)} labels were given: one label per image is needed")
-        if not names:
+        images, labels = image_sources(images), self._checked_labels(labels)
+        if len(images) != len(labels):
+            raise InputError(f"{len(images)} images but {len(labels)} labels were given: one label per image is needed")
+        if not labels:
             raise InputError("no images were given to learn from")
-        classes = sorted(set(names))
+        classes = sorted(set(labels))
+        names = tuple(self._name_of(label) for label in classes)
         if len(classes) < 2:
-            raise InputError(f"only one class was given ({classes[0]!r}): a classifier needs at least two")
-        check_class_names(classes)
+            raise InputError(f"only one class was given ({names[0]!r}): a classifier needs at least two")
+        check_class_names(names)
         self.check_settings()  # before the backbone is loaded
         bank = FeatureBank(self._load_backbone(), "default" if self.cache else None)
-        indices = [classes.index(name) for name in names]
-        task = Task(bank, images, indices, tuple(classes), self.seed, **self.task_settings())
+        indices = [classes.index(label) for label in labels]
+        task = Task(bank, images, indices, names, self.seed, **self.task_settings())
         self.fit_task(task)
+        self.classes_ = np.array(classes)
         return self.fit_calibration(task) if self.calibrate else self
 
     def check_settings(self) -> None:
@@ -113,9 +121,9 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
         """
         return np.array([short in self.training_images_ for short in short_hashes(bank, images, decode)], dtype=bool)
 
-    def unfitted(self) -> Self:
-        """A classifier with the same parameters, the backbone shared."""
-        return type(self)(**self.get_params(deep=False))
+    def unfitted(self, **changes: Any) -> Self:
+        """A classifier with the same parameters but for `changes`, the backbone shared."""
+        return type(self)(**self.get_params(deep=False) | changes)
 
     def with_classes(self, class_names: Iterable[str]) -> ImageClassifier:
         """The same classifier on other class names; nothing is trained."""
@@ -126,19 +134,19 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
         return self.probabilities(self.encode(images))
 
     def predict(self, images: Any) -> np.ndarray:
-        """The most likely class name of each image."""
+        """The most likely class of each image: one of `classes_`."""
         probabilities = self.predict_proba(images)
         return self.classes_[probabilities.argmax(1)]
 
-    def score(self, images: Any, labels: Iterable[str], sample_weight: Any = None) -> float:
+    def score(self, images: Any, labels: Iterable[Any], sample_weight: Any = None) -> float:
         """Accuracy on labelled images, between 0 and 1."""
         check_is_fitted(self)
-        images, names = image_sources(images), label_names(labels)
-        if not names or len(images) != len(names):
+        images, labels = image_sources(images), self._checked_labels(labels)
+        if not labels or len(images) != len(labels):
             raise InputError(
-                f"{len(images)} images and {len(names)} labels were given: expected one label per image, at least one"
+                f"{len(images)} images and {len(labels)} labels were given: expected one label per image, at least one"
             )
-        return float(super().score(images, names, sample_weight))
+        return float(super().score(images, labels, sample_weight))
 
     def encode(self, images: Any) -> Tensor:
         """Unit-length image features (n_images, embed_dim) of the eval view."""
@@ -167,8 +175,48 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
 
     def _calibration_of(self, class_names: Iterable[str]) -> Calibration:
         """The calibration for other class names: the temperature stays; confidences depend on the set of classes."""
-        same = set(class_names) == {str(name) for name in self.classes_}
+        same = set(class_names) == set(self.class_names_)
         return self.calibration_ if same else self.calibration_._replace(confidences=())
+
+    def _checked_labels(self, labels: Iterable[Any]) -> list[Any]:
+        """The labels as a list: class names, or labels that `class_names` has a name for."""
+        if labels is None:
+            raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        if self.class_names is None:
+            return label_names(labels)
+        plain = column_or_1d(labels, warn=True)
+        check_classification_targets(plain)
+        for label in set(plain.tolist()):
+            self._name_of(label)
+        return plain.tolist()
+
+    def _name_of(self, label: Hashable) -> str:
+        """The class name of a label; an `InputError` if `class_names` has none."""
+        if self.class_names is None:
+            return str(label)
+        if isinstance(self.class_names, str):
+            raise InputError(f"class_names must be a list of names or a dictionary (given: {shown(self.class_names)})")
+        if isinstance(self.class_names, Mapping):
+            names: Mapping[Any, str] = self.class_names
+        else:
+            names = dict(enumerate(self.class_names))
+        if label not in names:
+            raise InputError(f"label {shown(label)} has no name in class_names, which names {len(names)} classes")
+        return label_names([names[label]], "class_names")[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: _on_device(value, "cpu") for name, value in super().__getstate__().items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "backbone_" in state:
+            self.__dict__.update({name: _on_device(value, self.backbone_.device) for name, value in state.items()})
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = False  # X are images, not rows of numbers
+        tags.input_tags.string = True
+        return tags
 
     def _load_backbone(self) -> Backbone:
         if isinstance(self.backbone, Backbone):
@@ -180,6 +228,15 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
             device=self.device,
             precision=self.precision,
         )
+
+
+def _on_device(value: Any, device: torch.device | str) -> Any:
+    """A fitted attribute with its tensors on a device; the original is not changed."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, torch.nn.Module):
+        return copy.deepcopy(value).to(device)
+    return value.to(device) if isinstance(value, Head | CacheHead) else value
 
 
 def short_hashes(bank: FeatureBank, images: Any, decode: Decode = "upright") -> list[str]:
@@ -196,6 +253,6 @@ def label_names(labels: Iterable[str], what: str = "labels") -> list[str]:
         if not isinstance(name, str):
             raise InputError(
                 f"{what} must be class names, which become part of the prompt, such as 'cat' (given: {shown(name)}, "
-                f"a {type(name).__name__}); replace numbers by names"
+                f"a {type(name).__name__}); name numbers by class_names=['cat', 'dog'] of the classifier"
             )
     return [str(name) for name in names]

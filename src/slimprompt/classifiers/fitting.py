@@ -215,7 +215,7 @@ def compare_with_zero_shot(
     if not items:
         raise InputError("there are no readable images to evaluate on")
     templates = templates or images.templates
-    names = [str(name) for name in classifier.classes_]
+    names = list(classifier.class_names_)
     paths = [images.path(item) for item in items]
     eval_set = make_eval_set(bank, paths, [names.index(item.class_name) for item in items], names, images.decode)
     backbone = bank.backbone

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,9 @@ class HeadClassifier(ImageClassifier):
         Zero-shot prompts, each with one `{}` for the class name.
     views
         Train views of each image beside the eval view.
+    class_names
+        Names of the labels, if these are not the class names themselves: a list, where label i is `class_names[i]`, or a
+        dictionary from labels to names. `classes_` and `predict` then give the labels. `save` stores the names alone.
     seed
         Seed of everything random.
     activation, device, precision
@@ -54,8 +57,10 @@ class HeadClassifier(ImageClassifier):
 
     Attributes
     ----------
-    classes_ : ndarray
+    class_names_ : tuple of str
         Class names.
+    classes_ : ndarray
+        The labels of the classes: their names, or the labels that were given with `class_names`.
     head_ : Head or CacheHead
         The fitted head.
     n_trained_ : int
@@ -76,6 +81,7 @@ class HeadClassifier(ImageClassifier):
         pretrained: str | None = None,
         templates: Sequence[str] = ("a photo of a {}.",),
         views: int = 10,
+        class_names: Sequence[str] | Mapping[Any, str] | None = None,
         seed: int = 1,
         activation: str | None = None,
         device: str = "auto",
@@ -88,6 +94,7 @@ class HeadClassifier(ImageClassifier):
         self.pretrained = pretrained
         self.templates = templates
         self.views = views
+        self.class_names = class_names
         self.seed = seed
         self.activation = activation
         self.device = device
@@ -127,7 +134,7 @@ class HeadClassifier(ImageClassifier):
         check_is_fitted(self)
         names = [name.strip() for name in label_names(class_names, "class names")]
         check_class_names(names)
-        other = self.unfitted()
+        other = self.unfitted(class_names=None)
         known = set(self.head_.class_names)
         if known.issuperset(names):
             other._set_head(self.backbone_, self.head_.of_classes(names), self.n_trained_, self.settings_)
@@ -149,7 +156,7 @@ class HeadClassifier(ImageClassifier):
 
     def concept_features(self) -> Tensor:
         """Zero-shot text features of the classes (n_classes, embed_dim); the weights of a head need not be texts."""
-        return zero_shot_features(self.backbone_, [str(name) for name in self.classes_], self.templates)
+        return zero_shot_features(self.backbone_, self.class_names_, self.templates)
 
     def save(self, folder: str | Path, *, overwrite: bool = False, **facts: Any) -> Path:
         """Write `head.safetensors` and `head.json`, completely or not at all.
@@ -231,6 +238,7 @@ class HeadClassifier(ImageClassifier):
         settings: dict[str, float],
     ) -> HeadClassifier:
         self.backbone_, self.head_, self.n_trained_, self.settings_ = backbone, head, n_trained, settings
+        self.class_names_ = head.class_names
         self.classes_ = np.array(head.class_names)
         self.calibration_ = Calibration()
         self.training_images_ = frozenset()

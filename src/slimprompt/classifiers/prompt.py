@@ -58,6 +58,9 @@ class PromptClassifier(ImageClassifier):
         Position of the class name: "end", "middle" or "front".
     recipe
         How it is trained: "fast", "paper", a `Recipe`, or a dictionary of fields that replace those of "fast".
+    class_names
+        Names of the labels, if these are not the class names themselves: a list, where label i is `class_names[i]`, or a
+        dictionary from labels to names. `classes_` and `predict` then give the labels. `save` stores the names alone.
     seed
         Seed of everything random.
     activation, device, precision
@@ -70,8 +73,10 @@ class PromptClassifier(ImageClassifier):
 
     Attributes
     ----------
-    classes_ : ndarray
+    class_names_ : tuple of str
         Class names.
+    classes_ : ndarray
+        The labels of the classes: their names, or the labels that were given with `class_names`.
     prompt_ : Prompt
         The learned prompt.
     class_features_ : Tensor
@@ -100,6 +105,7 @@ class PromptClassifier(ImageClassifier):
         depth: int = 1,
         position: str = "end",
         recipe: str | Recipe | Mapping[str, Any] = "fast",
+        class_names: Sequence[str] | Mapping[Any, str] | None = None,
         seed: int = 1,
         activation: str | None = None,
         device: str = "auto",
@@ -118,6 +124,7 @@ class PromptClassifier(ImageClassifier):
         self.depth = depth
         self.position = position
         self.recipe = recipe
+        self.class_names = class_names
         self.seed = seed
         self.activation = activation
         self.device = device
@@ -179,7 +186,7 @@ class PromptClassifier(ImageClassifier):
         """The same prompt on other class names; nothing is trained."""
         check_is_fitted(self)
         names = [name.strip() for name in label_names(class_names, "class names")]
-        other = self.unfitted().set_prompt(self.backbone_, self.prompt_, names, imported=self.imported_)
+        other = self.unfitted(class_names=None).set_prompt(self.backbone_, self.prompt_, names, imported=self.imported_)
         other.calibration_, other.training_images_ = self._calibration_of(names), self.training_images_
         return other
 
@@ -207,7 +214,7 @@ class PromptClassifier(ImageClassifier):
         folder = Path(folder)
         PROMPT_FILES.check_free(folder, overwrite=overwrite)
         entries = {
-            "class_names": self.classes_.tolist(),
+            "class_names": list(self.class_names_),
             "backbone": describe_backbone(self.backbone_),
             "variant": self.variant,
             "basis": used_settings(self.variant, rank=self.rank, basis=self.basis)["basis"],
@@ -299,7 +306,7 @@ class PromptClassifier(ImageClassifier):
         prompt
             The finished prompt.
         class_names
-            Class names in the order of `classes_`.
+            Class names.
         imported
             Origin of a prompt that was trained by other software, for `prompt.json`.
         """
@@ -315,6 +322,7 @@ class PromptClassifier(ImageClassifier):
         self.training_images_ = frozenset()
         self.backbone_ = backbone
         self.prompt_ = prompt
-        self.classes_ = np.array(class_names, dtype=object if not len(class_names) else None)
+        self.class_names_ = tuple(class_names)
+        self.classes_ = np.array(self.class_names_, dtype=str)
         self.class_features_ = features  # computed once: prediction only runs the image tower
         return self

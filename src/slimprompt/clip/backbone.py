@@ -159,6 +159,17 @@ class Backbone:
         """RGB image → pixels (3, height, width) by the model's own deterministic preprocessing."""
         return image_transform_v2(self.preprocess, is_train=False)(image)
 
+    def __copy__(self) -> Backbone:
+        return self  # frozen, and too large to copy unasked
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Backbone:
+        return self  # scikit-learn's `clone` shares it
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what the model is loaded by, not its weights."""
+        loaded_by = (self.name, self.pretrained, self.activation, str(self.device), self.precision)
+        return _load_again, (*loaded_by, self.fingerprint)
+
     def __repr__(self) -> str:
         return f"Backbone({self.name!r}, pretrained={self.pretrained!r}, {self.device.type} {self.precision}, {self.fingerprint[:8]})"
 
@@ -255,6 +266,24 @@ def load_backbone(
     return backbone
 
 
+@lru_cache(maxsize=1)  # the tasks of a worker process share it
+def _load_again(
+    name: str, pretrained: str | None, activation: str, device: str, precision: str, fingerprint: str
+) -> Backbone:
+    """The backbone of a pickle."""
+    if not _available(device):
+        warnings.warn(
+            f"device {device!r} is not available on this machine: {name} is loaded with device='auto'", stacklevel=2
+        )
+        device = "auto"
+    backbone = load_backbone(name, pretrained, activation=activation, device=device, precision=precision)
+    if backbone.fingerprint != fingerprint:
+        raise InputError(
+            f"the weights of {backbone.title} differ from those of the pickled backbone (other fingerprint)"
+        )
+    return backbone
+
+
 def default_pretrained(name: str) -> str | None:
     """OpenAI's tag for an architecture that OpenAI published weights of, else None.
 
@@ -297,12 +326,18 @@ def _seed(pretrained: str) -> int:
 def _device(device: str) -> torch.device:
     if device not in _DEVICES and not device.startswith("cuda:"):
         raise unknown("device", device, _DEVICES)
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
-        device = next(kind for kind in ("cuda", "mps", "cpu") if available[kind])
-    if not available[device.split(":")[0]]:
+        device = next(kind for kind in ("cuda", "mps", "cpu") if _available(kind))
+    if not _available(device):
         raise InputError(f"device {device!r} is not available on this machine; use auto or cpu")
     return torch.device(device)
+
+
+def _available(device: str) -> bool:
+    kind = device.split(":")[0]
+    if kind == "cuda":
+        return torch.cuda.is_available()
+    return torch.backends.mps.is_available() if kind == "mps" else kind == "cpu"
 
 
 class _quiet:

@@ -80,9 +80,9 @@ def suggest_images(
         Skip unreadable images instead of raising an error.
     """
     whole_number("the number of suggestions", n, least=1)
-    if len(classifier.classes_) < 2:
+    if len(classifier.class_names_) < 2:
         raise InputError(
-            f"the classifier has the class {str(classifier.classes_[0])!r} only: there is nothing to decide"
+            f"the classifier has the class {classifier.class_names_[0]!r} only: there is nothing to decide"
         )
     paths = list(dict.fromkeys(images))
     bad = bank.build(paths, skip_bad=skip_bad)
@@ -98,7 +98,7 @@ def suggest_images(
     chosen = []
     for position, nearest in farthest_first(features[pool], n):
         index = pool[position]
-        one, other = (str(classifier.classes_[label]) for label in order[index])
+        one, other = (classifier.class_names_[label] for label in order[index])
         top, next_top = float(best[index]), float(second[index])
         chosen.append(Suggestion(paths[index], one, top, other, next_top, top - next_top, nearest))
     return Suggestions(chosen, len(paths), n_duplicates, [str(error) for error in bad.values()])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from slimprompt.training.evaluation import EvalSet
 _CHUNK = 4096
 
 
-class _Classifier:
+class _HeadBase:
     """What all heads can do."""
 
     class_names: tuple[str, ...]
@@ -31,9 +32,14 @@ class _Classifier:
             raise InputError("the eval set has other classes than the head")
         return self.logits(eval_set.features).argmax(1).cpu() == eval_set.labels.cpu()
 
+    def to(self, device: torch.device | str) -> Any:
+        """The same head with its tensors on a device."""
+        tensors = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **tensors)  # type: ignore[type-var]
+
 
 @dataclass(frozen=True)
-class Head(_Classifier):
+class Head(_HeadBase):
     """logits = scale · f Wᵀ + b for unit-length image features f (n_images, embed_dim).
 
     Parameters
@@ -65,7 +71,7 @@ class Head(_Classifier):
 
 
 @dataclass(frozen=True)
-class CacheHead(_Classifier):
+class CacheHead(_HeadBase):
     """logits = scale · f Wᵀ + α · exp(−β (1 − f Kᵀ)) Y for unit-length image features f (n_images, embed_dim).
 
     Parameters

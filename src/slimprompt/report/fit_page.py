@@ -108,7 +108,7 @@ def measure_fit(
     images
         The n images.
     labels
-        Their indices in `classifier.classes_`, (n,).
+        Their indices in `classifier.class_names_`, (n,).
     features
         Their unit-length features, (n, embed_dim).
     zero_shot
@@ -123,7 +123,7 @@ def measure_fit(
     """
     if not len(labels):
         raise InputError("there are no images to report on: hold some out, with fewer --shots or a test folder")
-    names = [str(name) for name in classifier.classes_]
+    names = classifier.class_names_
     truth = labels.cpu().numpy()
     probabilities = classifier.probabilities(features)  # (n, n_classes)
     predicted = probabilities.argmax(1)

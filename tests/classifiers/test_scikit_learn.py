@@ -1,0 +1,284 @@
+"""The classifiers inside scikit-learn: its own estimator checks, model selection, pipelines, pickles, labels with names."""
+
+import pickle
+import warnings
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict, cross_val_score
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import check_estimator
+
+from slimprompt import HeadClassifier, InputError, PromptClassifier, Recipe
+from slimprompt.clip import backbone as backbone_module
+from slimprompt.clip.backbone import load_backbone
+
+QUICK = Recipe(epochs=4, batch_size=8, views=2)
+METHODS = {
+    "prompt": lambda backbone, **options: PromptClassifier(backbone, recipe=QUICK, n_ctx=4, rank=2, **options),
+    "head": lambda backbone, **options: HeadClassifier("gda", backbone, views=2, **options),
+}
+
+
+@pytest.fixture(scope="module")
+def images(photos):
+    return sorted(photos.glob("*/*.png"))
+
+
+@pytest.fixture(scope="module")
+def labels(images):
+    return [path.parent.name for path in images]
+
+
+@pytest.fixture(scope="module")
+def numbers(labels):
+    return np.unique(labels, return_inverse=True)[1]
+
+
+NAMES = ["blue disc", "green disc", "red disc"]
+
+
+@pytest.fixture(params=METHODS)
+def make(request):
+    return METHODS[request.param]
+
+
+# ---------------------------------------------------------------- scikit-learn's own checks
+
+
+class AnyName(dict):
+    """Names every label: the checks of scikit-learn use whole numbers, floats and text as labels."""
+
+    def __contains__(self, label):
+        return label == label  # not nan
+
+    def __missing__(self, label):
+        return f"class {label}"
+
+
+def as_images(rows):
+    """One small image for each row of numbers; equal rows give equal images."""
+    squashed = 1 / (1 + np.exp(-np.asarray(rows, dtype=float)))
+    pixels = np.resize(squashed, (len(squashed), 4, 4, 3)) if squashed.size else np.zeros((0, 4, 4, 3))
+    for pixel, row in zip(pixels, squashed, strict=True):
+        pixel[:] = np.resize(row, (4, 4, 3))
+    return [Image.fromarray((255 * one).astype(np.uint8)).resize((32, 32), Image.NEAREST) for one in pixels]
+
+
+class RowsAsImages:
+    """Lets scikit-learn check a classifier of images: its rows of numbers are drawn as images."""
+
+    def fit(self, X, y):
+        self.n_columns_ = np.asarray(X).shape[1]
+        return super().fit(self.drawn(X), y)
+
+    def predict_proba(self, X):
+        return super().predict_proba(self.drawn(X))
+
+    def score(self, X, y, sample_weight=None):
+        return super().score(self.drawn(X), y, sample_weight)
+
+    def drawn(self, X):
+        if isinstance(X, list) and all(isinstance(one, Image.Image) for one in X):
+            return X  # `score` calls `predict_proba`
+        if np.asarray(X).shape[1] != getattr(self, "n_columns_", np.asarray(X).shape[1]):
+            raise ValueError("other number of columns")  # not asked of images, which may have any size
+        return as_images(X)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = True
+        return tags
+
+
+class PromptOnRows(RowsAsImages, PromptClassifier):
+    pass
+
+
+class HeadOnRows(RowsAsImages, HeadClassifier):
+    pass
+
+
+ROWS = "about rows of numbers; what is no image is refused with an InputError, a ValueError"
+NOT_APPLICABLE = {
+    "check_n_features_in": "images have no number of features",
+    "check_n_features_in_after_fitting": "images have no number of features",
+    "check_complex_data": ROWS,
+    "check_estimators_empty_data_messages": ROWS,
+    "check_estimators_nan_inf": ROWS,
+    "check_estimator_sparse_tag": ROWS,
+    "check_estimator_sparse_array": ROWS,
+    "check_estimator_sparse_matrix": ROWS,
+    "check_fit1d": ROWS,
+    "check_fit2d_predict1d": ROWS,
+    "check_methods_subset_invariance": "asks for 1e-7; the float32 features of an image tower vary by more with the batch",
+}
+
+
+@pytest.mark.parametrize("kind", ["prompt", "head"])
+def test_estimator_checks(kind, tiny):
+    options = {"class_names": AnyName(), "cache": False}
+    prompt = PromptOnRows(tiny, recipe={"views": 1, "epochs": 2}, n_ctx=2, rank=2, **options)
+    needs_meaning = {"check_classifiers_train": "asks for 83 % accuracy; the names and the text tower here are random"}
+    not_applicable = NOT_APPLICABLE | (needs_meaning if kind == "prompt" else {})
+    estimator = prompt if kind == "prompt" else HeadOnRows("linear-probe", tiny, views=0, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = check_estimator(estimator, on_fail=None, on_skip=None, expected_failed_checks=not_applicable)
+    failed = [f"{one['check_name']}: {one['exception']}" for one in results if one["status"] == "failed"]
+    assert not failed, "\n".join(failed)
+    assert sum(one["status"] == "passed" for one in results) >= 38
+
+
+# ---------------------------------------------------------------- model selection and pipelines
+
+
+def test_cross_validation_and_search(make, tiny, images, labels):
+    folds = StratifiedKFold(3)
+    scores = cross_val_score(make(tiny), images, labels, cv=folds)
+    assert scores.shape == (3,) and (scores >= 0).all() and np.isfinite(scores).all()
+    assert set(cross_val_predict(make(tiny), images, labels, cv=folds)) <= set(labels)
+    classifier = make(tiny)
+    name, values = ("rank", [1, 2]) if isinstance(classifier, PromptClassifier) else ("method", ["gda", "tip-adapter"])
+    search = GridSearchCV(classifier, {name: values}, cv=folds).fit(images, labels)
+    assert search.best_params_[name] in values
+    assert search.best_estimator_.backbone_ is tiny  # nothing copied
+    best = search.cv_results_["mean_test_score"].max()
+    assert search.best_score_ == best
+    direct = cross_val_score(classifier.set_params(**search.best_params_), images, labels, cv=folds).mean()
+    assert direct == pytest.approx(best)
+
+
+def test_search_in_worker_processes(tiny_folder, images, labels):
+    classifier = METHODS["prompt"](tiny_folder)
+    folds = StratifiedKFold(2)
+    alone = GridSearchCV(classifier, {"rank": [1, 2]}, cv=folds).fit(images, labels)
+    workers = GridSearchCV(METHODS["prompt"](load_backbone(tiny_folder)), {"rank": [1, 2]}, cv=folds, n_jobs=2)
+    workers.fit(images, labels)
+    assert workers.cv_results_["mean_test_score"].tolist() == alone.cv_results_["mean_test_score"].tolist()
+
+
+def test_pipeline(make, tiny, images, labels):
+    def opened(paths):
+        return [Image.open(path) for path in paths]
+
+    pipeline = Pipeline([("open", FunctionTransformer(opened)), ("classify", make(tiny))]).fit(images, labels)
+    direct = make(tiny).fit(opened(images), labels)
+    assert (pipeline.predict_proba(images) == direct.predict_proba(images)).all()
+    assert pipeline.score(images, labels) == direct.score(images, labels)
+    assert pipeline.set_params(classify__seed=7).named_steps["classify"].seed == 7
+
+
+def test_arrays_and_tensors_are_split_like_lists(tiny, images, labels):
+    arrays = np.stack([np.asarray(Image.open(path).convert("RGB")) for path in images])
+    as_list = cross_val_score(METHODS["head"](tiny), images, labels, cv=3)
+    assert cross_val_score(METHODS["head"](tiny), arrays, labels, cv=3).tolist() == as_list.tolist()
+    assert (
+        cross_val_score(METHODS["head"](tiny), pd.Series(images), pd.Series(labels), cv=3).tolist() == as_list.tolist()
+    )
+    tensors = torch.from_numpy(arrays).permute(0, 3, 1, 2)
+    assert METHODS["head"](tiny).fit(tensors, labels).score(tensors, labels) == METHODS["head"](tiny).fit(
+        images, labels
+    ).score(images, labels)
+
+
+# ---------------------------------------------------------------- pickles
+
+
+def test_clones_share_the_backbone(make, tiny):
+    assert clone(make(tiny)).backbone is tiny
+
+
+@pytest.mark.parametrize("how", ["pickle", "joblib"])
+def test_a_pickle_is_small_and_predicts_the_same(how, make, tiny_folder, images, labels, tmp_path, monkeypatch):
+    classifier = make(load_backbone(tiny_folder), calibrate=True).fit(images, labels)
+    path = tmp_path / "classifier"
+    if how == "pickle":
+        path.write_bytes(pickle.dumps(classifier))
+        other = pickle.loads(path.read_bytes())
+    else:
+        joblib.dump(classifier, path)
+        other = joblib.load(path)
+    assert path.stat().st_size < 100_000  # the weights of the model are 6 MB
+    assert other.backbone_ is not classifier.backbone_
+    assert other.backbone_.fingerprint == classifier.backbone_.fingerprint
+    assert (other.predict_proba(images) == classifier.predict_proba(images)).all()
+    assert other.calibration_ == classifier.calibration_
+    assert other.training_images_ == classifier.training_images_
+    assert (
+        clone(other).fit(images, labels).predict_proba(images)
+        == clone(classifier).fit(images, labels).predict_proba(images)
+    ).all()
+
+
+def test_a_pickle_of_other_weights_is_refused(tiny_folder, monkeypatch):
+    data = pickle.dumps(load_backbone(tiny_folder))
+    monkeypatch.setattr(backbone_module, "_fingerprint", lambda model: "0" * 64)
+    backbone_module._load_again.cache_clear()
+    with pytest.raises(InputError, match="differ from those of the pickled backbone"):
+        pickle.loads(data)
+
+
+def test_a_pickle_from_another_device_says_so(tiny_folder, monkeypatch):
+    backbone = load_backbone(tiny_folder)
+    load, (name, pretrained, activation, _, precision, fingerprint) = backbone.__reduce__()
+    with pytest.warns(UserWarning, match="device 'cuda:7' is not available"):
+        other = load(name, pretrained, activation, "cuda:7", precision, fingerprint)
+    assert other.device.type in ("cpu", "mps")
+
+
+# ---------------------------------------------------------------- labels with names
+
+
+@pytest.mark.parametrize("names", [NAMES, dict(enumerate(NAMES)), [*NAMES, "a class without images"]])
+def test_numbers_as_labels(names, make, tiny, images, labels, numbers):
+    classifier = make(tiny, class_names=names).fit(images, numbers)
+    named = make(tiny).fit(images, labels)
+    assert classifier.class_names_ == tuple(NAMES) == named.class_names_
+    assert classifier.classes_.tolist() == [0, 1, 2]
+    predicted = classifier.predict(images)
+    assert predicted.dtype.kind == "i"
+    assert [NAMES[number] for number in predicted] == named.predict(images).tolist()
+    assert (classifier.predict_proba(images) == named.predict_proba(images)).all()
+    assert classifier.score(images, numbers) == named.score(images, labels)
+    assert classifier.score(images, numbers.tolist()) == classifier.score(images, torch.from_numpy(numbers))
+
+
+def test_labels_of_any_kind_by_a_dictionary(tiny, images, labels):
+    codes = {"n01": "red disc", "n02": "green disc", "n03": "blue disc"}
+    code_of = {name: code for code, name in codes.items()}
+    classifier = METHODS["head"](tiny, class_names=codes).fit(images, [code_of[label] for label in labels])
+    assert classifier.class_names_ == ("red disc", "green disc", "blue disc")
+    assert set(classifier.predict(images)) <= set(codes)
+
+
+def test_saved_and_other_classes_have_names(make, tiny, images, numbers, tmp_path):
+    classifier = make(tiny, class_names=NAMES).fit(images, numbers)
+    classifier.save(tmp_path / "saved")
+    loaded = type(classifier).load(tmp_path / "saved", backbone=tiny)
+    assert loaded.classes_.tolist() == NAMES
+    fewer = classifier.with_classes(["red disc", "blue disc"])
+    assert fewer.classes_.tolist() == ["red disc", "blue disc"]
+    assert fewer.score(images[:1], ["blue disc"]) in (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (NAMES[:2], "label 2 has no name in class_names, which names 2 classes"),
+        ({0: "red", 1: "green"}, "label 2 has no name"),
+        ([*NAMES[:2], 3], "class_names must be class names"),
+        (["red", "green", "red"], "red"),
+        ("red", "class_names must be a list of names or a dictionary"),
+        (None, "class_names="),
+    ],
+)
+def test_labels_without_a_usable_name(names, message, tiny, images, numbers):
+    with pytest.raises(InputError, match=message):
+        METHODS["head"](tiny, class_names=names).fit(images, numbers)
