@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from slimprompt import InputError, load_backbone
 from slimprompt.clip.weights import UnknownActivationError
-from tests.conftest import TINY, TINY_CONFIG
+from tests.conftest import PREPROCESS, TINY, TINY_CONFIG
 
 
 def state_bytes(model) -> str:
@@ -185,3 +185,11 @@ def test_texts_are_never_truncated(tiny):
     assert len(tiny.tokenize("word " * 60)) == 62
     with pytest.raises(InputError, match="more than the 40 tokens"):
         tiny.encode_texts(["word " * 60])
+
+
+def test_a_folder_with_a_text_tower_of_hugging_face_is_refused_before_its_weights_are_read(tmp_path):
+    text = {"hf_model_name": "roberta-base", "hf_tokenizer_name": "roberta-base"}
+    config = {"model_cfg": {**TINY_CONFIG, "text_cfg": text}, "preprocess_cfg": PREPROCESS}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="Hugging Face text tower"):
+        load_backbone(f"local-dir:{tmp_path}")

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from slimprompt.class_names import check_class_names
 from slimprompt.classifiers.calibration import FOLDS, Calibration, calibration_of, softmax
+from slimprompt.classifiers.estimator import Estimator
 from slimprompt.clip.backbone import Backbone, default_pretrained, load_backbone
 from slimprompt.errors import InputError, shown
 from slimprompt.images.bank import FeatureBank, encode_eval_views
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class ImageClassifier(ClassifierMixin, BaseEstimator):
+class ImageClassifier(Estimator):
     """Base of the classifiers: `fit` makes a task of labelled images, `predict` encodes images.
 
     A subclass has the parameters named below and defines `fit_task`, `logits`, `concept_features` and `with_classes`; its
@@ -97,7 +95,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
         classes have images for. An image without another of its class is not held out. With one image per class, nothing can be
         held out: the temperature stays 1, and no confidences are known.
         """
-        check_is_fitted(self)
+        self.check_fitted()
         logits, labels = [], []
         for kept, held_out in folds(task.labels, task.seed, FOLDS):
             other = self.unfitted().fit_task(task.of_images(kept.tolist()))
@@ -140,17 +138,18 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
 
     def score(self, images: Any, labels: Iterable[Any], sample_weight: Any = None) -> float:
         """Accuracy on labelled images, between 0 and 1."""
-        check_is_fitted(self)
+        self.check_fitted()
         images, labels = image_sources(images), self._checked_labels(labels)
         if not labels or len(images) != len(labels):
             raise InputError(
                 f"{len(images)} images and {len(labels)} labels were given: expected one label per image, at least one"
             )
-        return float(super().score(images, labels, sample_weight))
+        correct = [one == other for one, other in zip(self.predict(images).tolist(), labels, strict=True)]
+        return float(np.average(correct, weights=sample_weight))
 
     def encode(self, images: Any) -> Tensor:
         """Unit-length image features (n_images, embed_dim) of the eval view."""
-        check_is_fitted(self)
+        self.check_fitted()
         return encode_eval_views(self.backbone_, image_sources(images))
 
     def probabilities(self, features: Tensor) -> np.ndarray:
@@ -184,6 +183,9 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
             raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         if self.class_names is None:
             return label_names(labels)
+        from sklearn.utils.multiclass import check_classification_targets
+        from sklearn.utils.validation import column_or_1d
+
         plain = column_or_1d(labels, warn=True)
         check_classification_targets(plain)
         for label in set(plain.tolist()):
@@ -205,18 +207,11 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
         return label_names([names[label]], "class_names")[0]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: _on_device(value, "cpu") for name, value in super().__getstate__().items()}
+        return {name: _on_device(value, "cpu") for name, value in vars(self).items()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "backbone_" in state:
-            self.__dict__.update({name: _on_device(value, self.backbone_.device) for name, value in state.items()})
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.two_d_array = False  # X are images, not rows of numbers
-        tags.input_tags.string = True
-        return tags
+        device = state["backbone_"].device if "backbone_" in state else "cpu"
+        self.__dict__.update({name: _on_device(value, device) for name, value in state.items()})
 
     def _load_backbone(self) -> Backbone:
         if isinstance(self.backbone, Backbone):

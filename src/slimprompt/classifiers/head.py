@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from slimprompt.class_names import check_class_names
@@ -131,7 +130,7 @@ class HeadClassifier(ImageClassifier):
         InputError
             If a class is new and the method learned its classes from their images.
         """
-        check_is_fitted(self)
+        self.check_fitted()
         names = [name.strip() for name in label_names(class_names, "class names")]
         check_class_names(names)
         other = self.unfitted(class_names=None)
@@ -170,7 +169,7 @@ class HeadClassifier(ImageClassifier):
         facts
             Further entries for `head.json`.
         """
-        check_is_fitted(self)
+        self.check_fitted()
         folder = Path(folder)
         HEAD_FILES.check_free(folder, overwrite=overwrite)
         entries = {

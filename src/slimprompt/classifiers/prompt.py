@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from slimprompt.class_names import check_class_names
@@ -184,7 +183,7 @@ class PromptClassifier(ImageClassifier):
 
     def with_classes(self, class_names: Iterable[str]) -> PromptClassifier:
         """The same prompt on other class names; nothing is trained."""
-        check_is_fitted(self)
+        self.check_fitted()
         names = [name.strip() for name in label_names(class_names, "class names")]
         other = self.unfitted(class_names=None).set_prompt(self.backbone_, self.prompt_, names, imported=self.imported_)
         other.calibration_, other.training_images_ = self._calibration_of(names), self.training_images_
@@ -210,7 +209,7 @@ class PromptClassifier(ImageClassifier):
         facts
             Further entries for `prompt.json`.
         """
-        check_is_fitted(self)
+        self.check_fitted()
         folder = Path(folder)
         PROMPT_FILES.check_free(folder, overwrite=overwrite)
         entries = {

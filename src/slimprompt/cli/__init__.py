@@ -32,6 +32,7 @@ from slimprompt.cli import (
     theory,
 )
 from slimprompt.cli.printing import say
+from slimprompt.cli.startup import import_lightly
 from slimprompt.cli.streams import output_error, safe_streams
 from slimprompt.errors import InputError, one_line
 
@@ -89,6 +90,7 @@ def main() -> None:
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     safe_streams()
     keep_freed_memory()
+    import_lightly()
     warnings.showwarning = _show_warning
     received = _stop_on_signals()
     try:

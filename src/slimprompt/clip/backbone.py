@@ -409,7 +409,10 @@ def _load_weights(model: Any, state: dict[str, Tensor], path: str, name: str) ->
 def _load_hub(name: str) -> Any:
     try:
         with _quiet():
+            config_support(open_clip.get_model_config(name)).require(name)  # before weights are downloaded
             return open_clip.create_model(name, require_pretrained=True)
+    except InputError:
+        raise
     except pickle.UnpicklingError as error:
         raise refusal(name, error) from None
     except Exception as error:

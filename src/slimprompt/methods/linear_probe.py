@@ -11,15 +11,18 @@ length; below 1e-2 and above 1e4 the ranking of the classes hardly changes on un
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from slimprompt.methods.cross_validation import select
 from slimprompt.methods.head import FittedHead, Head
 from slimprompt.methods.task import Task
+
+if TYPE_CHECKING:
+    from sklearn.linear_model import LogisticRegression
 
 STRENGTHS = (1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3, 1e4)
 DEFAULT_STRENGTH = 1.0
@@ -50,6 +53,8 @@ def fit(task: Task) -> FittedHead:
 
 
 def _model(strength: float, *, warm_start: bool = False) -> LogisticRegression:
+    from sklearn.linear_model import LogisticRegression  # slow to import, and not needed to predict
+
     return LogisticRegression(C=strength, max_iter=1000, warm_start=warm_start)
 
 

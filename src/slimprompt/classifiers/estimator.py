@@ -1,0 +1,65 @@
+"""scikit-learn's conventions for a classifier, without importing scikit-learn, which would take longer than to classify an image."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slimprompt.errors import unknown
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Estimator:
+    """Parameters are the arguments of `__init__`, stored unchanged; what is learned has a name that ends in an underscore.
+
+    This is what scikit-learn's `clone`, `Pipeline` and model selection ask of a classifier.
+    """
+
+    @classmethod
+    def _parameter_names(cls) -> list[str]:
+        return sorted(set(inspect.signature(cls.__init__).parameters) - {"self"})
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters by name; `deep` makes no difference, because no parameter is an estimator."""
+        return {name: getattr(self, name) for name in self._parameter_names()}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change parameters; what was learned stays until the next `fit`."""
+        for name, value in params.items():
+            if name not in self._parameter_names():
+                raise unknown(f"parameter of {type(self).__name__}", name, self._parameter_names())
+            setattr(self, name, value)
+        return self
+
+    def check_fitted(self) -> None:
+        """Raise scikit-learn's `NotFittedError` before `fit`."""
+        if not any(name.endswith("_") and not name.startswith("__") for name in vars(self)):
+            from sklearn.exceptions import NotFittedError
+
+            raise NotFittedError(
+                f"this {type(self).__name__} is not fitted yet: call `fit` first, or `load` a saved one"
+            )
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="classifier",
+            target_tags=TargetTags(required=True),
+            classifier_tags=ClassifierTags(),
+            input_tags=InputTags(two_d_array=False, string=True),  # images, not rows of numbers
+        )
+
+    def __repr__(self) -> str:
+        """The parameters that differ from their defaults."""
+        defaults = {name: one.default for name, one in inspect.signature(type(self).__init__).parameters.items()}
+        given = {name: value for name, value in self.get_params().items() if not _same(value, defaults[name])}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+
+
+def _same(value: Any, default: Any) -> bool:
+    return value is default or (type(value) is type(default) and bool(np.all(value == default)))

@@ -1,0 +1,89 @@
+"""What a command imports before it classifies an image."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from slimprompt import PromptClassifier
+from tests.classifiers.test_prompt import QUICK
+
+UNUSED = [
+    "sklearn",
+    "scipy.stats",
+    "pandas",
+    "matplotlib",
+    "torch._dynamo",
+    "transformers",
+    "wandb",
+    "ray",
+    "fastapi",
+    "onnx",
+]
+
+
+@pytest.fixture(scope="module")
+def saved(tiny_folder, photos, tmp_path_factory):
+    images = sorted(photos.glob("*/*.png"))
+    classifier = PromptClassifier(tiny_folder, recipe=QUICK, n_ctx=4, rank=2, cache=False)
+    return classifier.fit(images, [path.parent.name for path in images]).save(tmp_path_factory.mktemp("saved") / "p")
+
+
+def run(code, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_predict_imports_only_what_it_uses(saved, photos):
+    code = f"""
+import json, sys
+sys.argv[1:1] = ["predict"]
+from slimprompt.cli import main
+try:
+    main()
+finally:
+    print(json.dumps([name for name in {UNUSED!r} if sys.modules.get(name) is not None]))
+"""
+    assert run(code, saved, photos / "red disc" / "0.png") == []
+
+
+def test_what_was_left_out_can_be_imported_afterwards():
+    code = """
+import json, sys
+from slimprompt.cli.startup import import_lightly
+import_lightly()
+import open_clip, torchvision
+left_out = [name for name in ("torch._dynamo", "transformers") if name in sys.modules]
+import torch, torchvision.ops
+boxes = torch.tensor([[0, 0.0, 0.0, 2.0, 2.0]])
+pooled = torchvision.ops.roi_align(torch.ones(1, 1, 4, 4), boxes, 1)
+import torch._dynamo.utils, transformers
+real = [torch._dynamo.disable.__module__, torch._dynamo.utils.is_compile_supported.__module__, transformers.__name__]
+print(json.dumps([left_out, float(pooled), real]))
+"""
+    left_out, pooled, real = run(code)
+    assert left_out == []
+    assert pooled == 1
+    assert real == ["torch._dynamo.decorators", "torch._dynamo.utils", "transformers"]
+
+
+def test_a_package_that_needs_more_is_imported_in_full(tmp_path):
+    (tmp_path / "open_clip.py").write_text("import torch._dynamo\nversion = torch._dynamo.config\n")
+    code = f"""
+import json, sys
+sys.path.insert(0, {str(tmp_path)!r})
+from slimprompt.cli.startup import import_lightly
+import_lightly()
+import open_clip
+print(json.dumps(open_clip.version.__name__))
+"""
+    assert run(code) == "torch._dynamo.config"
+
+
+def test_python_dash_m():
+    done = subprocess.run([sys.executable, "-m", "slimprompt", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("slimprompt ")
