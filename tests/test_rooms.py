@@ -33,6 +33,7 @@ ROOMS = (
     ("quickstart",),
     ("doctor",),
     ("cli",),
+    ("__main__",),
 )
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 
