@@ -92,7 +92,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         logits, labels = [], []
         for kept, held_out in folds(task.labels, task.seed, FOLDS):
-            other = self.unfitted().fit_task(task.of_images(kept.tolist()))
+            other = self.fold_classifier().fit_task(task.of_images(kept.tolist()))
             logits.append(other.logits(task.eval_features[held_out.to(task.eval_features.device)]).cpu().numpy())
             labels += [task.labels[index] for index in held_out.tolist()]
         if labels:
@@ -116,6 +116,10 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):
     def unfitted(self) -> Self:
         """A classifier with the same parameters, the backbone shared."""
         return type(self)(**self.get_params(deep=False))
+
+    def fold_classifier(self) -> Self:
+        """The classifier to fit outside of a fold: not fitted, with the same parameters."""
+        return self.unfitted()
 
     def with_classes(self, class_names: Iterable[str]) -> ImageClassifier:
         """The same classifier on other class names; nothing is trained."""
