@@ -114,6 +114,12 @@ def options_from(
     return decorate
 
 
+def given_options(context: typer.Context) -> set[str]:
+    """Names of the options that the user has given; the others have their defaults."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
 def _option(name: str, field: FieldInfo, panel: str, default: Any) -> inspect.Parameter:
     help_text = (field.description or "").strip()
     if _is_list(field):
