@@ -15,6 +15,7 @@ from slimprompt.cli.options import (
     BackboneName,
     DataRoot,
     Device,
+    Log,
     NoCache,
     Overwrite,
     Precision,
@@ -29,12 +30,15 @@ from slimprompt.cli.printing import note, print_table, say
 from slimprompt.errors import InputError, choose
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS
+from slimprompt.storage import sha256
+from slimprompt.tracking import RunLog, TrackedRun, open_log
 from slimprompt.training.recipe import Recipe, make_recipe
 
 if TYPE_CHECKING:
     from slimprompt.classifiers.fitting import Classifier, Fit, HeadComparison, MethodResult
     from slimprompt.clip.backbone import Backbone
     from slimprompt.data import Benchmark
+    from slimprompt.saved.files import SavedFiles
 
 _PROMPT = {
     "variant": "fixed-B",
@@ -112,6 +116,7 @@ def fit(
         Path | None,
         typer.Option(help="Write an HTML page about the prompt: accuracy per class, confusions, worst mistakes."),
     ] = None,
+    log: Log = None,
     verbose: Verbose = False,
     *,
     prompt: dict[str, Any],
@@ -147,6 +152,7 @@ def fit(
     out = out or Path("prompt" if method == "prompt" else "head")
     files = PROMPT_FILES if method == "prompt" else HEAD_FILES
     files.check_free(out, overwrite=overwrite)
+    tracker = None if log is None else open_log(log)
     name = options["backbone"] or _default_backbone(benchmark)
     model = _load_model(name, pretrained, activation, origin, device=device, precision=options["precision"])
     if name in EMBEDDED and benchmark is None:
@@ -163,6 +169,8 @@ def fit(
     if result.comparison:
         facts["held_out"] = {"images": result.n_held_out, **result.comparison.scores}
     saved = classifier.save(out, overwrite=overwrite, **facts)
+    if tracker is not None:
+        _log_fit(tracker, saved, files, result)
 
     _print_fit(result, images, sampled, manifest)
     if result.comparison:
@@ -248,6 +256,26 @@ def _classifier(
     if method == "prompt":
         return PromptClassifier(model, recipe=recipe, start_from=start_from, **prompt)
     return HeadClassifier(method, model, templates=templates, views=views, seed=prompt["seed"])
+
+
+def _log_fit(log: RunLog, saved: Path, files: SavedFiles, result: Fit) -> None:
+    """Write the fit to a tracker, identified by the content of the saved description."""
+    from slimprompt.saved.files import describe_backbone
+
+    classifier, comparison = result.classifier, result.comparison
+    settings = {name: value for name, value in classifier.get_params(deep=False).items() if name != "backbone"}
+    if "recipe" in settings:
+        recipe = settings.pop("recipe").model_dump()
+        settings |= {f"recipe.{name}": value for name, value in recipe.items()}
+    settings |= {f"backbone.{name}": value for name, value in describe_backbone(classifier.backbone_).items()}
+    settings |= {"classes": len(classifier.classes_), "training_images": result.n_train}
+    metrics = {"temperature": classifier.calibration_.temperature}
+    if comparison is not None:
+        own = list(comparison.details.values())[-1]
+        metrics |= comparison.scores | {"log_loss": own.log_loss, "calibration_error": own.calibration_error}
+    curve = [row._asdict() for row in getattr(classifier, "curve_", ())]
+    run_id = sha256(saved / files.description)[:16]
+    log.write(run_id, lambda: TrackedRun(run_id, saved.resolve().name, settings, metrics, curve))
 
 
 def write_report(report: Path, classifier: Classifier, comparison: HeadComparison, templates: Sequence[str]) -> Path:

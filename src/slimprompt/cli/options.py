@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from slimprompt.errors import InputError
+from slimprompt.tracking import describe_targets
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,6 +59,14 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show the accurac
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite a saved prompt or head at --out.")]
 DataRoot = Annotated[
     Path | None, typer.Option("--data-root", help="Folder of the benchmarks; default: $SLIMPROMPT_DATA.")
+]
+Log = Annotated[
+    str | None,
+    typer.Option(
+        "--log",
+        metavar="TRACKER[:TARGET]",
+        help=f"Also write curves and metrics to a tracker: {describe_targets()}.",
+    ),
 ]
 Templates = Annotated[
     list[str] | None,
