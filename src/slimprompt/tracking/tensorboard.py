@@ -29,7 +29,9 @@ class TensorBoard:
                 for epoch, values in run.steps():
                     for title, value in values.items():
                         writer.add_scalar(title, value, epoch)
-                writer.add_hparams(run.known_settings, dict(run.metrics), run_name=".")
+                settings = run.known_settings.items()
+                texts = {name: str(value) if isinstance(value, bool) else value for name, value in settings}  # not 1.0
+                writer.add_hparams(texts, dict(run.metrics), run_name=".")
             publish(draft, self._folder / f"{name}-{run.id}")
 
 
