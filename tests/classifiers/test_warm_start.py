@@ -172,6 +172,13 @@ def test_a_clone_keeps_a_folder_as_its_start(tiny, old_images, new_images, tmp_p
     assert grown.grown_from_ == read_start(folder).sha256
 
 
+def test_a_loaded_prompt_has_the_settings_to_grow(tiny, old_images, new_images, tmp_path) -> None:
+    folder = make(tiny, variant="joint", depth=2).fit(*old_images).save(tmp_path / "old")
+    old = PromptClassifier.load(folder, backbone=tiny)
+    new = old.unfitted().set_params(start_from=old).fit(*new_images)
+    assert (new.grown_from_, new.depth, new.recipe) == (read_start(folder).sha256, 2, QUICK)
+
+
 def test_a_warm_start_with_the_fast_recipe_takes_no_more_steps(old_images, new_images) -> None:
     pocket = load_backbone("pocket", device="cpu")
     old = PromptClassifier(pocket).fit(*old_images)
