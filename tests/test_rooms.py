@@ -15,6 +15,7 @@ SOURCE = Path(slimprompt.__file__).parent
 ROOMS = (
     ("errors",),
     ("seeds", "storage", "spreadsheet", "progress", "allocator", "class_names"),
+    ("tracking",),
     ("clip",),
     ("images",),
     ("prompts",),

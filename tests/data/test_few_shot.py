@@ -57,6 +57,16 @@ def test_small_class_contributes_all_items_in_order(small: Benchmark) -> None:
     assert [item.path for item in sample.train if item.label == 1] == ["dog/0.png", "dog/1.png", "dog/2.png"]
 
 
+def test_kept_items_are_in_the_sample_and_others_fill_it_up(small: Benchmark) -> None:
+    cats, dogs = ([item for item in small.train if item.label == label] for label in (0, 1))
+    keep = {cats[-1], *dogs[:3]}
+    sample = few_shot(small, 2, seed=1, keep=keep)
+    counts = Counter(item.label for item in sample.train)
+    assert keep <= set(sample.train) and (counts[0], counts[1], counts[2]) == (2, 3, 2)
+    assert few_shot(small, 2, seed=1, keep=set()) == few_shot(small, 2, seed=1)
+    assert not keep & set(held_out(replace(small, test=()), sample))
+
+
 @pytest.mark.parametrize(("shots", "seed"), [(0, 1), (-1, 1), (1, -1)])
 def test_invalid_arguments(shots: int, seed: int, small: Benchmark) -> None:
     with pytest.raises(InputError):

@@ -98,7 +98,7 @@ class ImageClassifier(Estimator):
         self.check_fitted()
         logits, labels = [], []
         for kept, held_out in folds(task.labels, task.seed, FOLDS):
-            other = self.unfitted().fit_task(task.of_images(kept.tolist()))
+            other = self.fold_classifier().fit_task(task.of_images(kept.tolist()))
             logits.append(other.logits(task.eval_features[held_out.to(task.eval_features.device)]).cpu().numpy())
             labels += [task.labels[index] for index in held_out.tolist()]
         if labels:
@@ -122,6 +122,10 @@ class ImageClassifier(Estimator):
     def unfitted(self, **changes: Any) -> Self:
         """A classifier with the same parameters but for `changes`, the backbone shared."""
         return type(self)(**self.get_params(deep=False) | changes)
+
+    def fold_classifier(self) -> Self:
+        """The classifier to fit outside of a fold: not fitted, with the same parameters."""
+        return self.unfitted()
 
     def with_classes(self, class_names: Iterable[str]) -> ImageClassifier:
         """The same classifier on other class names; nothing is trained."""

@@ -27,6 +27,7 @@ from slimprompt.methods.table import METHODS
 from slimprompt.methods.task import Task
 from slimprompt.methods.zero_shot import check_templates, zero_shot_head
 from slimprompt.progress import progress
+from slimprompt.prompts.prompt import Prompt
 from slimprompt.text.tokens import prompt_tokens
 from slimprompt.training.evaluation import EvalSet, make_eval_set
 from slimprompt.training.recipe import make_recipe
@@ -36,6 +37,9 @@ Classifier = PromptClassifier | HeadClassifier
 
 #: Train views of the methods on image features if the recipe samples a new view in each epoch.
 DEFAULT_VIEWS = 10
+
+#: Title of the prompt that training started from.
+START = "the prompt it grew from"
 
 _SIGNIFICANCE = 0.05
 
@@ -47,7 +51,8 @@ class HeadComparison:
     images: list[Path]
     eval_set: EvalSet
     heads: dict[str, AnyHead]
-    """By title: zero-shot with one template, with several, and the fitted classifier, which comes last."""
+    """By title: zero-shot with one template, with several, the prompt that training started from if it was a finished one, and
+    the fitted classifier, which comes last."""
     kind: str = "prompt"
     """What the last classifier is: "prompt" or "head"."""
     temperature: float = 1.0
@@ -95,9 +100,11 @@ class HeadComparison:
 
     @property
     def scores(self) -> dict[str, float]:
-        """Accuracy in percent of zero-shot, of the prompt or head, and of guessing."""
-        found = list(self.accuracies.values())
-        return {"zero_shot": found[0], self.kind: found[-1], "chance": 100 / len(self.eval_set.class_names)}
+        """Accuracy in percent of zero-shot, of a warm start, of the prompt or head, and of guessing."""
+        found, chance = self.accuracies, 100 / len(self.eval_set.class_names)
+        zero_shot, *_, own = found.values()
+        start = {"start": found[START]} if START in found else {}
+        return {"zero_shot": zero_shot, **start, self.kind: own, "chance": chance}
 
     def by_class(self) -> list[tuple[str, int, float, float]]:
         """(class name, number of images, zero-shot accuracy, own accuracy) of each class; nan without images."""
@@ -174,7 +181,9 @@ def fit_classifier(
     if classifier.calibrate:
         classifier.fit_calibration(task)
     calibration_seconds = time.perf_counter() - begin if classifier.calibration_.confidences else 0.0
-    comparison = compare_with_zero_shot(classifier, bank, images, test, templates) if test else None
+    warm = isinstance(classifier, PromptClassifier) and classifier.start_from is not None
+    start = classifier.start(bank.backbone) if warm else None
+    comparison = compare_with_zero_shot(classifier, bank, images, test, templates, start=start) if test else None
     counts = (len(train), len(test))
     return Fit(classifier, task, *counts, seconds, calibration_seconds, comparison, skipped + more_skipped)
 
@@ -196,6 +205,8 @@ def compare_with_zero_shot(
     images: Benchmark,
     items: Sequence[Item],
     templates: Sequence[str] = (),
+    *,
+    start: Prompt | None = None,
 ) -> HeadComparison:
     """Evaluate a fitted classifier beside the zero-shot prompts.
 
@@ -211,6 +222,8 @@ def compare_with_zero_shot(
         Labelled images to evaluate on.
     templates
         Zero-shot prompts; default: those of `images`. With several, the first is also shown by itself.
+    start
+        The finished prompt that the training of the classifier started from, to be evaluated too.
     """
     if not items:
         raise InputError("there are no readable images to evaluate on")
@@ -226,6 +239,8 @@ def compare_with_zero_shot(
         heads[classifier.method] = classifier.head_
     else:
         position: Any = classifier.position
+        if start is not None:
+            heads[START] = prompt_head(backbone, names, start.to(backbone.device), position)
         heads["learned prompt"] = prompt_head(backbone, names, classifier.prompt_, position)
     kind = "head" if isinstance(classifier, HeadClassifier) else "prompt"
     known = classifier.trained_on(bank, paths, decode=images.decode) if classifier.training_images_ else None

@@ -13,6 +13,7 @@ from torch import Tensor
 from slimprompt.class_names import check_class_names
 from slimprompt.classifiers.base import ImageClassifier, label_names, short_hashes
 from slimprompt.classifiers.calibration import Calibration
+from slimprompt.classifiers.warm_start import read_start
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError, whole_number
 from slimprompt.methods.prompt_learning import initial_prompt, learn_prompts
@@ -62,6 +63,11 @@ class PromptClassifier(ImageClassifier):
         dictionary from labels to names. `classes_` and `predict` then give the labels. `save` stores the names alone.
     seed
         Seed of everything random.
+    start_from
+        Start training at the factors of a finished prompt instead: the folder of a saved prompt, or a fitted
+        `PromptClassifier`. It needs the same backbone and the same settings of the prompt (variant to position). Its training
+        images count as training images of this classifier too. The trainings for the calibration start cold. `clone` of
+        scikit-learn removes what a classifier has learned, so give a folder where classifiers are cloned.
     activation, device, precision
         Passed to `load_backbone`.
     cache
@@ -82,6 +88,8 @@ class PromptClassifier(ImageClassifier):
         Class features (n_classes, embed_dim), computed once.
     curve_ : list of EpochResult
         Learning curve; only after `fit`.
+    grown_from_ : str or None
+        Hash of the factors that training started from (`factors_sha256` of the saved prompt); None if it started cold.
     imported_ : dict or None
         Origin of a prompt that was trained by other software.
     calibration_ : Calibration
@@ -89,6 +97,8 @@ class PromptClassifier(ImageClassifier):
     training_images_ : frozenset
         Short hashes of the training images; empty if they are not known.
     """
+
+    grown_from_: str | None
 
     def __init__(
         self,
@@ -106,6 +116,7 @@ class PromptClassifier(ImageClassifier):
         recipe: str | Recipe | Mapping[str, Any] = "fast",
         class_names: Sequence[str] | Mapping[Any, str] | None = None,
         seed: int = 1,
+        start_from: str | Path | PromptClassifier | None = None,
         activation: str | None = None,
         device: str = "auto",
         precision: str = "fp32",
@@ -125,6 +136,7 @@ class PromptClassifier(ImageClassifier):
         self.recipe = recipe
         self.class_names = class_names
         self.seed = seed
+        self.start_from = start_from
         self.activation = activation
         self.device = device
         self.precision = precision
@@ -142,6 +154,8 @@ class PromptClassifier(ImageClassifier):
         check_words(words=self.words is not None, anchored=self.anchored, depth=depth)
         if self.words is None:  # with words, n_ctx is their number of tokens, which the backbone knows
             check_variant(self.variant, **used, n_ctx=n_ctx)
+        if self.start_from is not None:
+            read_start(self.start_from).check_settings(self)
 
     def task_settings(self) -> dict[str, Any]:
         """The template of `words`, to which a recipe that keeps close to zero-shot keeps close."""
@@ -151,6 +165,7 @@ class PromptClassifier(ImageClassifier):
         """Learn the prompt from a task, with the feature bank and backbone of the task."""
         check_class_names(task.class_names)
         backbone = task.bank.backbone
+        start = None if self.start_from is None else read_start(self.start_from)
         prompt = self.start(backbone)
         (learned,) = learn_prompts(
             task,
@@ -161,11 +176,20 @@ class PromptClassifier(ImageClassifier):
         self.curve_ = learned.curve
         self.set_prompt(backbone, prompt, task.class_names)
         self.training_images_ = frozenset(short_hashes(task.bank, task.images, task.decode))
+        if start is not None:
+            self.grown_from_ = start.sha256
+            self.training_images_ |= start.training_images
         return self
+
+    def fold_classifier(self) -> PromptClassifier:
+        """Not fitted, with the same parameters and a cold start: a warm one may have been trained on the images of the fold."""
+        return self.unfitted().set_params(start_from=None)
 
     def start(self, backbone: Backbone) -> Prompt:
         """The prompt before training."""
         self.check_settings()
+        if self.start_from is not None:
+            return read_start(self.start_from).prompt_for(backbone)
         if self.words is None and self.n_ctx >= backbone.context_length:
             raise InputError(
                 f"n_ctx={self.n_ctx} does not fit: {backbone.name} reads {backbone.context_length} tokens, with the class name"
@@ -187,6 +211,7 @@ class PromptClassifier(ImageClassifier):
         names = [name.strip() for name in label_names(class_names, "class names")]
         other = self.unfitted(class_names=None).set_prompt(self.backbone_, self.prompt_, names, imported=self.imported_)
         other.calibration_, other.training_images_ = self._calibration_of(names), self.training_images_
+        other.grown_from_ = self.grown_from_
         return other
 
     def logits(self, features: Tensor) -> Tensor:
@@ -225,6 +250,7 @@ class PromptClassifier(ImageClassifier):
             **self.calibration_._asdict(),
             "training_images": " ".join(sorted(self.training_images_)),
             **({"imported": self.imported_} if self.imported_ else {}),
+            **({"grown_from": self.grown_from_} if self.grown_from_ else {}),
             **facts,
         }
         write_prompt(folder, entries, self.prompt_)
@@ -286,6 +312,7 @@ class PromptClassifier(ImageClassifier):
         classifier.set_prompt(backbone, prompt, description.class_names, imported=description.imported)
         classifier.calibration_ = Calibration(description.temperature, tuple(description.confidences))
         classifier.training_images_ = frozenset(description.training_images.split())
+        classifier.grown_from_ = description.grown_from
         return classifier
 
     def set_prompt(
@@ -317,6 +344,7 @@ class PromptClassifier(ImageClassifier):
         if not features.isfinite().all():
             raise InputError(f"this prompt cannot be used with {backbone.title}: its class features are not finite")
         self.imported_ = imported
+        self.grown_from_ = None
         self.calibration_ = Calibration()
         self.training_images_ = frozenset()
         self.backbone_ = backbone

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slimprompt.cli.growing import Origin, read_origin
 from slimprompt.cli.options import (
     DEFAULT_BACKBONE,
     Activation,
     BackboneName,
     DataRoot,
     Device,
+    Log,
     NoCache,
     Overwrite,
     Precision,
@@ -21,18 +23,22 @@ from slimprompt.cli.options import (
     SkipBad,
     Templates,
     Verbose,
+    given_options,
     options_from,
 )
 from slimprompt.cli.printing import note, print_table, say
 from slimprompt.errors import InputError, choose
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS
+from slimprompt.storage import sha256
+from slimprompt.tracking import RunLog, TrackedRun, open_log
 from slimprompt.training.recipe import Recipe, make_recipe
 
 if TYPE_CHECKING:
     from slimprompt.classifiers.fitting import Classifier, Fit, HeadComparison, MethodResult
     from slimprompt.clip.backbone import Backbone
     from slimprompt.data import Benchmark
+    from slimprompt.saved.files import SavedFiles
 
 _PROMPT = {
     "variant": "fixed-B",
@@ -50,6 +56,7 @@ _PROMPT = {
 @options_from(Recipe, *Recipe.model_fields, into="overrides", panel="Override the recipe")
 @options_from(RunSpec, *_PROMPT, into="prompt", panel="Prompt", defaults=_PROMPT)
 def fit(
+    context: typer.Context,
     source: Annotated[
         Path | None,
         typer.Argument(help="photos/<class>/<image>, photos/{train,test}/<class>/<image>, or a CSV of path,label."),
@@ -61,6 +68,14 @@ def fit(
             "-o",
             help="Folder for the prompt (prompt.safetensors, prompt.json) or head (head.safetensors, head.json). "
             "Default: prompt or head.",
+        ),
+    ] = None,
+    from_model: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Folder of a saved prompt to start from, when images or classes were added: settings, backbone and, unless given, "
+            "recipe, seed and shots are taken from it. Heads are fitted again.",
         ),
     ] = None,
     method: Annotated[str, typer.Option(help=f"What to fit: prompt, {', '.join(METHODS)}.")] = "prompt",
@@ -101,6 +116,7 @@ def fit(
         Path | None,
         typer.Option(help="Write an HTML page about the prompt: accuracy per class, confusions, worst mistakes."),
     ] = None,
+    log: Log = None,
     verbose: Verbose = False,
     *,
     prompt: dict[str, Any],
@@ -113,25 +129,22 @@ def fit(
     Example: slimprompt fit photos/ --out my-prompt --shots 4
     Example: slimprompt fit photos/ --compare
     Example: slimprompt fit photos/ --method gda --out my-head
+    Example: slimprompt fit photos/ --from my-prompt --out larger-prompt
     """
-    from slimprompt.data import apply_manifest, few_shot, read_manifest
-    from slimprompt.prompts.variants import check_variant, used_settings
-
-    choose("method", method, {"prompt": None, **METHODS})
-    if method != "prompt":
-        _refuse_prompt_options(method, prompt, overrides, recipe, report)
-    chosen = make_recipe(recipe, **overrides)
-    prompt |= used_settings(prompt["variant"], rank=prompt.get("rank"), basis=prompt["basis"])
-    if prompt.get("words") is None:
-        check_variant(prompt["variant"], rank=prompt["rank"], basis=prompt["basis"], n_ctx=prompt["n_ctx"])
+    origin = None if from_model is None else read_origin(from_model)
+    options = {**prompt, **overrides, "method": method, "recipe": recipe, "shots": shots, "template": template}
+    options |= {"backbone": backbone, "precision": precision}
+    if origin is not None:
+        options = origin.options(options, given_options(context))
+    method, template = options["method"], options["template"]
+    sampled: int | None = None if manifest else options["shots"]  # per class
+    prompt, chosen = _checked(options, report)
     images = _images(source, benchmark, data_root)
-    sample = (
-        few_shot(images, shots, prompt["seed"]) if manifest is None else apply_manifest(read_manifest(manifest), images)
-    )
+    sample = _sample(images, sampled, prompt["seed"], manifest, origin)
 
     # torch is imported from here on: everything above fails fast
     from slimprompt.classifiers.fitting import DEFAULT_VIEWS, compare_methods, fit_classifier
-    from slimprompt.clip.backbone import EMBEDDED, default_pretrained, load_backbone
+    from slimprompt.clip.backbone import EMBEDDED
     from slimprompt.images.bank import FeatureBank
     from slimprompt.saved.head import HEAD_FILES
     from slimprompt.saved.prompt import PROMPT_FILES
@@ -139,25 +152,27 @@ def fit(
     out = out or Path("prompt" if method == "prompt" else "head")
     files = PROMPT_FILES if method == "prompt" else HEAD_FILES
     files.check_free(out, overwrite=overwrite)
-    backbone = backbone or _default_backbone(benchmark)
-    pretrained = pretrained or default_pretrained(backbone)
-    model = load_backbone(backbone, pretrained, activation=activation, device=device, precision=precision)
-    if backbone in EMBEDDED and benchmark is None:
-        note(f"{backbone} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
+    tracker = None if log is None else open_log(log)
+    name = options["backbone"] or _default_backbone(benchmark)
+    model = _load_model(name, pretrained, activation, origin, device=device, precision=options["precision"])
+    if name in EMBEDDED and benchmark is None:
+        note(f"{name} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
     bank = FeatureBank(model, None if no_cache else "default")
     templates = tuple(template or images.templates)
     views = DEFAULT_VIEWS if chosen.views is None else chosen.views
-    classifier = _classifier(method, model, prompt, chosen, templates, views)
+    classifier = _classifier(method, model, prompt, chosen, templates, views, from_model)
     classifier.calibrate = not no_calibration
     result = fit_classifier(
         classifier, bank, images, sample, templates=templates, views=views, skip_bad=skip_bad_images
     )
-    facts: dict[str, Any] = {"shots": shots if manifest is None else None, "templates": list(templates)}
+    facts: dict[str, Any] = {"shots": sampled, "templates": list(templates)}
     if result.comparison:
         facts["held_out"] = {"images": result.n_held_out, **result.comparison.scores}
     saved = classifier.save(out, overwrite=overwrite, **facts)
+    if tracker is not None:
+        _log_fit(tracker, saved, files, result)
 
-    _print_fit(result, images, shots if manifest is None else None, manifest)
+    _print_fit(result, images, sampled, manifest)
     if result.comparison:
         print_comparison(result.comparison, verbose=verbose)
         note_training_images(result.comparison)
@@ -165,10 +180,49 @@ def fit(
         note("no images are left to evaluate on:", "give fewer --shots, or a test/ folder beside train/")
     n_bytes = sum((saved / name).stat().st_size for name in (files.tensors, files.description))
     say(f"saved to {saved} ({n_bytes / 1000:.1f} KB)")
+    if origin is not None:
+        origin.print_growth(result)
     if compare and result.comparison:
         _print_methods(compare_methods(result))
     if report is not None and result.comparison:
         say(f"report: {write_report(report, classifier, result.comparison, templates)}")
+
+
+def _checked(options: dict[str, Any], report: Path | None) -> tuple[dict[str, Any], Recipe]:
+    """The settings of the prompt and the recipe, if they can be used together."""
+    from slimprompt.prompts.variants import check_variant, used_settings
+
+    method: str = options["method"]
+    prompt: dict[str, Any] = {name: options.get(name) for name in _PROMPT}
+    overrides = {name: options[name] for name in Recipe.model_fields if name in options}
+    choose("method", method, {"prompt": None, **METHODS})
+    if method != "prompt":
+        _refuse_prompt_options(method, prompt, overrides, options["recipe"], report)
+    prompt |= used_settings(prompt["variant"], rank=prompt["rank"], basis=prompt["basis"])
+    if prompt["words"] is None:
+        check_variant(prompt["variant"], rank=prompt["rank"], basis=prompt["basis"], n_ctx=prompt["n_ctx"])
+    return prompt, make_recipe(options["recipe"], **overrides)
+
+
+def _sample(images: Benchmark, shots: int | None, seed: int, manifest: Path | None, origin: Origin | None) -> Benchmark:
+    """The images to train on. What a start was trained on is not held out, because its accuracy there says nothing."""
+    from slimprompt.data import apply_manifest, few_shot, read_manifest
+
+    if manifest is not None:
+        return apply_manifest(read_manifest(manifest), images)
+    assert shots is not None
+    return few_shot(images, shots, seed, keep=origin.trained_items(images) if origin else ())
+
+
+def _load_model(
+    name: str, pretrained: str | None, activation: str, origin: Origin | None, *, device: str, precision: str
+) -> Backbone:
+    from slimprompt.clip.backbone import default_pretrained, load_backbone
+
+    if origin is not None:
+        return origin.load_backbone(pretrained, activation, device=device, precision=precision)
+    pretrained = pretrained or default_pretrained(name)
+    return load_backbone(name, pretrained, activation=activation, device=device, precision=precision)
 
 
 def _refuse_prompt_options(
@@ -188,14 +242,40 @@ def _refuse_prompt_options(
 
 
 def _classifier(
-    method: str, model: Backbone, prompt: dict[str, Any], recipe: Recipe, templates: tuple[str, ...], views: int
+    method: str,
+    model: Backbone,
+    prompt: dict[str, Any],
+    recipe: Recipe,
+    templates: tuple[str, ...],
+    views: int,
+    start_from: Path | None,
 ) -> Classifier:
     from slimprompt.classifiers.head import HeadClassifier
     from slimprompt.classifiers.prompt import PromptClassifier
 
     if method == "prompt":
-        return PromptClassifier(model, recipe=recipe, **prompt)
+        return PromptClassifier(model, recipe=recipe, start_from=start_from, **prompt)
     return HeadClassifier(method, model, templates=templates, views=views, seed=prompt["seed"])
+
+
+def _log_fit(log: RunLog, saved: Path, files: SavedFiles, result: Fit) -> None:
+    """Write the fit to a tracker, identified by the content of the saved description."""
+    from slimprompt.saved.files import describe_backbone
+
+    classifier, comparison = result.classifier, result.comparison
+    settings = {name: value for name, value in classifier.get_params(deep=False).items() if name != "backbone"}
+    if "recipe" in settings:
+        recipe = settings.pop("recipe").model_dump()
+        settings |= {f"recipe.{name}": value for name, value in recipe.items()}
+    settings |= {f"backbone.{name}": value for name, value in describe_backbone(classifier.backbone_).items()}
+    settings |= {"classes": len(classifier.classes_), "training_images": result.n_train}
+    metrics = {"temperature": classifier.calibration_.temperature}
+    if comparison is not None:
+        own = list(comparison.details.values())[-1]
+        metrics |= comparison.scores | {"log_loss": own.log_loss, "calibration_error": own.calibration_error}
+    curve = [row._asdict() for row in getattr(classifier, "curve_", ())]
+    run_id = sha256(saved / files.description)[:16]
+    log.write(run_id, lambda: TrackedRun(run_id, saved.resolve().name, settings, metrics, curve))
 
 
 def write_report(report: Path, classifier: Classifier, comparison: HeadComparison, templates: Sequence[str]) -> Path:
@@ -234,7 +314,10 @@ def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path
     from slimprompt.data import short_classes
 
     classifier = result.classifier
-    where = f"{shots} per class" if shots else f"from {manifest}"
+    more = (
+        "at least " if result.n_train > (shots or 0) * len(images.class_names) else ""
+    )  # images of a warm start are kept
+    where = f"{more}{shots} per class" if shots else f"from {manifest}"
     say(f"{len(images.class_names)} classes, {result.n_train} training images ({where}), {result.n_held_out} held out")
     short = short_classes(images, shots) if shots else {}
     if short:

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from slimprompt.errors import InputError
+from slimprompt.tracking import describe_targets
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,6 +59,14 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show the accurac
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite a saved prompt or head at --out.")]
 DataRoot = Annotated[
     Path | None, typer.Option("--data-root", help="Folder of the benchmarks; default: $SLIMPROMPT_DATA.")
+]
+Log = Annotated[
+    str | None,
+    typer.Option(
+        "--log",
+        metavar="TRACKER[:TARGET]",
+        help=f"Also write curves and metrics to a tracker: {describe_targets()}.",
+    ),
 ]
 Templates = Annotated[
     list[str] | None,
@@ -112,6 +121,12 @@ def options_from(
         return typing.cast(F, wrapper)
 
     return decorate
+
+
+def given_options(context: typer.Context) -> set[str]:
+    """Names of the options that the user has given; the others have their defaults."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 def _option(name: str, field: FieldInfo, panel: str, default: Any) -> inspect.Parameter:

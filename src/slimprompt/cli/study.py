@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.options import DataRoot, Device, options_from
+from slimprompt.cli.options import DataRoot, Device, Log, options_from
 from slimprompt.cli.printing import count, print_json, print_table, say, size
 from slimprompt.errors import InputError, choose, unknown
 from slimprompt.lab.grid import Grid
+from slimprompt.tracking import RunLog, open_log
 from slimprompt.training.recipe import Recipe, make_recipe
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def study(
         float | None,
         typer.Option(min=0.0, help="ray: GPUs per worker, such as 0.25; default: 1 if the cluster has GPUs."),
     ] = None,
+    log: Log = None,
     *,
     axes: dict[str, Any],
     overrides: dict[str, Any],
@@ -100,10 +102,11 @@ def study(
     if plan:
         _plan(grid, environment, workers, as_json=as_json)
     else:
+        tracker = None if log is None else open_log(log)
         chosen = _executor(executor, environment, workers, address, gpus)
         if address is None:  # the disks of a cluster are elsewhere
             _check_disk(grid, environment)
-        _run(name, grid, environment, chosen, prompt_batch=prompt_batch, as_json=as_json)
+        _run(name, grid, environment, chosen, prompt_batch=prompt_batch, as_json=as_json, log=tracker)
 
 
 def _list_studies() -> None:
@@ -233,13 +236,22 @@ def _check_disk(grid: Grid, environment: RunEnvironment) -> None:
 
 
 def _run(
-    name: str, grid: Grid, environment: RunEnvironment, executor: Executor, *, prompt_batch: int, as_json: bool
+    name: str,
+    grid: Grid,
+    environment: RunEnvironment,
+    executor: Executor,
+    *,
+    prompt_batch: int,
+    as_json: bool,
+    log: RunLog | None,
 ) -> None:
-    from slimprompt.lab.observer import study_observer
+    from slimprompt.lab.observer import LoggingObserver, study_observer
     from slimprompt.lab.study import run_study
     from slimprompt.paper.studies import study_specs
 
     specs, observer = study_specs(grid), study_observer(name)
+    if log is not None:
+        observer = LoggingObserver(log, observer)
     try:
         outcome = run_study(specs, environment.runs, executor, observer, prompt_batch=prompt_batch)
     except KeyboardInterrupt:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from slimprompt.data.benchmark import Benchmark, Item
@@ -17,7 +17,7 @@ from slimprompt.errors import InputError, first_few, whole_number
 MAX_VAL_SHOTS = 4
 
 
-def few_shot(benchmark: Benchmark, shots: int, seed: int) -> Benchmark:
+def few_shot(benchmark: Benchmark, shots: int, seed: int, *, keep: Collection[Item] = ()) -> Benchmark:
     """Sample `shots` train items and min(`shots`, 4) val items per class; test is unchanged.
 
     The sampling order is the one of the published samples: a single stream `random.Random(seed)` samples train, then
@@ -32,6 +32,8 @@ def few_shot(benchmark: Benchmark, shots: int, seed: int) -> Benchmark:
         Train items per class, at least 1.
     seed
         Seed of the sample, at least 0.
+    keep
+        Train items that are in the sample in any case; a class is filled up to `shots` with others.
 
     Returns
     -------
@@ -46,7 +48,7 @@ def few_shot(benchmark: Benchmark, shots: int, seed: int) -> Benchmark:
         )
     check_every_class(benchmark, benchmark.name)
     stream = random.Random(seed)
-    train = _sample(benchmark.train, shots, stream)
+    train = _sample(benchmark.train, shots, stream, keep)
     val = _sample(benchmark.val, min(shots, MAX_VAL_SHOTS), stream)
     return replace(benchmark, train=train, val=val)
 
@@ -61,13 +63,15 @@ def check_every_class(benchmark: Benchmark, where: str) -> None:
         )
 
 
-def _sample(items: Iterable[Item], shots: int, stream: random.Random) -> tuple[Item, ...]:
+def _sample(items: Iterable[Item], shots: int, stream: random.Random, keep: Collection[Item] = ()) -> tuple[Item, ...]:
     groups: dict[int, list[Item]] = {}
     for item in items:
         groups.setdefault(item.label, []).append(item)
     sampled: list[Item] = []
     for group in groups.values():
-        sampled += stream.sample(group, shots) if len(group) >= shots else group
+        kept, others = [item for item in group if item in keep], [item for item in group if item not in keep]
+        missing = max(0, shots - len(kept))
+        sampled += kept + (stream.sample(others, missing) if len(others) >= missing else others)
     return tuple(sampled)
 
 

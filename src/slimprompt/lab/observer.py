@@ -8,6 +8,7 @@ from typing import Any
 
 from slimprompt.lab.records import Record
 from slimprompt.lab.spec import RunSpec
+from slimprompt.tracking import RunLog, TrackedRun
 
 _SHOWN = 8
 
@@ -31,6 +32,52 @@ class StudyObserver:
 def study_observer(name: str) -> StudyObserver:
     """A live table if standard error is a terminal, otherwise lines."""
     return _Table(name) if sys.stderr.isatty() else _Lines(name)
+
+
+class LoggingObserver(StudyObserver):
+    """Writes every complete run to a tracker, those that were complete before too, and notifies another observer.
+
+    Runs are written in this process, whichever executor runs them.
+    """
+
+    def __init__(self, log: RunLog, observer: StudyObserver) -> None:
+        self._log, self._observer = log, observer
+
+    def begin(self, specs: list[RunSpec], present: list[Record]) -> None:
+        """Write the runs that are complete already, unless the tracker has them."""
+        self._observer.begin(specs, present)
+        for record in present:
+            self._write(record)
+
+    def started(self, spec: RunSpec) -> None:
+        """Nothing is written before a run is complete."""
+        self._observer.started(spec)
+
+    def ended(self, record: Record) -> None:
+        """Write the run if it is complete."""
+        self._observer.ended(record)
+        if record.complete:
+            self._write(record)
+
+    def end(self) -> None:
+        """Every run has been written."""
+        self._observer.end()
+
+    def _write(self, record: Record) -> None:
+        self._log.write(record.spec.fingerprint, lambda: tracked_run(record))
+
+
+def tracked_run(record: Record) -> TrackedRun:
+    """A complete run as trackers show it: named by its method or variant, with its spec as settings."""
+    facts = {name: record.facts.get(name) for name in ("trainable_parameters", "backbone_fingerprint")}
+    curve = record.curve().to_dict("records") if record.spec.is_prompt else []
+    return TrackedRun(
+        id=record.spec.fingerprint,
+        name=record.spec.label,
+        settings=record.spec.flat() | facts,
+        metrics=record.metrics,
+        curve=curve,  # type: ignore[arg-type]
+    )
 
 
 class _Count(StudyObserver):

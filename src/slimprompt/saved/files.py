@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -55,6 +55,8 @@ class Description(BaseModel):
     """Of the training images when they were held out, ascending, or their percentiles."""
     training_images: str = Field("", pattern="^([0-9a-f]{16}( [0-9a-f]{16})*)?$")
     """The first 8 bytes of the sha256 of each training image's content, ascending."""
+    shots: int | None = Field(None, ge=1)
+    """Training images per class, if `slimprompt fit` sampled them."""
 
 
 class SavedBackbone(BaseModel):
@@ -66,12 +68,22 @@ class SavedBackbone(BaseModel):
     pretrained: str | None
     activation: str | None = None
     """Version 0.1 did not store it."""
+    precision: Literal["fp32", "bf16", "fp16"] | None = None
+    """That the model was fitted with; it can be used with another one. Earlier versions did not store it."""
     fingerprint: str = Field(pattern="^[0-9a-f]{64}$")
 
 
 def describe_backbone(backbone: Backbone) -> dict[str, Any]:
     """The entries of a `SavedBackbone`."""
-    return {name: getattr(backbone, name) for name in ("name", "pretrained", "activation", "fingerprint")}
+    names = ("name", "pretrained", "activation", "precision", "fingerprint")
+    return {name: getattr(backbone, name) for name in names}
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """The content of a tensor file; equal tensors give equal bytes."""
+    from safetensors.torch import save
+
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
 
 
 def _usable(names: list[str]) -> list[str]:
@@ -146,9 +158,7 @@ class SavedFiles:
         tensors
             Tensors by name.
         """
-        from safetensors.torch import save
-
-        data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+        data = tensor_bytes(tensors)
         content = json.loads(json.dumps({"format": self.format, **description, self.hash_field: sha256(data)}))
         text = json_text({**content, "checksum": json_checksum(content)})
         folder = folder.resolve()
@@ -245,13 +255,17 @@ class SavedFiles:
                 candidates = [load_with(activation=activation) for activation in ACTIVATIONS]
                 matching = (one for one in candidates if one.fingerprint == saved.fingerprint)
                 backbone = next(matching, candidates[0])
+        self.check_weights(folder, saved, backbone)
+        return backbone
+
+    def check_weights(self, model: Path | str, saved: SavedBackbone, backbone: Backbone) -> None:
+        """Raise an error unless the backbone has the weights that a model, named `model` in the message, was fitted on."""
         if backbone.fingerprint != saved.fingerprint:
             raise InputError(
-                f"{folder} was trained on {saved.name} ({saved.pretrained or 'own weights'}, fingerprint {saved.fingerprint[:12]}), "
+                f"{model} was trained on {saved.name} ({saved.pretrained or 'own weights'}, fingerprint {saved.fingerprint[:12]}), "
                 f"but {backbone.name} ({backbone.pretrained or 'own weights'}) has fingerprint {backbone.fingerprint[:12]}: "
                 f"a {self.name} only works with the weights it was trained on"
             )
-        return backbone
 
     def damaged(self, path: Path, reason: str) -> InputError:
         """The error for a file that is not what `write` wrote."""

@@ -12,7 +12,8 @@ from slimprompt import __version__
 from slimprompt.errors import InputError
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.variants import Trainable, check_variant, check_words
-from slimprompt.saved.files import ClassNames, Description, SavedBackbone, SavedFiles
+from slimprompt.saved.files import ClassNames, Description, SavedBackbone, SavedFiles, tensor_bytes
+from slimprompt.storage import sha256
 from slimprompt.text.tokens import Position
 from slimprompt.training.recipe import Recipe
 
@@ -42,6 +43,8 @@ class PromptDescription(Description):
     imported: dict[str, Any] | None = None
     factors_sha256: str
     templates: list[str] = Field(default_factory=list)
+    grown_from: str | None = Field(None, pattern="^[0-9a-f]{64}$")
+    """`factors_sha256` of the prompt that training started from; None if it started cold."""
 
     @model_validator(mode="after")
     def _consistent(self) -> PromptDescription:
@@ -107,6 +110,11 @@ def write_prompt(folder: Path, entries: dict[str, Any], prompt: Prompt) -> None:
         "depth": prompt.depth,
     }
     PROMPT_FILES.write(folder, known | entries, prompt.tensors())
+
+
+def factors_sha256(prompt: Prompt) -> str:
+    """The hash of a prompt's factors that its description holds as soon as it is saved."""
+    return sha256(tensor_bytes(prompt.tensors()))
 
 
 def _problem(factor: Tensor | None, shape: tuple[int | None, ...]) -> str:

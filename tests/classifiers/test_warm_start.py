@@ -1,0 +1,199 @@
+"""Training that starts at a finished prompt."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from sklearn.base import clone
+
+from slimprompt import InputError, PromptClassifier, Recipe, load_backbone
+from slimprompt.classifiers.warm_start import read_start
+from slimprompt.clip.backbone import Backbone
+from slimprompt.images.bank import FeatureBank
+from slimprompt.methods.task import Task
+from tests.conftest import TINY, draw
+
+QUICK = Recipe(epochs=4, batch_size=8, views=2)
+OLD, NEW = ("red", "green"), ("red", "green", "blue")
+PROMPTS = {
+    "fixed-B": {},
+    "dense": {"variant": "dense"},
+    "joint": {"variant": "joint"},
+    "fixed-A": {"variant": "fixed-A", "basis": "svd"},
+    "anchored": {"words": "a photo of a", "anchored": True},
+    "deep": {"depth": 3, "variant": "joint"},
+    "in the middle": {"position": "middle"},
+}
+
+
+def images_of(root: Path, colours: tuple[str, ...], numbers: range) -> tuple[list[Path], list[str]]:
+    paths = [
+        draw(root / f"{colour} disc" / f"{number}.png", colour, number) for colour in colours for number in numbers
+    ]
+    return paths, [path.parent.name for path in paths]
+
+
+def make(tiny: Backbone, **options) -> PromptClassifier:
+    return PromptClassifier(tiny, **({"recipe": QUICK, "n_ctx": 4, "rank": 2} | options))
+
+
+@pytest.fixture(scope="module")
+def old_images(tmp_path_factory):
+    return images_of(tmp_path_factory.mktemp("old"), OLD, range(3))
+
+
+@pytest.fixture(scope="module")
+def new_images(tmp_path_factory):
+    return images_of(tmp_path_factory.mktemp("new"), NEW, range(2, 6))
+
+
+@pytest.mark.parametrize("options", PROMPTS.values(), ids=PROMPTS)
+def test_the_first_step_starts_at_the_saved_factors(tiny, old_images, new_images, tmp_path, options) -> None:
+    old = make(tiny, **options).fit(*old_images)
+    folder = old.save(tmp_path / "old")
+    started = make(tiny, **options, start_from=folder).start(tiny)
+    assert started.trainable == old.prompt_.trainable
+    for name, factor in old.prompt_.tensors().items():
+        assert torch.equal(started.tensors()[name], factor)
+    # A learning rate of almost zero changes nothing that float32 shows; a cold start is elsewhere.
+    still = QUICK.model_copy(update={"epochs": 1, "lr": 1e-30, "warmup_lr": 0.0, "weight_decay": 0.0})
+    grown = make(tiny, **options, start_from=folder, recipe=still).fit(*new_images)
+    assert torch.equal(grown.prompt_(), old.prompt_())
+    assert not torch.equal(make(tiny, **options, recipe=still).fit(*new_images).prompt_(), old.prompt_())
+    trained = make(tiny, **options, start_from=folder).fit(*new_images)
+    assert not torch.equal(trained.prompt_(), old.prompt_())
+    assert trained.classes_.tolist() == ["blue disc", "green disc", "red disc"]
+    assert torch.equal(old.prompt_(), PromptClassifier.load(folder, backbone=tiny).prompt_())  # it was copied
+
+
+def test_a_folder_and_a_fitted_classifier_are_the_same_start(tiny, old_images, new_images, tmp_path) -> None:
+    old = make(tiny).fit(*old_images)
+    folder = old.save(tmp_path / "old")
+    by_folder, by_classifier = (make(tiny, start_from=start).fit(*new_images) for start in (folder, old))
+    for name, classifier in (("a", by_folder), ("b", by_classifier)):
+        classifier.save(tmp_path / name)
+    for file in ("prompt.json", "prompt.safetensors"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_origin_and_training_images_are_recorded(tiny, old_images, new_images, tmp_path) -> None:
+    old = make(tiny).fit(*old_images)
+    folder = old.save(tmp_path / "old")
+    grown = make(tiny, start_from=folder).fit(*new_images)
+    alone = make(tiny).fit(*new_images)
+    assert grown.training_images_ == old.training_images_ | alone.training_images_
+    assert grown.trained_on(FeatureBank(tiny, None), old_images[0]).all()
+    assert grown.grown_from_ == json.loads((folder / "prompt.json").read_text())["factors_sha256"]
+    assert (old.grown_from_, alone.grown_from_) == (None, None)
+    saved = grown.save(tmp_path / "grown")
+    loaded = PromptClassifier.load(saved, backbone=tiny)
+    assert loaded.grown_from_ == loaded.with_classes(["otter", "cat"]).grown_from_ == grown.grown_from_
+    assert loaded.training_images_ == grown.training_images_
+    assert "grown_from" not in json.loads((folder / "prompt.json").read_text())
+
+
+def test_the_folds_of_the_calibration_start_cold(tiny, old_images, new_images) -> None:
+    """A fold that the start was trained on is not held out from it: the temperature would be too small."""
+    old = make(tiny).fit(*old_images)
+    grown = make(tiny, start_from=old, calibrate=True).fit(*new_images)
+    cold = make(tiny, calibrate=True).fit(*new_images)
+    assert grown.calibration_.confidences and grown.calibration_ == cold.calibration_
+    assert not torch.equal(grown.prompt_(), cold.prompt_())
+
+
+def test_no_view_is_encoded_twice(tiny, old_images, new_images, monkeypatch) -> None:
+    """The old and new images share one file; of the new fit, only the views of its other images are encoded."""
+    encoded = 0
+    encode_images = Backbone.encode_images
+
+    def count(self, pixels, *args, **kwargs):
+        nonlocal encoded
+        encoded += 1
+        return encode_images(self, pixels, *args, **kwargs)
+
+    monkeypatch.setattr(Backbone, "encode_images", count)
+    bank = FeatureBank(tiny, "default")
+    old = make(tiny).fit(*old_images)
+    before = len(bank)
+    make(tiny, start_from=old).fit(*old_images)
+    assert len(bank) == before
+    passes = encoded
+    make(tiny, start_from=old, calibrate=True).fit(*old_images)  # the calibration needs the eval views too
+    assert (len(bank), encoded) == (before + len(old_images[0]), passes + 1)
+    make(tiny, start_from=old, calibrate=True).fit(*old_images)
+    assert encoded == passes + 1
+    n_shared = len(OLD)  # image number 2 of each class
+    make(tiny, start_from=old).fit(*new_images)
+    n_views = len(list(QUICK.all_view_numbers()))
+    assert len(bank) == before + len(old_images[0]) + (len(new_images[0]) - n_shared) * n_views
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rank": 3}, "rank=3 does not fit the prompt to start from, .*, which has rank=2"),
+        ({"variant": "joint"}, "variant='joint' .* variant='fixed-B'"),
+        ({"basis": "svd"}, "basis='svd' .* basis='orthogonal'"),
+        ({"n_ctx": 8}, "n_ctx=8 .* n_ctx=4"),
+        ({"words": "a photo of a"}, "words='a photo of a' .* words=None"),
+        ({"depth": 2}, "depth=2 .* depth=1"),
+        ({"position": "front"}, "position='front' .* position='end'"),
+    ],
+)
+def test_other_settings_are_refused_before_a_backbone_is_loaded(tiny, old_images, tmp_path, options, message) -> None:
+    folder = make(tiny).fit(*old_images).save(tmp_path / "old")
+    classifier = make(tiny, start_from=folder).set_params(backbone="no such model", **options)
+    with pytest.raises(InputError, match=message):
+        classifier.fit(*old_images)
+
+
+def test_other_weights_are_refused(tiny, old_images) -> None:
+    old = make(tiny).fit(*old_images)
+    other = load_backbone(TINY, seed=1, device="cpu")
+    with pytest.raises(InputError, match="a prompt only works with the weights it was trained on"):
+        make(other, start_from=old).fit(*old_images)
+
+
+def test_what_is_not_a_finished_prompt_is_refused(tiny, old_images, tmp_path) -> None:
+    with pytest.raises(InputError, match="no saved prompt at"):
+        make(tiny, start_from=tmp_path).fit(*old_images)
+    for start in (make(tiny), 3, clone(make(tiny).fit(*old_images))):
+        with pytest.raises(InputError, match="the folder of a saved prompt or a fitted PromptClassifier"):
+            make(tiny, start_from=start).fit(*old_images)
+
+
+def test_a_clone_keeps_a_folder_as_its_start(tiny, old_images, new_images, tmp_path) -> None:
+    folder = make(tiny).fit(*old_images).save(tmp_path / "old")
+    grown = clone(make(tiny, start_from=folder)).fit(*new_images)
+    assert grown.grown_from_ == read_start(folder).sha256
+
+
+def test_a_loaded_prompt_has_the_settings_to_grow(tiny, old_images, new_images, tmp_path) -> None:
+    folder = make(tiny, variant="joint", depth=2).fit(*old_images).save(tmp_path / "old")
+    old = PromptClassifier.load(folder, backbone=tiny)
+    new = old.unfitted().set_params(start_from=old).fit(*new_images)
+    assert (new.grown_from_, new.depth, new.recipe) == (read_start(folder).sha256, 2, QUICK)
+
+
+def test_a_warm_start_with_the_fast_recipe_takes_no_more_steps(old_images, new_images) -> None:
+    pocket = load_backbone("pocket", device="cpu")
+    old = PromptClassifier(pocket).fit(*old_images)
+    cold = PromptClassifier(pocket).fit(*new_images)
+    again, grown = (PromptClassifier(pocket, start_from=old).fit(*some) for some in (old_images, new_images))
+    assert len(again.curve_) <= len(old.curve_) and len(grown.curve_) <= len(cold.curve_)
+    assert again.curve_[0].loss < old.curve_[0].loss
+
+
+def test_the_task_of_a_start_need_not_have_its_classes(tiny, old_images, new_images) -> None:
+    """A prompt has no numbers of a class, so classes may go as well as come."""
+    old = make(tiny).fit(*new_images)
+    bank = FeatureBank(tiny, None)
+    order = random.Random(0).sample(range(len(old_images[0])), len(old_images[0]))
+    images, labels = ([column[index] for index in order] for column in old_images)
+    names = ("green disc", "red disc")
+    task = Task(bank, images, [names.index(label) for label in labels], names, seed=1)
+    assert make(tiny, start_from=old).fit_task(task).classes_.tolist() == list(names)
