@@ -25,6 +25,7 @@ ROOMS = (
     ("data",),
     ("saved",),
     ("classifiers",),
+    ("export",),
     ("curation",),
     ("lab",),
     ("analysis",),
