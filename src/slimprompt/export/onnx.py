@@ -226,6 +226,10 @@ def _compare(classifier: Classifier, pixels: Tensor, file: Path) -> tuple[float,
     encode = classifier.backbone_.encode_images
     features = torch.cat([encode(batch) for batch in _batches(pixels)])
     expected = classifier.probabilities(features)
+    if exported.shape != expected.shape:
+        raise InputError(
+            f"the exported file gives {exported.shape} probabilities instead of {expected.shape}: it was not written"
+        )
     n_agree = int((exported.argmax(1) == expected.argmax(1)).sum())
     return float(np.abs(exported - expected).max()), n_agree
 
