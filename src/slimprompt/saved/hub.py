@@ -162,7 +162,6 @@ def hub_error(what: str, error: Exception) -> Exception:
     from huggingface_hub.utils import (
         GatedRepoError,
         HfHubHTTPError,
-        HFValidationError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
@@ -180,8 +179,10 @@ def hub_error(what: str, error: Exception) -> Exception:
         )
     if is_unreachable(error):
         return InputError(f"{what}: the hub cannot be reached ({_reason(error)}): check the connection and try again")
-    if isinstance(error, HfHubHTTPError | HFValidationError):
+    if isinstance(error, HfHubHTTPError):
         return InputError(f"{what}: {_reason(error)}")
+    if isinstance(error, ValueError):  # a name or a model card that the hub does not accept
+        return InputError(f"{what}: {error}")
     return error
 
 
