@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from slimprompt import Backbone, HeadClassifier, InputError, PromptClassifier, load_backbone, load_classifier
@@ -101,6 +102,29 @@ def test_the_card_of_a_head_that_was_not_evaluated(tiny: Backbone, images: list[
     assert "| Training images | 18 |" in card
     loaded = load_classifier(tmp_path / "to-push", backbone=tiny)
     assert np.array_equal(loaded.predict_proba(images), head.predict_proba(images))
+
+
+@pytest.mark.parametrize(
+    "held_out", [None, 0.8, {"images": "many", "prompt": 80.0}, {"images": 9, "prompt": float("nan")}]
+)
+def test_accuracies_that_somebody_else_saved(
+    held_out: object, tiny: Backbone, prompt_classifier: Callable[[Backbone], PromptClassifier], tmp_path: Path
+) -> None:
+    """Entries given to `save` are not checked."""
+    saved = prompt_classifier(tiny).save(tmp_path / "my-prompt", held_out=held_out, shots="few")
+    write_hub_folder(saved, "user/name", tmp_path / "to-push")
+    card = (tmp_path / "to-push" / "README.md").read_text(encoding="utf-8")
+    assert "| Held-out accuracy | not measured |" in card and "| Training images | number not stored |" in card
+
+
+def test_a_prompt_of_version_0_1(tmp_path: Path) -> None:
+    saved = Path(__file__).parents[1] / "compat" / "prompts" / "dense"
+    write_hub_folder(saved, "user/name", tmp_path / "to-push")
+    card = (tmp_path / "to-push" / "README.md").read_text(encoding="utf-8")
+    assert "| Held-out accuracy | 53.3 % (95 % interval 49.2–57.3, 576 images); zero-shot 52.6 % |" in card
+    assert "| Training images | 1 per class |" in card
+    loaded, old = load_classifier(tmp_path / "to-push", device="cpu"), load_classifier(saved, device="cpu")
+    assert torch.equal(loaded.class_features_, old.class_features_)
 
 
 def test_paths_of_this_machine_are_not_pushed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import numpy as np
@@ -93,7 +94,9 @@ On the command line: `slimprompt predict hf:{repository} a.jpg`
 
 
 def _held_out(saved: Description, kind: str) -> str:
-    found = saved.held_out or {}
+    """What `slimprompt fit` measured; others may have saved anything under this name."""
+    entry = (saved.model_extra or {}).get("held_out")
+    found = {name: value for name, value in entry.items() if _is_number(value)} if isinstance(entry, dict) else {}
     n = int(found.get("images", 0))
     if n < 1 or not 0 <= found.get(kind, -1) <= 100:
         return "not measured"
@@ -103,9 +106,14 @@ def _held_out(saved: Description, kind: str) -> str:
     return f"{value:.1f} % (95 % interval {low:.1f}–{high:.1f}, {n:,} images){zero_shot}"
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
 def _training_images(saved: Description) -> str:
     n = len(saved.training_images.split())
-    shots = f"{saved.shots} per class" if saved.shots else ""
+    given = (saved.model_extra or {}).get("shots")
+    shots = f"{given:g} per class" if given and _is_number(given) else ""
     return f"{n:,}{f' ({shots})' if shots else ''}" if n else shots or "number not stored"
 
 

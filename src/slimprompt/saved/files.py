@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from slimprompt.class_names import check_class_names
 from slimprompt.clip.backbone import Backbone, load_backbone
@@ -55,10 +55,6 @@ class Description(BaseModel):
     """Of the training images when they were held out, ascending, or their percentiles."""
     training_images: str = Field("", pattern="^([0-9a-f]{16}( [0-9a-f]{16})*)?$")
     """The first 8 bytes of the sha256 of each training image's content, ascending."""
-    shots: int | None = None
-    """Training images per class that `slimprompt fit` was asked for."""
-    held_out: dict[str, FiniteFloat] | None = None
-    """Number of `images` that `slimprompt fit` held out, and accuracies in percent on them."""
 
 
 class SavedBackbone(BaseModel):
