@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from slimprompt.clip.backbone import Backbone, load_backbone
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.spec import RunSpec
 from slimprompt.paper.studies import Grid, make_grid
+from tests.hub_server import TOKEN, Hub, hub
 
 TINY = "tiny-for-tests"
 TINY_CONFIG = {
@@ -37,6 +38,22 @@ def _one_thread() -> None:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read from or left in the user's cache."""
     monkeypatch.setenv("SLIMPROMPT_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture
+def local_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A stand-in for the Hugging Face hub, with an empty cache and a token that may write."""
+    from huggingface_hub import constants
+
+    with hub() as state:
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, state.address)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "ENDPOINT", state.address)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        yield state
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,7 @@ ROOMS = (
     ("data",),
     ("saved",),
     ("classifiers",),
+    ("export",),
     ("curation",),
     ("lab",),
     ("analysis",),

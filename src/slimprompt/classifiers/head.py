@@ -21,6 +21,7 @@ from slimprompt.methods.task import Task
 from slimprompt.methods.zero_shot import check_templates, zero_shot_features, zero_shot_head
 from slimprompt.saved.files import describe_backbone
 from slimprompt.saved.head import HEAD_FILES, read_head, write_head
+from slimprompt.saved.hub import model_folder
 
 
 class HeadClassifier(ImageClassifier):
@@ -204,7 +205,7 @@ class HeadClassifier(ImageClassifier):
         Parameters
         ----------
         folder
-            The folder that `save` wrote.
+            The folder that `save` wrote, or "hf:user/name" for a head on the Hugging Face hub.
         backbone
             A loaded backbone to use.
         pretrained
@@ -216,7 +217,7 @@ class HeadClassifier(ImageClassifier):
         cache
             Store image features on disk.
         """
-        folder = Path(folder)
+        folder = model_folder(folder)
         saved, head = read_head(folder)
         backbone = HEAD_FILES.load_backbone(
             folder, saved.backbone, backbone, pretrained, activation, device=device, precision=precision
@@ -250,10 +251,11 @@ def load_classifier(folder: str | Path, **options: Any) -> PromptClassifier | He
     Parameters
     ----------
     folder
-        The folder that `save` wrote.
+        The folder that `save` wrote, or "hf:user/name" or "hf:user/name@revision" for a model on the Hugging Face hub.
     options
         Those of `PromptClassifier.load` and `HeadClassifier.load`.
     """
-    if HEAD_FILES.is_saved(Path(folder)):
+    folder = model_folder(folder)
+    if HEAD_FILES.is_saved(folder):
         return HeadClassifier.load(folder, **options)
     return PromptClassifier.load(folder, **options)

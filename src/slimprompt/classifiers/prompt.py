@@ -21,6 +21,7 @@ from slimprompt.methods.task import Task
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.variants import check_variant, check_words, used_settings
 from slimprompt.saved.files import describe_backbone
+from slimprompt.saved.hub import model_folder
 from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 from slimprompt.text.words import words_template
@@ -273,7 +274,7 @@ class PromptClassifier(ImageClassifier):
         Parameters
         ----------
         folder
-            The folder that `save` wrote.
+            The folder that `save` wrote, or "hf:user/name" for a prompt on the Hugging Face hub.
         backbone
             A loaded backbone to use.
         pretrained
@@ -285,7 +286,7 @@ class PromptClassifier(ImageClassifier):
         cache
             Store image features on disk.
         """
-        folder = Path(folder)
+        folder = model_folder(folder)
         description, _, prompt = read_prompt(folder)
         backbone = PROMPT_FILES.load_backbone(
             folder, description.backbone, backbone, pretrained, activation, device=device, precision=precision

@@ -21,9 +21,11 @@ from slimprompt.cli import (
     data,
     doctor,
     evaluate,
+    export,
     fit,
     import_coop,
     predict,
+    push,
     quickstart,
     report,
     runs,
@@ -69,6 +71,8 @@ app.command(rich_help_panel=_USE)(evaluate.evaluate)
 app.command(rich_help_panel=_USE)(predict.predict)
 app.command(rich_help_panel=_USE)(suggest.suggest)
 app.command("check-labels", rich_help_panel=_USE)(check_labels.check_labels)
+app.command(rich_help_panel=_USE)(export.export)
+app.command(rich_help_panel=_USE)(push.push)
 app.command("import-coop", rich_help_panel=_USE)(import_coop.import_coop)
 app.command(rich_help_panel=_STUDY)(study.study)
 app.add_typer(runs.app, name="runs", rich_help_panel=_STUDY)

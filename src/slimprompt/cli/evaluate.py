@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    prompt: Annotated[Path, typer.Argument(help="Folder of a saved prompt or head.")],
+    prompt: Annotated[Path, typer.Argument(help="Folder of a saved prompt or head, or hf:user/name.")],
     source: Annotated[
         Path | None, typer.Argument(help="Labelled images: <class>/<image>, {train,test}/<class>/<image>, or a CSV.")
     ] = None,
@@ -68,9 +68,11 @@ def evaluate(
     from slimprompt.data import load_benchmark
     from slimprompt.data.folder import load_eval_folder
     from slimprompt.images.bank import FeatureBank
+    from slimprompt.saved.hub import model_folder
     from slimprompt.saved.prompt import read_prompt
     from slimprompt.text.tokens import name_tokens
 
+    prompt = model_folder(prompt)
     classifier = load_classifier(
         prompt, pretrained=pretrained, activation=activation, device=device, precision=precision
     )

@@ -27,7 +27,7 @@ class Prediction(NamedTuple):
 
 
 def predict(
-    prompt: Annotated[Path, typer.Argument(help="Folder of a saved prompt or head.")],
+    prompt: Annotated[Path, typer.Argument(help="Folder of a saved prompt or head, or hf:user/name.")],
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     top: Annotated[int, typer.Option(min=1, help="Number of classes to show per image.")] = 1,
     classes: Annotated[

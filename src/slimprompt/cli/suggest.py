@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def suggest(
-    model: Annotated[Path, typer.Argument(help="Folder of a saved prompt or head.")],
+    model: Annotated[Path, typer.Argument(help="Folder of a saved prompt or head, or hf:user/name.")],
     images: Annotated[list[Path], typer.Argument(help="Unlabelled image files, or folders of them.")],
     n: Annotated[int, typer.Option("--n", min=1, help="Number of images to suggest.")] = 50,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the suggestions to this CSV file.")] = None,

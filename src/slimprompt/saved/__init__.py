@@ -5,4 +5,5 @@
 | `files` | the two files of a model: checksum, schema, safe replacement, the backbone they belong to |
 | `prompt` | saved prompts |
 | `head` | saved heads |
+| `hub` | saved models on the Hugging Face hub |
 """

@@ -1,0 +1,91 @@
+"""`slimprompt export`: a saved prompt or head as an ONNX file or a class matrix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slimprompt.cli.options import Activation, Pretrained
+from slimprompt.cli.predict import parse_class_names
+from slimprompt.cli.printing import say, size
+from slimprompt.errors import InputError
+
+
+def export(
+    model: Annotated[Path, typer.Argument(help="Folder of a saved prompt or head, or hf:user/name.")],
+    onnx: Annotated[
+        Path | None,
+        typer.Option(help="Write image tower, head, temperature and softmax as one ONNX file: pixels → probabilities."),
+    ] = None,
+    matrix: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write class features, scale and temperature as a safetensors file, for code that computes image features."
+        ),
+    ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated other class names: the same prompt on new classes (not for heads, but zero-shot)."
+        ),
+    ] = None,
+    images: Annotated[
+        list[Path] | None,
+        typer.Option(help="Images, or a folder of them, to compare the ONNX file with torch on, beside random ones."),
+    ] = None,
+    tolerance: Annotated[
+        float,
+        typer.Option(min=0, help="Largest difference of a probability; above it, no ONNX file is written."),
+    ] = 1e-3,
+    pretrained: Pretrained = None,
+    activation: Activation = "auto",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite files that exist.")] = False,
+) -> None:
+    """Write a saved prompt or head as files that need neither slimprompt nor its text tower.
+
+    --onnx: one file with everything from pixels to probabilities, for batches of any size. Class names and preprocessing are
+    in its metadata. It is run by onnxruntime and compared with torch before it is kept. Needs: pip install 'slimprompt[onnx]'.
+
+    --matrix: only the class features, for code that computes image features with the same CLIP, as CLIPModel of transformers.
+
+    Example: slimprompt export my-prompt --onnx classifier.onnx
+    Example: slimprompt export my-prompt --onnx classifier.onnx --classes "red panda,otter"
+    Example: slimprompt export my-prompt --matrix classes.safetensors
+    """
+    if onnx is None and matrix is None:
+        raise InputError("export to what? Give --onnx classifier.onnx, --matrix classes.safetensors, or both")
+    names = parse_class_names(classes) if classes is not None else None
+    from slimprompt.images.files import image_files
+
+    paths = image_files(images or [])
+    from slimprompt.classifiers.head import load_classifier
+    from slimprompt.export.contents import check_target
+    from slimprompt.export.matrix import export_matrix
+    from slimprompt.export.onnx import export_onnx
+
+    for target in (onnx, matrix):
+        if target is not None:
+            check_target(target, overwrite=overwrite)
+    classifier = load_classifier(model, pretrained=pretrained, activation=activation, device="cpu")
+    if names is not None:
+        classifier = classifier.with_classes(names)
+    about = f"{len(classifier.classes_)} classes on {classifier.backbone_.title}"
+    if matrix is not None:
+        export_matrix(classifier, matrix, overwrite=overwrite)
+        say(f"class matrix of {about}: {matrix}")
+    if onnx is not None:
+        found = export_onnx(
+            classifier,
+            onnx,
+            images=paths,
+            tolerance=tolerance,
+            overwrite=overwrite,
+            report=lambda step: say(step, err=True),
+        )
+        say(
+            f"onnxruntime and torch on {found.n_images} images, in batches of different sizes: largest difference of a probability "
+            f"{found.largest_difference:.1e} (allowed: {tolerance:.1e}), same class for {found.n_agree} of {found.n_images}"
+        )
+        say(f"ONNX file of {about}: {found.file} ({size(found.n_bytes)})")

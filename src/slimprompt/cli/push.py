@@ -1,0 +1,69 @@
+"""`slimprompt push`: a saved prompt or head on the Hugging Face hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slimprompt.cli.printing import count, note, say
+
+
+def push(
+    model: Annotated[Path, typer.Argument(help="Folder of a saved prompt or head.")],
+    repository: Annotated[str, typer.Argument(help="user/name on the hub; it is created if it does not exist.")],
+    private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one.")] = False,
+    licence: Annotated[
+        str | None,
+        typer.Option(
+            "--licence",
+            "--license",
+            help="Licence of the pushed files, by its identifier on the hub: mit, cc-by-4.0, …",
+        ),
+    ] = None,
+    image_hashes: Annotated[
+        bool,
+        typer.Option(
+            "--image-hashes",
+            help="Also push short hashes of the training images, with which evaluate notices them. Whoever has an image can "
+            "then tell whether it was a training image.",
+        ),
+    ] = False,
+    dry_run: Annotated[
+        Path | None,
+        typer.Option(help="Only write the folder that would be pushed, to this new folder; nothing is sent."),
+    ] = None,
+) -> None:
+    """Push a saved prompt or head with a model card to the Hugging Face hub.
+
+    Log in once with `hf auth login`, or set HF_TOKEN to a token with the right to write. Pushed are the prompt or head, a few KB,
+    and a generated README.md: classes, backbone and its fingerprint, held-out accuracy, recipe. Images and the weights of the
+    backbone are not pushed. Everybody can then use it by its name: predict, evaluate and export take hf:user/name.
+
+    Example: slimprompt push my-prompt user/name --private --licence cc-by-4.0
+    Example: slimprompt push my-prompt user/name --dry-run to-push
+    Example: slimprompt predict hf:user/name a.jpg
+    """
+    from slimprompt.export.hub import push as push_model
+    from slimprompt.export.hub import write_hub_folder
+
+    if dry_run is not None:
+        found = write_hub_folder(model, repository, dry_run, licence=licence, image_hashes=image_hashes)
+    else:
+        found = push_model(model, repository, private=private, licence=licence, image_hashes=image_hashes)
+    files = ", ".join(f"{name} ({n_bytes / 1000:.1f} KB)" for name, n_bytes in found.sizes.items())
+    say(f"{'would be pushed' if dry_run else 'pushed'}: {files}")
+    if found.n_hashes:
+        note(
+            f"with short hashes of {count(found.n_hashes, 'training image')}:",
+            "they tell whether an image was among them",
+        )
+    elif found.n_left_out:
+        say(f"left out: short hashes of {count(found.n_left_out, 'training image')} (--image-hashes pushes them too)")
+    if found.is_local_backbone:
+        note(
+            "the backbone is a file or folder of this machine:",
+            "others need the same weights (--pretrained FILE, or backbone=… in Python)",
+        )
+    say(f"folder: {dry_run}" if dry_run else f"{found.address}\nuse: slimprompt predict hf:{repository} a.jpg")

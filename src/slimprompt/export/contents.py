@@ -1,0 +1,97 @@
+"""What exported files hold beside numbers: the head of a classifier, class names, backbone and preprocessing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sklearn.utils.validation import check_is_fitted
+from torch.nn import functional as F
+
+from slimprompt import __version__
+from slimprompt.classifiers.head import HeadClassifier
+from slimprompt.classifiers.prompt import PromptClassifier
+from slimprompt.clip.backbone import Backbone
+from slimprompt.errors import InputError
+from slimprompt.methods.head import AnyHead, Head
+from slimprompt.saved.files import describe_backbone
+from slimprompt.storage import check_writable
+
+#: Any classifier that can be exported.
+Classifier = PromptClassifier | HeadClassifier
+
+
+def head_of(classifier: Classifier) -> AnyHead:
+    """The head of a classifier; that of a prompt is scale · cos(image, class feature).
+
+    The constant logit bias of models with a sigmoid loss is left out: softmax does not depend on it.
+    """
+    check_is_fitted(classifier)
+    if isinstance(classifier, HeadClassifier):
+        return classifier.head_
+    names = tuple(str(name) for name in classifier.classes_)
+    class_features = F.normalize(classifier.class_features_, dim=-1)  # (n_classes, embed_dim)
+    return Head(names, class_features, classifier.backbone_.logit_scale)
+
+
+def metadata(classifier: Classifier) -> dict[str, str]:
+    """Facts about a classifier as texts, which is what ONNX and safetensors files store.
+
+    `class_names`, `backbone` and `preprocessing` are JSON; `temperature` is a number.
+    """
+    return {
+        "slimprompt": __version__,
+        "class_names": json.dumps([str(name) for name in classifier.classes_], ensure_ascii=False),
+        "temperature": repr(float(classifier.calibration_.temperature)),
+        "backbone": json.dumps(public_backbone(describe_backbone(classifier.backbone_))),
+        "preprocessing": json.dumps(preprocessing(classifier.backbone_)),
+    }
+
+
+def preprocessing(backbone: Backbone) -> dict[str, Any]:
+    """How an RGB image becomes pixels, as plain data.
+
+    `size` [height, width]; `resize_mode` "shortest" (resize the shorter edge, then crop the centre), "longest" (resize the
+    longer edge, then pad with `fill_color`) or "squash"; `interpolation` "bicubic" or "bilinear"; pixels between 0 and 1 are
+    normalised by `mean` and `std` of the channels.
+    """
+    config = backbone.preprocess
+    return {
+        "size": list(image_size(backbone)),
+        "resize_mode": config.resize_mode,
+        "interpolation": "bilinear" if config.interpolation == "bilinear" else "bicubic",
+        "fill_color": config.fill_color,
+        "mean": list(config.mean),
+        "std": list(config.std),
+    }
+
+
+def image_size(backbone: Backbone) -> tuple[int, int]:
+    """Height and width of the images that the image tower reads."""
+    size = backbone.preprocess.size
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+
+
+def public_backbone(saved: dict[str, Any]) -> dict[str, Any]:
+    """The entries of a `SavedBackbone` without the folders of this machine: of a path, only its last part."""
+    name, pretrained = saved["name"], saved["pretrained"]
+    if name.startswith("local-dir:"):
+        name = f"local-dir:{Path(name.removeprefix('local-dir:')).name}"
+    if pretrained is not None and len(Path(pretrained).parts) > 1:
+        pretrained = Path(pretrained).name
+    return saved | {"name": name, "pretrained": pretrained}
+
+
+def is_local_backbone(saved: dict[str, Any]) -> bool:
+    """Whether the entries of a `SavedBackbone` name a folder or a weight file instead of published weights."""
+    return saved["name"].startswith("local-dir:") or bool(Path(saved["pretrained"] or "").suffix)
+
+
+def check_target(target: Path, *, overwrite: bool) -> None:
+    """Raise an error unless a file may and can be written at `target`."""
+    if target.is_dir():
+        raise InputError(f"{target} is a folder; give the name of a file")
+    if target.exists() and not overwrite:
+        raise InputError(f"{target} exists; choose another name, or ask to overwrite it (--overwrite)")
+    check_writable(target)

@@ -1,0 +1,58 @@
+"""The linear head of a classifier as a safetensors file, for any code that computes image features of the same backbone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from slimprompt.errors import InputError
+from slimprompt.export.contents import Classifier, check_target, head_of, metadata
+from slimprompt.methods.head import CacheHead
+from slimprompt.storage import write_file
+
+
+def export_matrix(classifier: Classifier, target: str | Path, *, overwrite: bool = False) -> Path:
+    """Write W and b of probabilities = softmax((scale · f Wᵀ + b) / temperature), for unit-length image features f.
+
+    The file holds `weights` W (n_classes, embed_dim), which are unit-length class features for prompts and zero-shot, and
+    `bias` b (n_classes,), zeros if there is none. Its metadata are texts: `scale` and `temperature` are numbers;
+    `class_names`, `backbone` and `preprocessing` are JSON.
+
+    Parameters
+    ----------
+    classifier
+        A fitted prompt or linear head; `classifier.with_classes(names)` for other class names.
+    target
+        The file to write, completely or not at all.
+    overwrite
+        Replace a file that exists.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    InputError
+        If the head is not linear, or the file exists or cannot be written.
+    """
+    from safetensors.torch import save
+
+    target, head = Path(target), head_of(classifier)
+    if isinstance(head, CacheHead):
+        raise InputError(
+            f"a head of {getattr(classifier, 'method', 'this kind')} compares an image with its training images and is not a "
+            "matrix: export it as ONNX (--onnx), or fit another method"
+        )
+    check_target(target, overwrite=overwrite)
+    n_classes = len(head.class_names)
+    bias = torch.zeros(n_classes) if head.bias is None else head.bias
+    tensors = {"weights": _plain(head.weights), "bias": _plain(bias)}
+    return write_file(target, save(tensors, metadata={**metadata(classifier), "scale": repr(float(head.scale))}))
+
+
+def _plain(values: Tensor) -> Tensor:
+    return values.detach().float().cpu().contiguous()

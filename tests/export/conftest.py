@@ -1,0 +1,34 @@
+"""Classifiers to export: prompts that were not trained, which is enough to compare computations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from slimprompt import Backbone, Prompt, PromptClassifier
+from slimprompt.classifiers.calibration import Calibration
+
+NAMES = ("blue disc", "green disc", "red disc", "Käse & Brot")
+
+
+@pytest.fixture(scope="session")
+def images(photos: Path) -> list[Path]:
+    return sorted(photos.glob("*/*.png"))
+
+
+@pytest.fixture(scope="session")
+def prompt_classifier() -> Callable[[Backbone], PromptClassifier]:
+    """A random prompt with a temperature."""
+
+    def make(backbone: Backbone) -> PromptClassifier:
+        generator = torch.Generator().manual_seed(1)
+        basis, coefficients = (torch.randn(shape, generator=generator) for shape in ((4, 2), (2, backbone.text_width)))
+        prompt = Prompt(basis, 0.02 * coefficients, trainable="A")
+        classifier = PromptClassifier(backbone, rank=2, n_ctx=4, cache=False).set_prompt(backbone, prompt, NAMES)
+        classifier.calibration_ = Calibration(0.7, (0.4, 0.5))
+        return classifier
+
+    return make
