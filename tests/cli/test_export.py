@@ -45,6 +45,13 @@ def test_a_tolerance_that_rounding_exceeds_leaves_no_file(run, saved, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_help_names_the_extra_and_the_tolerance(run):
+    from slimprompt.export.onnx import TOLERANCE
+
+    shown = " ".join(ok(run("export", "--help")).split())
+    assert "pip install 'slimprompt[onnx]'" in shown and f"[default: {TOLERANCE:g}]" in shown
+
+
 def test_errors(run, saved, tmp_path):
     failed(run("export", saved), "export to what? Give --onnx")
     failed(run("export", tmp_path / "no", "--matrix", tmp_path / "m"), "no saved prompt at")

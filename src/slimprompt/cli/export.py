@@ -46,7 +46,7 @@ def export(
     """Write a saved prompt or head as files that need neither slimprompt nor its text tower.
 
     --onnx: one file with everything from pixels to probabilities, for batches of any size. Class names and preprocessing are
-    in its metadata. It is run by onnxruntime and compared with torch before it is kept. Needs: pip install 'slimprompt[onnx]'.
+    in its metadata. It is run by onnxruntime and compared with torch before it is kept. Needs: pip install 'slimprompt\\[onnx]'.
 
     --matrix: only the class features, for code that computes image features with the same CLIP, as CLIPModel of transformers.
 

@@ -37,9 +37,9 @@ def push(
 ) -> None:
     """Push a saved prompt or head with a model card to the Hugging Face hub.
 
-    Log in once with `hf auth login`, or set HF_TOKEN to a token with the right to write. Pushed are the prompt or head, a few KB,
-    and a generated README.md: classes, backbone and its fingerprint, held-out accuracy, recipe. Images and the weights of the
-    backbone are not pushed. Everybody can then use it by its name: predict, evaluate and export take hf:user/name.
+    Log in once with `hf auth login`, or set HF_TOKEN to a token with the right to write. Pushed are the prompt or head, usually a
+    few KB, and a generated README.md: classes, backbone and its fingerprint, held-out accuracy, recipe. Images and the weights of
+    the backbone are not pushed. It can then be used by its name: predict, evaluate, export and suggest take hf:user/name.
 
     Example: slimprompt push my-prompt user/name --private --licence cc-by-4.0
     Example: slimprompt push my-prompt user/name --dry-run to-push
