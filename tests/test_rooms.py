@@ -29,6 +29,7 @@ ROOMS = (
     ("lab",),
     ("analysis",),
     ("report",),
+    ("service",),
     ("paper",),
     ("quickstart",),
     ("doctor",),

@@ -27,6 +27,7 @@ from slimprompt.cli import (
     quickstart,
     report,
     runs,
+    serve,
     study,
     suggest,
     theory,
@@ -66,6 +67,7 @@ app.command(rich_help_panel=_USE)(quickstart.quickstart)
 app.command(rich_help_panel=_USE)(fit.fit)
 app.command(rich_help_panel=_USE)(evaluate.evaluate)
 app.command(rich_help_panel=_USE)(predict.predict)
+app.command(rich_help_panel=_USE)(serve.serve)
 app.command(rich_help_panel=_USE)(suggest.suggest)
 app.command("check-labels", rich_help_panel=_USE)(check_labels.check_labels)
 app.command("import-coop", rich_help_panel=_USE)(import_coop.import_coop)
