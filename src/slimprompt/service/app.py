@@ -237,6 +237,7 @@ def create_app(
     """
     service = _Service(models, limits or Limits())
     app = FastAPI(title="slimprompt", version=__version__, docs_url=None, redoc_url=None, lifespan=service.running)
+    app.state.service = service
     app.add_middleware(_Guard, metrics=service.metrics, hosts=hosts)
     app.add_exception_handler(InputError, _unusable)
     app.add_exception_handler(Exception, _bug)

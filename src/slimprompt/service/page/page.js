@@ -16,7 +16,8 @@ function make(tag, properties = {}, ...children) {
   element.append(...children);
   return element;
 }
-const percent = (share) => `${(100 * share).toFixed(1)} %`;
+const named = (text) => text.split(/(?<=_)/).flatMap((part, place) => (place ? [make("wbr"), part] : [part]));  // may wrap after _
+const percent = (share) => `${(100 * share).toFixed(1)}\u00a0%`;
 const pause = (seconds) => new Promise((done) => { setTimeout(done, 1000 * seconds); });
 const model = () => state.models.find((one) => one.name === byId("model").value) ?? state.models[0];
 const names = () => byId("names").value.split("\n").map((line) => line.trim()).filter(Boolean);
@@ -191,7 +192,7 @@ async function answer(item, signal) {
 }
 
 function announce(items, count) {
-  const answered = items.filter((item) => item.result && state.items.includes(item));
+  const answered = state.items.filter((item) => item.result && items.includes(item));
   const parts = answered.slice(0, 3).map(({ file, result }) => `${file.name || "image"}: ${result.row.answer}`);
   const failed = count - answered.length;
   byId("status").textContent = [
@@ -223,10 +224,11 @@ function showResult(item) {
   const best = row.classes[0];
   item.card.setAttribute("aria-busy", "false");
   item.error.textContent = "";
-  item.title.replaceChildren(row.answer, " ");
+  item.title.replaceChildren(...named(row.answer), " ");
   if (row.answer === best.name) item.title.append(make("span", { className: "share", textContent: percent(best.probability) }));
   const other = zeroShot && zeroShot.answer !== row.answer ? `Zero-shot says ${zeroShot.answer}. ` : "";
-  item.second.textContent = `${row.answer === best.name ? "" : `Best: ${best.name}, ${percent(best.probability)}. `}${other}Concept match ${row.concept_match.toFixed(3)}`;
+  const below = row.answer === best.name ? "" : `Best: ${best.name}, ${percent(best.probability)}. `;
+  item.second.replaceChildren(...named(`${below}${other}Concept match ${row.concept_match.toFixed(3)}`));
   item.details.replaceChildren(makeTable(item));
   if (row.classes.length > SHOWN) item.details.append(makeToggle(item));
 }
@@ -248,21 +250,22 @@ function makeTable(item) {
   const other = new Map(zeroShot?.classes.map((one) => [one.name, one.probability]));
   const shown = item.expanded ? row.classes : row.classes.filter((one, place) => place < SHOWN || one.name === zeroShot?.classes[0].name);
   const learned = model().kind === "prompt" ? "learned prompt" : model().kind;
-  const titles = ["class", learned, ...(zeroShot ? ["zero-shot"] : [])].map((text) => Object.assign(make("th", { textContent: text }), { scope: "col" }));
-  const rows = shown.map(({ name, probability }) => make("tr", { className: name === row.answer ? "answer" : "" },
-    make("th", { scope: "row", textContent: name }),
+  const titles = ["class", learned, ...(zeroShot ? ["zero-shot"] : [])].map((text) => make("th", { scope: "col", role: "columnheader", textContent: text }));
+  const rows = shown.map(({ name, probability }) => make("tr", { role: "row", className: name === row.answer ? "answer" : "" },
+    make("th", { scope: "row", role: "rowheader" }, ...named(name)),
     makeBar(probability, ""),
     ...(zeroShot ? [makeBar(other.get(name) ?? 0, "zero-shot")] : [])));
-  return make("table", {},
-    make("caption", {}, make("span", { className: "hidden-label", textContent: `Probabilities of ${item.file.name || "image"}` })),
-    make("thead", {}, make("tr", {}, ...titles)), make("tbody", {}, ...rows));
+  // The roles keep it a table for screen readers where the style sheet of small screens makes it a grid.
+  return make("table", { role: "table" },
+    make("caption", { className: "hidden-label", textContent: `Probabilities of ${item.file.name || "image"}` }),
+    make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, ...titles)), make("tbody", { role: "rowgroup" }, ...rows));
 }
 
 function makeBar(share, kind) {
   const line = make("i");
   line.style.setProperty("--p", 100 * share);
   line.setAttribute("aria-hidden", "true");
-  return make("td", {}, make("div", { className: `bar ${kind}` }, line, make("span", { textContent: percent(share) })));
+  return make("td", { role: "cell" }, make("div", { className: `bar ${kind}` }, line, make("span", { textContent: percent(share) })));
 }
 
 // Controls
@@ -313,6 +316,7 @@ byId("confidence").addEventListener("input", () => {
 });
 byId("clear").addEventListener("click", () => {
   state.run?.abort();
+  state.run = null;
   for (const item of [...state.items]) removeItem(item);
   byId("status").textContent = "All images were removed.";
 });
