@@ -74,6 +74,7 @@ def serving() -> Iterator[Callable[..., Serving]]:
         one.process.communicate()
 
 
+@pytest.mark.slow
 def test_the_answers_of_predict_and_a_clean_stop(serving, run, model, photos):
     image = next(photos.glob("red*/3.png"))
     (expected,) = json.loads(ok(run("predict", model, image, "--top", 2, "--format", "json", "--device", "cpu")))
