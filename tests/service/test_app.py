@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
+import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +18,7 @@ from slimprompt.service.app import create_app
 from slimprompt.service.limits import Limits
 from slimprompt.service.models import ServedModel
 from tests.html_page import Page
-from tests.service.conftest import RED, form
+from tests.service.conftest import RED, form, served
 
 
 @pytest.fixture(scope="module")
@@ -201,3 +205,30 @@ def test_a_bug_is_one_answer_and_not_the_end(only_prompt, monkeypatch):
         monkeypatch.undo()
         assert client.post("/predict", files=form(RED)).status_code == 200
         assert 'status="500"} 1' in client.get("/metrics").text
+
+
+def test_the_examples_of_the_document(only_prompt, photos, tmp_path, monkeypatch, capsys):
+    """The Python block and the curl commands run as they are, but for the address."""
+    text = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.jpg", "b.jpg"):
+        Path(name).write_bytes(next(photos.glob("*/*.png")).read_bytes())
+    with served(create_app(only_prompt)) as address:
+        (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        exec(block.replace("http://127.0.0.1:8000", address), {})
+        assert "disc" in capsys.readouterr().out
+        commands = re.findall(r"^curl -F.*$", text, re.MULTILINE)
+        assert len(commands) == 2
+        if shutil.which("curl"):
+            found = [
+                json.loads(subprocess.check_output(shlex.split(one.replace("http://127.0.0.1:8000", address))))
+                for one in commands
+            ]
+            assert [len(one["predictions"]) for one in found] == [2, 1]
+            assert found[1]["predictions"][0]["answer"] in ("red panda", "otter")
+
+
+def test_the_document_has_the_limits_and_their_defaults():
+    text = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+    listed = dict(re.findall(r"^\| `--([a-z-]+)` \| ([\d.]+) \|", text, re.MULTILINE))
+    assert listed == {name.replace("_", "-"): f"{value:g}" for name, value in Limits().model_dump().items()}

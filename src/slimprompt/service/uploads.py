@@ -24,7 +24,7 @@ from slimprompt.service.limits import Limits
 
 #: Pillow's names of the formats that are decoded. Others start programs (EPS) or are hardly used.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-#: Scans of a JPEG file; a file of a few KB with thousands of them would be decoded for hours.
+#: Scans of a JPEG file. Each takes as long as the image, and a small file can hold many thousands of them.
 _SCANS = 100
 #: Longer side divided by the shorter one: preprocessing enlarges the shorter side to the size of the model's input.
 _ASPECT = 100
