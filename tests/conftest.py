@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -195,3 +196,35 @@ def fingerprints(runs: Path) -> dict[str, dict[str, str]]:
 def run_folders(runs: Path) -> list[str]:
     """What stands in a runs folder, drafts included, but for the writers' lock."""
     return sorted(path.name for path in runs.iterdir() if path.name != ".lock")
+
+
+_BROWSER_FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Chromium, driven by selenium; tests are skipped without them."""
+    webdriver = pytest.importorskip(
+        "selenium.webdriver", reason="selenium is not installed (pip install 'slimprompt[dev]')"
+    )
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    if not (program and driver):
+        pytest.skip("Chromium or chromedriver is not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for flag in (*_BROWSER_FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    running = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield running
+    running.quit()

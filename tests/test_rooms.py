@@ -31,6 +31,7 @@ ROOMS = (
     ("lab",),
     ("analysis",),
     ("report",),
+    ("service",),
     ("paper",),
     ("quickstart",),
     ("doctor",),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-
 import pytest
 import torch
 from PIL import Image
@@ -21,23 +18,7 @@ webdriver = pytest.importorskip(
     "selenium.webdriver", reason="selenium is not installed (pip install 'slimprompt[dev]')"
 )
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not (BROWSER and DRIVER), reason="Chromium or chromedriver is not installed"),
-]
-
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-)
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -59,18 +40,6 @@ def fit_page(tiny: Backbone, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("fit") / "fit.html"
     zero_shot = classifier.class_features_
     return write_fit_page(path, classifier, images, labels, features, zero_shot, templates=["{}"]).as_uri()
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(BROWSER)
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
-    yield driver
-    driver.quit()
 
 
 def opened(browser: webdriver.Chrome, page: str, width: int = 1280) -> webdriver.Chrome:

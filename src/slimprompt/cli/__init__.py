@@ -29,6 +29,7 @@ from slimprompt.cli import (
     quickstart,
     report,
     runs,
+    serve,
     study,
     suggest,
     theory,
@@ -69,6 +70,7 @@ app.command(rich_help_panel=_USE)(quickstart.quickstart)
 app.command(rich_help_panel=_USE)(fit.fit)
 app.command(rich_help_panel=_USE)(evaluate.evaluate)
 app.command(rich_help_panel=_USE)(predict.predict)
+app.command(rich_help_panel=_USE)(serve.serve)
 app.command(rich_help_panel=_USE)(suggest.suggest)
 app.command("check-labels", rich_help_panel=_USE)(check_labels.check_labels)
 app.command(rich_help_panel=_USE)(export.export)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 
 @cache
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file of `report/templates` as text."""
     return files("slimprompt.report").joinpath(f"templates/{name}").read_text(encoding="utf-8")
 
 
@@ -36,10 +37,10 @@ def _environment() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
-    script = _asset("page.js")
+    script = asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(
-        loader=FunctionLoader(_asset),
+        loader=FunctionLoader(asset),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -47,7 +48,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {"inline": _inline, "groups": _groups, "run_numbers": _run_numbers}
     environment.globals |= {
-        "style": Markup(_asset("page.css")),
+        "style": Markup(asset("page.css")),
         "script": Markup(script),
         "script_hash": Markup(f"sha256-{digest}"),
         "version": __version__,

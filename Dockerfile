@@ -1,0 +1,21 @@
+# The service of slimprompt on CPU; see docs/service.md.
+FROM python:3.11-slim
+
+# PyTorch comes from its own index of CPU wheels: the wheels of PyPI bring several GB of CUDA libraries.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+COPY pyproject.toml README.md LICENSE /src/
+COPY src /src/src
+RUN pip install --no-cache-dir --index-url "$TORCH_INDEX" "torch>=2.2,<3" "torchvision>=0.17,<1" \
+    && pip install --no-cache-dir "/src[serve]" \
+    && rm -rf /src \
+    && useradd --create-home --uid 10001 slimprompt
+
+# Weights of CLIP are downloaded to the cache once; mount a volume there to keep them.
+ENV SLIMPROMPT_CACHE=/home/slimprompt/cache
+USER 10001
+WORKDIR /models
+EXPOSE 8000
+HEALTHCHECK --interval=30s --timeout=5s --start-period=120s \
+    CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/health', timeout=4)"]
+ENTRYPOINT ["slimprompt", "serve", "--host", "0.0.0.0", "--port", "8000", "--device", "cpu"]
+CMD ["--help"]

@@ -1,0 +1,96 @@
+"""`slimprompt serve`: an HTTP service and a web page for saved prompts and heads."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slimprompt.cli.options import Activation, Device, Precision, Pretrained, options_from
+from slimprompt.cli.printing import note, say
+from slimprompt.errors import InputError, validate
+from slimprompt.service.limits import Limits
+from slimprompt.storage import read_text
+
+if TYPE_CHECKING:
+    from slimprompt.service.models import ServedModel
+
+TOKEN_VARIABLE = "SLIMPROMPT_TOKEN"
+_SHORTEST_TOKEN = 16
+
+
+@options_from(Limits, *Limits.model_fields, into="limits", panel="Limits", defaults=Limits().model_dump())
+def serve(
+    models: Annotated[list[Path], typer.Argument(help="Folders of saved prompts and heads.")],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. 0.0.0.0 lets other machines in; use a token then.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for a free one.")] = 8000,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help=f"File with a token that clients must send. Default: ${TOKEN_VARIABLE}, if it is set."),
+    ] = None,
+    pretrained: Pretrained = None,
+    activation: Activation = "auto",
+    device: Device = "auto",
+    precision: Precision = "fp32",
+    *,
+    limits: dict[str, Any],
+) -> None:
+    """Serve saved prompts and heads over HTTP, with a web page.
+
+    Example: slimprompt serve my-prompt
+    Example: slimprompt serve my-prompt my-head --port 9000 --token-file token.txt
+    """
+    checked = validate(Limits, limits, "service")
+    token = read_token(token_file)
+    try:
+        from slimprompt.service.app import create_app
+        from slimprompt.service.server import LOOPBACK_NAMES, address, bind, is_loopback, make_server
+        from slimprompt.service.server import serve as run
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("slimprompt"):
+            raise
+        raise InputError(f"the service needs another package ({error.name}): pip install 'slimprompt[serve]'") from None
+    from slimprompt.service.models import load_models
+
+    with bind(host, port) as bound:  # before the models are loaded: a port in use is known at once
+        local = is_loopback(bound)
+        served = load_models(models, pretrained=pretrained, activation=activation, device=device, precision=precision)
+        hosts = LOOPBACK_NAMES | {host.lower()} if local and token is None else None
+        server = make_server(create_app(served, checked, token=token, hosts=hosts))
+        bound.listen(128)
+        _announce(served, address(bound), local=local, has_token=token is not None)
+        run(server, bound)
+
+
+def read_token(path: Path | None) -> str | None:
+    """The token of a file, or of the environment variable if there is no file; None without both."""
+    if path is not None:
+        token, source = read_text(path, most=4096).strip(), str(path)
+    else:
+        token, source = os.environ.get(TOKEN_VARIABLE, "").strip(), f"${TOKEN_VARIABLE}"
+        if not token:
+            return None
+    if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise InputError(
+            f"the token in {source} cannot be used: expected at least {_SHORTEST_TOKEN} printable ASCII characters without "
+            'spaces; make one with python -c "import secrets; print(secrets.token_urlsafe())"'
+        )
+    return token
+
+
+def _announce(models: dict[str, ServedModel], where: str, *, local: bool, has_token: bool) -> None:
+    for model in models.values():
+        facts = model.describe()
+        say(f"{model.name}: {facts['kind']}, {len(facts['classes']):,} classes, {facts['backbone']}")
+    if not local and not has_token:
+        note(
+            "Everyone who can reach this machine can use the service:",
+            f"set ${TOKEN_VARIABLE} or --token-file, or leave out --host.",
+        )
+    say(f"listening on {where} (a web page; Ctrl-C stops)")
+    sys.stdout.flush()  # also into a pipe or a file: the service may run for weeks

@@ -1,0 +1,320 @@
+"""The FastAPI application: prediction, description, metrics and the web page.
+
+A prediction request passes four stages: its body is read within limits (event loop), parsed and decoded (a few threads),
+encoded in a batch with other requests and answered (worker thread), and sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Annotated, Any, TypeVar
+
+import torch
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel, Field
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from torch import Tensor
+
+from slimprompt import __version__
+from slimprompt.errors import InputError, choose
+from slimprompt.report.html import asset
+from slimprompt.service.admission import RETRY, Uploads, Waiting
+from slimprompt.service.batching import Worker
+from slimprompt.service.limits import Limits
+from slimprompt.service.metrics import Metrics
+from slimprompt.service.models import ServedModel
+from slimprompt.service.uploads import Options, Question, Upload, decode, options_schema, parse
+
+T = TypeVar("T")
+_BEARER = HTTPBearer(auto_error=False)
+#: Threads that parse and decode; a decoded image of the largest allowed size takes a few hundred MB.
+_DECODERS = min(4, os.cpu_count() or 1)
+#: Browsers run nothing but the files of this service, and show it in no other page.
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+class ClassProbability(BaseModel):
+    """One class of an answer."""
+
+    name: str
+    probability: float
+
+
+class Row(BaseModel):
+    """The answer for one image; the fields of `slimprompt predict --format json`."""
+
+    image: str = Field(description="Name of the file, or its number in JSON")
+    answer: str = Field(description='The most likely class, or "none of these"')
+    concept_match: float = Field(description="Maximum concept matching: low for an image that is none of the classes")
+    classes: list[ClassProbability] = Field(description="The most likely classes, best first")
+
+
+class Predictions(BaseModel):
+    """The answers for the images of a request, in their order."""
+
+    model: str
+    predictions: list[Row]
+    zero_shot: list[Row] | None = Field(None, description="Answers of zero-shot classification, if asked for")
+
+
+class ModelFacts(BaseModel):
+    """A served model."""
+
+    name: str
+    kind: str = Field(description='"prompt", or the method of a head')
+    backbone: str
+    classes: list[str]
+    takes_new_names: bool
+    has_coverage: bool = Field(description="Whether `coverage` can be used with the model's own classes")
+
+
+class Facts(BaseModel):
+    """The served models and the limits of the service."""
+
+    models: list[ModelFacts]
+    limits: Limits
+
+
+class _Service:
+    """What the handlers share."""
+
+    def __init__(self, models: Mapping[str, ServedModel], limits: Limits) -> None:
+        self.models, self.limits = models, limits
+        self.metrics, self.uploads, self.waiting = Metrics(), Uploads(limits), Waiting(limits)
+        self.worker = Worker(limits.batch_size, lambda: self.waiting.n_images, self.metrics.add_batch)
+        self._pool = ThreadPoolExecutor(_DECODERS, thread_name_prefix="slimprompt-decode")
+
+    @asynccontextmanager
+    async def running(self, _: FastAPI) -> AsyncIterator[None]:
+        """Threads of the service; uvicorn ends this block when the running requests are finished."""
+        self.worker.start()
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(self.worker.stop)
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def predict(self, request: Request) -> dict[str, Any]:
+        async with self.uploads.body(request) as body:
+            question = await self._in_pool(parse, request.headers.get("content-type", ""), body, self.limits)
+            del body
+            model = self._model(question.options)
+            with self.waiting.admit(len(question.images)):
+                return await self._answer(model, question)
+
+    async def _answer(self, model: ServedModel, question: Question) -> dict[str, Any]:
+        views = [self._in_pool(_eval_view, model, upload, self.limits) for upload in question.images]
+        pixels = await asyncio.gather(*views, return_exceptions=True)
+        for one in pixels:
+            if isinstance(one, BaseException):
+                raise one
+        if not self.worker.is_running:
+            raise HTTPException(503, "the service is stopping", RETRY)
+        names = [upload.name for upload in question.images]
+        answer = self.worker.submit(
+            model.backbone,
+            torch.stack(pixels),  # type: ignore[arg-type]  # no exceptions are left
+            lambda features: _predictions(model, names, features, question.options),
+        )
+        result: dict[str, Any] = await asyncio.wrap_future(answer)
+        self.metrics.n_images += len(names)
+        return result
+
+    def _model(self, options: Options) -> ServedModel:
+        if options.model is None:
+            if len(self.models) > 1:
+                raise InputError(f"several models are served: set model to one of {', '.join(self.models)}")
+            return next(iter(self.models.values()))
+        return choose("model", options.model, self.models)
+
+    async def _in_pool(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+
+
+def _eval_view(model: ServedModel, upload: Upload, limits: Limits) -> Tensor:
+    return model.backbone.eval_view(decode(upload, limits))
+
+
+def _predictions(model: ServedModel, images: list[str], features: Tensor, options: Options) -> dict[str, Any]:
+    """The answer to a request; runs in the worker thread."""
+    names = None if options.classes is None else tuple(options.classes)
+    used = model.class_set(names)
+    lowest = options.min_confidence or 0.0
+    if options.coverage is not None:
+        lowest = used.calibration.threshold(options.coverage)
+    answer = {"model": model.name, "predictions": used.rows(images, features, options.top, lowest)}
+    if options.zero_shot:
+        answer["zero_shot"] = model.zero_shot(names).rows(images, features, options.top, lowest=0.0)
+    return answer
+
+
+class _Guard:
+    """Counts requests, sets the security headers, and refuses requests that other web sites let a browser send.
+
+    Parameters
+    ----------
+    app
+        The application inside.
+    metrics
+        Where requests are counted.
+    hosts
+        Host names under which the service may be addressed; None allows all.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, hosts: Collection[str] | None) -> None:
+        self._app, self._metrics, self._hosts = app, metrics, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status, start = 500, time.perf_counter()
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        try:
+            refusal = self._refusal(Headers(scope=scope))
+            await (refusal or self._app)(scope, receive, send_with_headers)
+        finally:
+            self._metrics.statuses[status] += 1
+            if scope["path"] == "/predict":
+                self._metrics.add_seconds(time.perf_counter() - start)
+
+    def _refusal(self, headers: Headers) -> Response | None:
+        host = headers.get("host", "").lower()
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        if self._hosts is not None and name.strip("[]") not in self._hosts:
+            detail = (
+                f"this service is addressed as {' or '.join(sorted(self._hosts))}, or needs a token (docs/service.md)"
+            )
+            return JSONResponse({"detail": detail}, 403)
+        if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
+            return JSONResponse({"detail": "requests of other web sites are refused"}, 403)
+        return None
+
+
+def create_app(
+    models: Mapping[str, ServedModel],
+    limits: Limits | None = None,
+    *,
+    token: str | None = None,
+    hosts: Collection[str] | None = None,
+) -> FastAPI:
+    """The application.
+
+    Parameters
+    ----------
+    models
+        Served models by name.
+    limits
+        Limits of requests.
+    token
+        Bearer token that prediction, description and metrics need.
+    hosts
+        Host names under which the service may be addressed, which keeps out web sites that let their own name point here;
+        None allows all.
+    """
+    service = _Service(models, limits or Limits())
+    app = FastAPI(title="slimprompt", version=__version__, docs_url=None, redoc_url=None, lifespan=service.running)
+    app.state.service = service
+    app.add_middleware(_Guard, metrics=service.metrics, hosts=hosts)
+    app.add_exception_handler(InputError, _unusable)
+    app.add_exception_handler(Exception, _bug)
+    _add_api(app, service, token)
+    _add_page(app)
+    return app
+
+
+async def _unusable(_: Request, error: Exception) -> Response:
+    return JSONResponse({"detail": str(error)}, 422)
+
+
+async def _bug(_: Request, error: Exception) -> Response:
+    return JSONResponse({"detail": f"this is a bug in slimprompt ({type(error).__name__})"}, 500)
+
+
+def _add_api(app: FastAPI, service: _Service, token: str | None) -> None:
+    def authorized(given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> None:
+        if token is not None and not hmac.compare_digest((given.credentials if given else "").encode(), token.encode()):
+            detail = "this service needs a token: send it as `Authorization: Bearer TOKEN`"
+            raise HTTPException(401, detail, {"WWW-Authenticate": "Bearer"})
+
+    checked = [Depends(authorized)]
+    errors: dict[int | str, dict[str, Any]] = {
+        401: {"description": "The token is missing or wrong"},
+        408: {"description": "The request took too long to arrive"},
+        413: {"description": "The request is too large, or has too many images or pixels"},
+        415: {"description": "An image cannot be read, or another content type"},
+        422: {"description": "The form, the JSON or an option cannot be used"},
+        429: {"description": "Too many images are waiting; see Retry-After"},
+        503: {"description": "Too many uploads at once, or the service is stopping; see Retry-After"},
+    }
+
+    @app.post(
+        "/predict",
+        response_model=Predictions,
+        response_model_exclude_unset=True,
+        dependencies=checked,
+        responses=errors,
+        openapi_extra={"requestBody": options_schema()},
+        summary="Classify images",
+    )
+    async def predict(request: Request) -> Any:
+        return await service.predict(request)
+
+    @app.get("/classes", dependencies=checked, summary="Models with their classes, and limits")
+    async def classes() -> Facts:
+        models = [ModelFacts(**model.describe()) for model in service.models.values()]
+        return Facts(models=models, limits=service.limits)
+
+    @app.get("/health", summary="Whether the service can answer; needs no token")
+    async def health(response: Response) -> dict[str, str]:
+        if not service.worker.is_running:
+            response.status_code = 503
+            return {"status": "stopping"}
+        return {"status": "ok"}
+
+    @app.get("/metrics", dependencies=checked, response_class=PlainTextResponse, summary="Prometheus metrics")
+    async def metrics() -> Response:
+        text = service.metrics.text(n_waiting=service.worker.n_waiting, n_admitted=service.waiting.n_images)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+
+def _add_page(app: FastAPI) -> None:
+    """The web page; it needs no token, but asks for one."""
+    folder = files("slimprompt.service").joinpath("page")
+    contents = {
+        "/": ("text/html", folder.joinpath("index.html").read_text(encoding="utf-8")),
+        "/base.css": ("text/css", asset("page.css")),  # the style of all pages
+        "/page.css": ("text/css", folder.joinpath("page.css").read_text(encoding="utf-8")),
+        "/page.js": ("text/javascript", folder.joinpath("page.js").read_text(encoding="utf-8")),
+        "/icon.svg": ("image/svg+xml", folder.joinpath("icon.svg").read_text(encoding="utf-8")),
+    }
+
+    async def send(request: Request) -> Response:
+        kind, text = contents[request.url.path]
+        return Response(text, media_type=kind)
+
+    for path in contents:
+        app.add_api_route(path, send, methods=["GET"], include_in_schema=False)

@@ -1,0 +1,140 @@
+"""Served models: saved prompts and heads on shared backbones, and their answers as rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from slimprompt.classifiers.calibration import NONE_OF_THESE, Calibration, softmax
+from slimprompt.classifiers.head import HeadClassifier, load_classifier
+from slimprompt.classifiers.prompt import PromptClassifier
+from slimprompt.clip.backbone import Backbone
+from slimprompt.errors import InputError
+from slimprompt.methods.table import METHODS
+from slimprompt.methods.zero_shot import zero_shot_head
+from slimprompt.saved.head import HEAD_FILES, read_head
+from slimprompt.saved.prompt import read_prompt
+from slimprompt.training.evaluation import class_scores
+
+#: Sets of class names whose text features a model keeps.
+_KEPT = 32
+#: Template of zero-shot classification for prompts that were saved without one.
+_TEMPLATE = "a photo of a {}."
+
+
+class ClassSet(NamedTuple):
+    """A classifier on one list of classes; what depends on texts alone is computed once."""
+
+    class_names: tuple[str, ...]
+    logits: Callable[[Tensor], Tensor]
+    """Image features (n_images, embed_dim) → (n_images, n_classes)."""
+    concept_features: Tensor  # (n_classes, embed_dim)
+    calibration: Calibration
+
+    def rows(self, images: Sequence[str], features: Tensor, top: int, lowest: float) -> list[dict[str, Any]]:
+        """Answers with the fields of `slimprompt predict --format json`.
+
+        Parameters
+        ----------
+        images
+            Name of each image.
+        features
+            Their features (n_images, embed_dim).
+        top
+            Number of classes per image.
+        lowest
+            Lowest probability of an answer other than "none of these".
+        """
+        probabilities = softmax(self.logits(features).cpu().numpy(), self.calibration.temperature)
+        matches = softmax(class_scores(features, self.concept_features).cpu().numpy()).max(1)
+        rows = []
+        for image, row, match in zip(images, probabilities, matches, strict=True):
+            best = row.argsort()[::-1][:top]
+            answer = self.class_names[best[0]] if row[best[0]] >= lowest else NONE_OF_THESE
+            classes = [{"name": self.class_names[index], "probability": round(float(row[index]), 6)} for index in best]
+            rows.append({"image": image, "answer": answer, "concept_match": round(float(match), 6), "classes": classes})
+        return rows
+
+
+class ServedModel:
+    """A classifier under a name. `class_set` and `zero_shot` compute with torch: only the worker thread calls them.
+
+    Parameters
+    ----------
+    name
+        Name in requests.
+    classifier
+        The loaded classifier.
+    templates
+        Templates of the zero-shot comparison.
+    """
+
+    def __init__(self, name: str, classifier: PromptClassifier | HeadClassifier, templates: Sequence[str]) -> None:
+        self.name, self.classifier, self.templates = name, classifier, tuple(templates)
+        self.class_set = lru_cache(_KEPT)(self._class_set)
+        self.zero_shot = lru_cache(_KEPT)(self._zero_shot)
+
+    @property
+    def backbone(self) -> Backbone:
+        """The backbone, which models share."""
+        return self.classifier.backbone_
+
+    @property
+    def kind(self) -> str:
+        """ "prompt", or the method of a head."""
+        return self.classifier.method if isinstance(self.classifier, HeadClassifier) else "prompt"
+
+    def describe(self) -> dict[str, Any]:
+        """What clients should know."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "backbone": self.backbone.title,
+            "classes": list(self.classifier.class_names_),
+            "takes_new_names": self.kind == "prompt" or METHODS[self.kind].takes_new_names,
+            "has_coverage": bool(self.classifier.calibration_.confidences),
+        }
+
+    def _class_set(self, names: tuple[str, ...] | None) -> ClassSet:
+        """The classifier on its own classes (None) or on others; an `InputError` if it cannot take them."""
+        used = self.classifier if names is None else self.classifier.with_classes(names)
+        return ClassSet(used.class_names_, used.logits, used.concept_features(), used.calibration_)
+
+    def _zero_shot(self, names: tuple[str, ...] | None) -> ClassSet:
+        """Zero-shot classification on the same classes, with the temperature of CLIP itself."""
+        head = zero_shot_head(self.backbone, names or self.classifier.class_names_, self.templates)
+        return ClassSet(head.class_names, head.logits, head.weights, Calibration())
+
+
+def load_models(folders: Sequence[Path], **options: Any) -> dict[str, ServedModel]:
+    """Load saved prompts and heads; those with the same weights share one backbone.
+
+    A model is named after its folder, or by the whole path if two folders have the same name.
+
+    Parameters
+    ----------
+    folders
+        Folders of saved prompts and heads.
+    options
+        `pretrained`, `activation`, `device` and `precision`, for all models.
+    """
+    for folder, n_times in Counter(folders).items():
+        if n_times > 1:
+            raise InputError(f"the model {folder} was given twice")
+    short = Counter(folder.resolve().name for folder in folders)
+    backbones: dict[str, Backbone] = {}
+    models: dict[str, ServedModel] = {}
+    for folder in folders:
+        saved = read_head(folder)[0] if HEAD_FILES.is_saved(folder) else read_prompt(folder).description
+        shared = backbones.get(saved.backbone.fingerprint)
+        classifier = load_classifier(folder, backbone=shared, **options)
+        backbones[saved.backbone.fingerprint] = classifier.backbone_
+        name = folder.resolve().name
+        name = name if short[name] == 1 else str(folder)
+        models[name] = ServedModel(name, classifier, saved.templates or [_TEMPLATE])
+    return models

@@ -1,0 +1,62 @@
+"""Served models: shared backbones, names, and answers equal to those of the classifiers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slimprompt.classifiers.head import load_classifier
+from slimprompt.errors import InputError
+from slimprompt.methods.zero_shot import zero_shot_head
+from slimprompt.service.models import ServedModel, load_models
+
+
+def test_models_with_the_same_weights_share_a_backbone(models: dict[str, ServedModel]) -> None:
+    assert list(models) == ["prompt", "gda", "zero-shot"]
+    assert len({id(model.backbone) for model in models.values()}) == 1
+    assert [model.describe()["takes_new_names"] for model in models.values()] == [True, False, True]
+
+
+def test_models_are_named_by_folder_or_by_path(saved: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        load_classifier(saved / "prompt", device="cpu").save(tmp_path / name / "prompt")
+    folders = [tmp_path / "a" / "prompt", tmp_path / "b" / "prompt", saved / "gda"]
+    assert list(load_models(folders, device="cpu")) == [str(folders[0]), str(folders[1]), "gda"]
+    with pytest.raises(InputError, match="given twice"):
+        load_models([saved / "gda", saved / "gda"], device="cpu")
+
+
+@pytest.mark.parametrize("name", ["prompt", "gda", "zero-shot"])
+def test_rows_are_those_of_the_classifier(models: dict[str, ServedModel], name: str, photos: Path) -> None:
+    paths = sorted(photos.glob("*/0.png"))
+    classifier = models[name].classifier
+    features = classifier.encode(paths)
+    rows = models[name].class_set(None).rows(["a", "b", "c"], features, 2, 0.0)
+    expected = classifier.predict_proba(paths)
+    for row, one, match in zip(rows, expected, classifier.concept_match(features), strict=True):
+        assert row["answer"] == classifier.classes_[one.argmax()] == row["classes"][0]["name"]
+        assert [entry["probability"] for entry in row["classes"]] == pytest.approx(np.sort(one)[::-1][:2], abs=2e-6)
+        assert row["concept_match"] == pytest.approx(match, abs=2e-6)
+    assert models[name].classifier.calibration_.temperature != 1 or name != "prompt"
+    refused = models[name].class_set(None).rows(["a", "b", "c"], features, 1, 1.1)
+    assert {row["answer"] for row in refused} == {"none of these"}
+
+
+def test_other_names_are_encoded_once(models: dict[str, ServedModel]) -> None:
+    names = ("otter", "red panda")
+    assert models["prompt"].class_set(names) is models["prompt"].class_set(names)
+    assert models["prompt"].class_set(names).class_names == names
+    assert models["zero-shot"].class_set(names).class_names == names
+    with pytest.raises(InputError, match="cannot take new class names"):
+        models["gda"].class_set(names)
+    assert models["gda"].class_set(("red disc", "blue disc")).class_names == ("red disc", "blue disc")
+
+
+def test_the_comparison_is_zero_shot(models: dict[str, ServedModel], photos: Path) -> None:
+    model = models["prompt"]
+    features = model.classifier.encode(sorted(photos.glob("*/0.png")))
+    head = zero_shot_head(model.backbone, ("cat", "dog"), ["a photo of a {}."])
+    assert model.zero_shot(("cat", "dog")).logits(features).equal(head.logits(features))

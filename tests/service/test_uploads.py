@@ -1,0 +1,198 @@
+"""Forms, JSON and image files, well-formed and hostile."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+
+import pytest
+from fastapi import HTTPException
+from PIL import Image
+
+from slimprompt.errors import InputError
+from slimprompt.images.files import open_image
+from slimprompt.service.limits import Limits
+from slimprompt.service.uploads import Upload, decode, parse
+from tests.service.conftest import RED, file_of
+
+LIMITS = Limits(max_images=3, max_classes=4, max_name_length=10, max_megapixels=1)
+FORM = "multipart/form-data; boundary=b"
+
+
+def multipart(*parts: tuple[str, bytes], end: bytes = b"--b--\r\n") -> bytes:
+    lines = [
+        b"--b\r\nContent-Disposition: form-data; %s\r\n\r\n%s\r\n" % (header.encode(), value) for header, value in parts
+    ]
+    return b"".join(lines) + end
+
+
+def picture(name: str = "a.png", data: bytes = RED) -> tuple[str, bytes]:
+    return f'name="images"; filename="{name}"', data
+
+
+def test_a_form() -> None:
+    body = multipart(
+        picture("a.png"),
+        ('name="top"', b"3"),
+        ('name="classes"', "café\n dog \n".encode()),
+        ('name="classes"', b"cat"),
+        ('name="coverage"', b""),
+        ('name="zero_shot"', b"true"),
+        picture("b.png", b"x"),
+    )
+    images, options = parse(FORM, body, LIMITS)
+    assert images == [Upload("a.png", RED), Upload("b.png", b"x")]
+    assert options.top == 3 and options.classes == ["café", "dog", "cat"] and options.zero_shot
+    assert options.coverage is None and options.min_confidence is None
+
+
+def test_json() -> None:
+    text = base64.b64encode(RED).decode()
+    body = json.dumps({"images": [text, f"data:image/png;base64,{text}"], "min_confidence": 0.5, "classes": ["a", "b"]})
+    images, options = parse("application/json; charset=utf-8", body.encode(), LIMITS)
+    assert images == [Upload("image 1", RED), Upload("image 2", RED)]
+    assert options.min_confidence == 0.5 and options.classes == ["a", "b"]
+
+
+UNUSABLE = {
+    "no images": (multipart(('name="top"', b"3")), "no images were sent"),
+    "truncated": (multipart(picture(), end=b""), "last boundary is missing"),
+    "cut in a header": (b"--b\r\nContent-Dispo", "last boundary is missing"),
+    "garbage": (b"\x00\xff" * 100, "cannot be read"),
+    "empty": (b"", "last boundary is missing"),
+    "part without a name": (multipart(("nothing", b"")), "cannot be read"),
+    "another file field": (multipart(('name="image"; filename="a"', RED)), "did you mean 'images'?"),
+    "unknown option": (multipart(picture(), ('name="tpo"', b"3")), "did you mean 'top'?"),
+    "wrong option": (multipart(picture(), ('name="top"', b"0")), "top: Input should be greater than or equal to 1"),
+    "option twice": (multipart(picture(), ('name="top"', b"1"), ('name="top"', b"1")), "given twice"),
+    "two thresholds": (
+        multipart(picture(), ('name="coverage"', b".5"), ('name="min_confidence"', b".5")),
+        "give one of them",
+    ),
+    "too many names": (multipart(picture(), ('name="classes"', b"a\nb\nc\nd\ne")), "at most 4"),
+    "a long name": (multipart(picture(), ('name="classes"', b"abcdefghijk")), "11 characters; at most 10"),
+    "one name twice": (multipart(picture(), ('name="classes"', b"a_b\na b")), "the same words"),
+    "a control token": (multipart(picture(), ('name="classes"', b"</s>")), "control token"),
+    "no names": (multipart(picture(), ('name="classes"', b" ")), "empty list of class names"),
+    "thousands of fields": (multipart(*[(f'name="x{n}"', b"1") for n in range(5000)]), "more than 24 fields"),
+    "a long field": (multipart(picture(), ('name="top"', b"1" * 10_000)), "too long"),
+    "thousands of headers": (b"--b\r\n" + b"A: b\r\n" * 5000, "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_unusable_forms(case: str) -> None:
+    body, message = UNUSABLE[case]
+    with pytest.raises(InputError) as caught:
+        parse(FORM, body, LIMITS)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"{", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b"9" * 10_000, "not valid JSON"),
+        (b"\xff", "not valid JSON"),
+        (b"[]", "expected a JSON object"),
+        (b'{"images": "x"}', "list of base64"),
+        (b'{"images": [1]}', "base64"),
+        (b'{"images": ["*"]}', "image 1 is not valid base64"),
+        (b'{"images": []}', "no images"),
+        (b'{"images": ["aaaa"], "classes": "a,b"}', "classes"),
+        (b'{"images": ["aaaa"], "classes": [1]}', "classes"),
+        (b'{"images": ["aaaa"], "classes": ["\\ud800"]}', "not text"),
+    ],
+)
+def test_unusable_json(body: bytes, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse("application/json", body, LIMITS)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["", "text/plain", "multipart/mixed; boundary=b"])
+def test_other_content_types(kind: str) -> None:
+    with pytest.raises(HTTPException) as caught:
+        parse(kind, b"", LIMITS)
+    assert caught.value.status_code == 415
+
+
+@pytest.mark.parametrize("n_images", [4, 5000])
+def test_too_many_images(n_images: int) -> None:
+    for kind, body in {
+        FORM: multipart(*[picture(data=b"x")] * n_images),
+        "application/json": json.dumps({"images": ["aaaa"] * n_images}).encode(),
+    }.items():
+        with pytest.raises(HTTPException) as caught:
+            parse(kind, body, LIMITS)
+        assert caught.value.status_code == 413 and "more than 3 images" in caught.value.detail
+
+
+def test_a_form_without_a_boundary() -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        parse("multipart/form-data", multipart(picture()), LIMITS)
+
+
+def png_of_size(width: int, height: int) -> bytes:
+    """A PNG file that claims this size and holds no pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def jpeg_of_scans(n_scans: int) -> bytes:
+    """A progressive JPEG file whose last scan is repeated."""
+    data = file_of(Image.new("RGB", (64, 64), "red"), "JPEG", progressive=True)
+    last = data.rindex(b"\xff\xda")
+    return data[:-2] + data[last:-2] * n_scans + data[-2:]
+
+
+REFUSED = {
+    "garbage": (b"\x00\x01garbage", 415),
+    "empty": (b"", 415),
+    "HTML": (b"<script>alert(1)</script>", 415),
+    "SVG": (b'<svg xmlns="http://www.w3.org/2000/svg"/>', 415),
+    "EPS, which starts a program": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n", 415),
+    "truncated": (file_of(Image.effect_noise((200, 200), 90), "PNG")[:5000], 415),
+    "truncated JPEG": (file_of(Image.effect_noise((200, 200), 90), "JPEG")[:3000], 415),
+    "bomb beyond Pillow's limit": (png_of_size(60_000, 60_000), 413),
+    "bomb below Pillow's limit": (png_of_size(1001, 1000), 413),
+    "16 bits": (file_of(Image.new("I;16", (600, 600)), "PNG"), 413),
+    "one pixel wide": (file_of(Image.new("RGB", (1, 5000)), "PNG"), 415),
+    "one pixel high": (file_of(Image.new("L", (5000, 1)), "PNG"), 415),
+    "hours of scans": (jpeg_of_scans(2000), 415),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_images(case: str) -> None:
+    data, status = REFUSED[case]
+    with pytest.raises(HTTPException) as caught:
+        decode(Upload("evil\n.png", data), LIMITS)
+    assert caught.value.status_code == status
+    assert "evil .png" in caught.value.detail and "\n" not in caught.value.detail
+
+
+def test_ordinary_progressive_files_are_read() -> None:
+    assert decode(Upload("a.jpg", jpeg_of_scans(2)), LIMITS).size == (64, 64)
+    assert decode(Upload("a.png", file_of(Image.new("I;16", (400, 400)), "PNG")), LIMITS).mode == "RGB"
+
+
+def test_images_are_read_as_files_are(tmp_path) -> None:
+    """Rotation, transparency, palettes: the pixels are those of `predict`."""
+    image = Image.new("RGBA", (30, 20), (255, 0, 0, 100))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for name, data in {
+        "a.png": file_of(image, "PNG", exif=exif),
+        "b.jpg": file_of(image.convert("RGB"), "JPEG", exif=exif),
+        "c.gif": file_of(image.convert("P"), "GIF"),
+    }.items():
+        (tmp_path / name).write_bytes(data)
+        assert decode(Upload(name, data), LIMITS).tobytes() == open_image(tmp_path / name).tobytes()
