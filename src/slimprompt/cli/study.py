@@ -164,7 +164,7 @@ def _print_counts(plan: Plan, environment: RunEnvironment) -> None:
 
 
 def _print_estimate(plan: Plan) -> None:
-    from slimprompt.lab.observer import duration
+    from slimprompt.progress import duration
 
     if plan.tasks:
         _print_tasks(plan)
