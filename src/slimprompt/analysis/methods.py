@@ -96,10 +96,11 @@ def cross_dataset_average(
 
 
 def transfer_average(results: Results, backbone: str, datasets: Sequence[str], arm: Arm, shots: int) -> Estimate | None:
-    """Average accuracy over the datasets and, for an arm with a factor from another dataset, over its sources."""
-    parts: list[Estimate | None] = []
-    for dataset in datasets:
+    """Accuracy, averaged over the sources of a factor from another dataset, if there are any, then over the datasets."""
+
+    def over_sources(dataset: str) -> Estimate | None:
         where = {"backbone": backbone, "dataset": dataset, "shots": shots, "metric": "accuracy", **arm._asdict()}
-        sources = results.axis("source", **where) or [""]
-        parts += [results.cell(backbone, dataset, arm, shots, "accuracy", source) for source in sources]
-    return average_of_cells(parts)
+        sources = results.axis("source", **where)
+        return average_of_cells([results.cell(backbone, dataset, arm, shots, source=source) for source in sources])
+
+    return average_of_cells([over_sources(dataset) for dataset in datasets])
