@@ -2,8 +2,8 @@
 
     python -m tests.robustness.kill_workers <grid.json> <folder> <processes|ray> <worker|study|raylet> <kills>
 
-A study whose worker is killed goes on. If the study or the raylet is killed, all processes must end, and the study is resumed in one
-process. Prints one JSON object: the kills and what was wrong after each.
+A study whose worker is killed goes on. If the study or the raylet is killed, all processes must end, and a study that does not end
+well is resumed in one process. Prints one JSON object: the kills, the exit codes of the studies and what was wrong after each.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.robustness import watched_workers
 from tests.robustness.kill_study import contents
 from tests.robustness.kills import count_operations, run_in_child
 
-_SECONDS = 120  # after which a study counts as hanging
+_SECONDS = 180  # after which a study counts as hanging
 _PROMPT_BATCH = 2
 
 
@@ -44,6 +44,7 @@ class Campaign:
         self._specs = study_specs(make_grid(json.loads(grid_file.read_text())))
         self._folder, self._executor, self._victim = folder, executor, victim
         self._expected = folder / "undisturbed"
+        self.codes: list[int] = []
         self.operations = count_operations(lambda: self._study(self._expected, "inline"), self._expected)
 
     def case(self, number: int) -> list[str]:
@@ -51,6 +52,7 @@ class Campaign:
         runs, notes = self._folder / f"runs-{number}", self._folder / f"notes-{number}"
         notes.mkdir()
         code = self._disturbed(number, runs, notes)
+        self.codes.append(code)
         wrong = [] if (notes / "killed").exists() else ["nothing was killed"]
         if code == -signal.SIGALRM:
             wrong.append("the study did not end")
@@ -59,7 +61,7 @@ class Campaign:
         if self._victim == "study" and code != -signal.SIGKILL:
             wrong.append(f"the study was not killed but ended with {code}")
         wrong += [f"worker {name} did not end" for name in _survivors(notes)]
-        if self._victim != "worker":
+        if code != 0:  # a study that says that it is complete must be
             run_in_child(lambda: self._study(runs, "inline"))
         found, expected = contents(runs), contents(self._expected)
         wrong += [f"run {name} differs" for name in expected if found.get(name) != expected[name]]
@@ -99,7 +101,7 @@ class Campaign:
 def _survivors(notes: Path) -> list[str]:
     """Workers that do not end soon after their study; they are ended here."""
     workers = [path.name for path in notes.iterdir() if path.name.isdigit()]
-    deadline = time.monotonic() + _SECONDS / 2
+    deadline = time.monotonic() + _SECONDS / 3
     while (alive := [name for name in workers if _is_alive(name)]) and time.monotonic() < deadline:
         time.sleep(0.1)
     for name in alive:
@@ -121,7 +123,8 @@ def main() -> None:
     # The first worker makes at least a third of the operations.
     numbers = sorted(random.Random(0).sample(range(1, campaign.operations // 3 + 1), int(kills)))
     wrong = {number: campaign.case(number) for number in numbers}
-    print(json.dumps({"kills": numbers, "wrong": {number: found for number, found in wrong.items() if found}}))
+    told = {"kills": numbers, "codes": campaign.codes, "wrong": {number: one for number, one in wrong.items() if one}}
+    print(json.dumps(told))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ _needs_ray = pytest.mark.skipif(
         ("processes", "study", 3),
         pytest.param("ray", "worker", 2, marks=_needs_ray),
         pytest.param("ray", "study", 2, marks=_needs_ray),
-        pytest.param("ray", "raylet", 2, marks=_needs_ray),
+        pytest.param("ray", "raylet", 1, marks=_needs_ray),
     ],
 )
 def test_the_runs_are_those_of_an_undisturbed_study(
@@ -47,8 +47,10 @@ def test_the_runs_are_those_of_an_undisturbed_study(
     collections: dict[str, str],
     tmp_path: Path,
 ) -> None:
-    recipe = {"epochs": 6, "views": 2, "batch_size": 4, "lr": 0.05}
-    axes = {"datasets": [collections["warm"]], "shots": [2], "ranks": [1, 2, 3, 4], "seeds": [1, 2]}
+    # A worker outlives its raylet by a few seconds, in which it can make some short runs.
+    long = victim == "raylet"
+    recipe = {"epochs": 500 if long else 6, "views": 2, "batch_size": 4}
+    axes = {"datasets": [collections["warm"]], "shots": [2], "ranks": [1, 2, 3, 4], "seeds": [1] if long else [1, 2]}
     grid = small_grid(study="rank-sweep", recipe=recipe, **axes)
     (tmp_path / "grid.json").write_text(grid.model_dump_json())
     command = [sys.executable, "-m", "tests.robustness.kill_workers", str(tmp_path / "grid.json"), str(tmp_path)]
@@ -66,3 +68,5 @@ def test_the_runs_are_those_of_an_undisturbed_study(
     told = json.loads(done.stdout.splitlines()[-1])
     assert len(told["kills"]) == (_KILLS or kills)
     assert told["wrong"] == {}
+    if victim == "raylet":
+        assert set(told["codes"]) == {1}, "the raylet was not missed"
