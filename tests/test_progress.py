@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from itertools import count
 
 import pytest
 
+from slimprompt.errors import InputError
 from slimprompt.progress import progress
 
 SCRIPT = """
@@ -46,6 +48,7 @@ def test_a_bar_with_count_and_note_on_a_terminal() -> None:
     assert "encoding" in shown
     assert "3/3" in shown
     assert "loss 0.5" in shown
+    assert "0:00:00" in shown  # time left
 
 
 def test_no_bar_if_told_so() -> None:
@@ -56,3 +59,34 @@ def test_nothing_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("encoding", 3) as advance:
         advance(2, note="half")
     assert capsys.readouterr() == ("", "")
+
+
+def forecast(total: int, capsys: pytest.CaptureFixture[str], *, steps: int = 30, **options: object) -> str:
+    """What is printed about work of which a step takes one second."""
+    ticks = count()
+    with progress("training", total, "steps", clock=lambda: float(next(ticks)), **options) as advance:  # type: ignore[arg-type]
+        for _ in range(min(total, steps)):
+            advance()
+            advance(0, note="no step")
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err
+
+
+def test_long_work_is_forecast_once_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert forecast(2 * 3600, capsys) == "training: 7,200 steps will take about 2 h 00 min; Ctrl-C stops\n"
+    assert forecast(2 * 3600, capsys, at_most=True).startswith("training: 7,200 steps will take at most 2 h")
+
+
+def test_short_work_and_the_first_seconds_are_not_forecast(capsys: pytest.CaptureFixture[str]) -> None:
+    assert forecast(500, capsys) == ""
+    assert forecast(7200, capsys, steps=4) == ""
+    assert forecast(7200, capsys, show=False) == ""
+
+
+def test_work_that_cannot_end_is_refused_if_something_can_be_lowered(capsys: pytest.CaptureFixture[str]) -> None:
+    days = 40 * 86400
+    with pytest.raises(InputError, match=r"^training: 3,456,000 steps will take about 40 days, .*; lower --epochs$"):
+        forecast(days, capsys, lower="--epochs")
+    assert "about 40 days; Ctrl-C stops" in forecast(days, capsys)
+    assert "about 20 days" in forecast(days // 2, capsys, lower="--epochs")

@@ -1,17 +1,38 @@
-"""A progress bar on the terminal; nothing is printed when standard error is not a terminal."""
+"""A progress bar on the terminal, and one line about work that will take long.
+
+Without a terminal there is no bar; the line about long work is printed to standard error in any case.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from slimprompt.errors import InputError
+
+#: Work is forecast from at least this many seconds of it.
+_MEASURED = 5.0
+#: Seconds from which a forecast is printed, and from which the work is refused.
+_LONG, _ENDLESS = 600.0, 30 * 86400.0
 
 
 @contextmanager
 def progress(
-    description: str, total: int | None, unit: str = "", *, show: bool = True
+    description: str,
+    total: int | None,
+    unit: str = "",
+    *,
+    show: bool = True,
+    at_most: bool = False,
+    lower: str = "",
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Callable[..., None]]:
     """Yield `advance(n=1, note="", total=None)`, which moves a bar with count, rate, time left and a note.
+
+    After the first seconds, the duration is forecast. If it is more than ten minutes, one line says so. If it is more than 30 days
+    and `lower` is given, `advance` raises an `InputError`.
 
     Parameters
     ----------
@@ -22,10 +43,20 @@ def progress(
     unit
         Name of an item; if given, the rate is shown as `unit/s`.
     show
-        False shows no bar, for instance because the output of a study already occupies the terminal.
+        False shows neither bar nor forecast, for instance because the output of a study already occupies the terminal.
+    at_most
+        Whether `total` is only an upper bound.
+    lower
+        What the user can lower if the work would take too long; empty: it is never refused.
+    clock
+        Tells the time in seconds.
     """
-    if not show or not sys.stderr.isatty() or total == 0:
+    if not show or total == 0:
         yield lambda n=1, note="", total=None: None
+        return
+    forecast = _Forecast(description, total, unit or "steps", at_most, lower, clock)
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda n=1, note="", total=None: announce(forecast.advance(n))
         return
     from rich.console import Console
     from rich.progress import (
@@ -58,5 +89,62 @@ def progress(
             bar.update(task, advance=n, total=total)
             if note:
                 bar.update(task, note=note)
+            if line := forecast.advance(n):
+                bar.console.print(line, markup=False, highlight=False)
 
         yield advance
+
+
+class _Forecast:
+    """Forecasts the duration of work once, from its first seconds."""
+
+    def __init__(
+        self, description: str, total: int | None, unit: str, at_most: bool, lower: str, clock: Callable[[], float]
+    ) -> None:
+        self._description, self._total, self._unit = description, total, unit
+        self._at_most, self._lower, self._clock = at_most, lower, clock
+        self._begin: float | None = None
+        self._done = 0
+
+    def advance(self, n: int) -> str:
+        """Count `n` items; the forecast, if it is due and long, otherwise nothing."""
+        if self._total is None or not n:
+            return ""
+        if self._begin is None:  # the first items also pay for what is set up once, so they are not measured
+            self._begin = self._clock()
+            return ""
+        self._done += n
+        seconds = self._clock() - self._begin
+        if seconds < _MEASURED:
+            return ""
+        expected = seconds / self._done * self._total
+        what = f"{self._total:,} {self._unit} will take {'at most' if self._at_most else 'about'} {duration(expected)}"
+        self._total = None  # nothing more to tell
+        if expected > _ENDLESS and self._lower:
+            raise InputError(f"{self._description}: {what}, which is too long; lower {self._lower}")
+        return f"{self._description}: {what}; Ctrl-C stops" if expected > _LONG else ""
+
+
+def announce(line: str) -> None:
+    """Print a line to standard error; nothing if it is empty or standard error is closed."""
+    if line and sys.stderr is not None:
+        print(line, file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """A duration as text.
+
+    >>> [duration(s) for s in (0.25, 42, 90, 3 * 3600 + 240, 40 * 3600, 100 * 86400)]
+    ['0.2 s', '42 s', '1 min 30 s', '3 h 04 min', '40 h', '100 days']
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+    if seconds < 10 * 3600:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
+    if seconds < 4 * 86400:
+        return f"{seconds / 3600:.0f} h"
+    return f"{seconds / 86400:,.0f} days"

@@ -1,10 +1,13 @@
-"""Comparison of methods: the advice."""
+"""The work ahead, and the comparison of methods: the advice."""
 
 from __future__ import annotations
 
 import torch
 
-from slimprompt.classifiers.fitting import MethodResult, advice
+from slimprompt.classifiers.fitting import MethodResult, advice, work_ahead
+from slimprompt.classifiers.head import HeadClassifier
+from slimprompt.classifiers.prompt import PromptClassifier
+from slimprompt.training.recipe import make_recipe
 
 
 def result(method: str, pattern: str, *, trained: int = 100, new_names: bool = False) -> MethodResult:
@@ -59,3 +62,16 @@ def test_the_correction_counts_the_methods() -> None:
     others = [MethodResult(f"other {number}", worse, 10, 0.0, False) for number in range(8)]
     assert advice([best, zero_shot]).startswith("Use gda")
     assert "too few" in advice([best, zero_shot, *others])
+
+
+def test_work_ahead() -> None:
+    """Two classes of four images, five held out; three folds of a calibration train on 4, 6 and 6 of the eight images."""
+    labels = [0] * 4 + [1] * 4
+    paper = PromptClassifier("pocket", recipe="paper")
+    assert work_ahead(paper, labels, 5, 0) == "to encode, unless stored: 1,613 views; to train: 200 steps"
+    recipe = make_recipe("paper", epochs=10, batch_size=2, views=3, tolerance=0.1)
+    some = PromptClassifier("pocket", recipe=recipe, calibrate=True)
+    expected = "to encode, unless stored: 37 views; to train: at most 40 steps and 80 for the calibration"
+    assert work_ahead(some, labels, 5, 0) == expected
+    for method, views in {"gda": 8 * 11 + 5, "linear-probe": 8 + 5}.items():
+        assert work_ahead(HeadClassifier(method), labels, 5, 10) == f"to encode, unless stored: {views} views"

@@ -127,6 +127,11 @@ def test_failures_are_listed_and_the_exit_code_tells(run: Run, grid_file: Path) 
     [
         (("study", "hedline"), "unknown study 'hedline'; did you mean 'headline'"),
         (("study", "headline", "--datasets", "dtdd"), "unknown benchmark 'dtdd'; did you mean 'dtd'"),
+        (
+            ("study", "headline", "--datasets", "dtd,imagenet_sketch"),
+            "no run can be trained on imagenet_sketch, which has",
+        ),
+        (("study", "baselines", "--datasets", "imagenet_a,imagenet_r", "--plan"), "which have only test images"),
         (("study", "headline", "--shots", "one"), "shots.0: Input should be a valid integer"),
         (("study", "headline", "--executor", "rey"), "unknown executor 'rey'; did you mean 'ray'"),
         (("study", "headline", "--address", "auto"), "are for the Ray executor"),

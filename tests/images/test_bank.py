@@ -1,5 +1,6 @@
 import hashlib
 import multiprocessing
+import shutil
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 
@@ -315,3 +316,18 @@ def test_text_that_is_not_utf8_is_refused(tiny, tmp_path, damage):
     for _ in range(2):  # the first attempt leaves nothing locked
         with pytest.raises(InputError, match="cannot be opened|damaged"):
             FeatureBank(tiny, tmp_path)
+
+
+def test_more_features_than_the_disk_can_hold_are_refused(tiny, photos, tmp_path, monkeypatch):
+    images = sorted(photos.rglob("*.png"))
+    monkeypatch.setattr("slimprompt.images.bank._MANY_FEATURES", len(images))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=2000))
+    bank = FeatureBank(tiny, tmp_path)
+    with pytest.raises(InputError, match=f"^{len(images)} image features need about .* where 0.0 GB are free"):
+        bank.build(images)
+    assert len(bank) == 0
+    bank.build(images[:-1])  # few enough not to be measured
+    assert len(bank) == len(images) - 1
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    bank.build(images, ["1/0"])

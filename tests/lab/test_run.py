@@ -124,6 +124,20 @@ def test_deep_runs_form_prompt_batches_and_lend_their_basis(run_spec: MakeSpec, 
     assert np.array_equal(learned.factors()["B"], records[0].factors()["B"])
 
 
+def test_a_basis_learned_at_one_depth_is_used_at_another(
+    run_spec: MakeSpec, run_cache: RunCache, collections: dict[str, str]
+) -> None:
+    cold = collections["cold"]
+    sources = {depth: make_run(run_spec(dataset=cold, depth=depth), run_cache).factors()["B"] for depth in (1, 3)}
+    for learned, used in ((1, 3), (3, 1)):
+        fields = {"variant": "fixed-B", "basis": "source", "source": cold, "source_depth": learned}
+        record = make_run(run_spec(**fields, depth=used), run_cache)
+        assert record.error is None
+        assert np.array_equal(record.factors()["B"], sources[learned])
+        assert record.factors()["A"].shape == ((3, 2, 32) if used == 3 else (2, 32))
+    assert not np.array_equal(sources[1], sources[3])
+
+
 def test_words_that_do_not_match_n_ctx_fail_with_a_reason(run_spec: MakeSpec, run_cache: RunCache) -> None:
     record = make_run(run_spec(words="a close-up of a"), run_cache)
     assert record.error is not None

@@ -37,6 +37,7 @@ def test_every_field_changes_the_fingerprint() -> None:
         {"words": "a photo of a"},
         {"words": "a photo of a", "anchored": True},
         {"depth": 2},
+        {"variant": "fixed-B", "basis": "learned", "source_depth": 2},
         {"method": "gda", "variant": None, "rank": None},
         {"evaluate_on": ["food101"]},
     ]
@@ -48,6 +49,7 @@ def test_every_field_changes_the_fingerprint() -> None:
 def test_added_fields_at_their_defaults_leave_the_fingerprint_alone() -> None:
     recipe = {"anchor": 0.0, "prograd": False, "class_weights": "none"}
     defaults = {"words": None, "anchored": False, "depth": 1, "method": "prompt", "evaluate_on": (), "recipe": recipe}
+    defaults |= {"source_depth": None}
     assert RunSpec(**JOINT | defaults).fingerprint == RunSpec(**JOINT).fingerprint == "63f8ee104e5d47cb"
 
 
@@ -148,6 +150,16 @@ def test_words_for_people() -> None:
         ({"anchored": True, "words": "a photo of a", "depth": 2}, "an anchored prompt has no deeper layers"),
         ({"words": " "}, "words: String should have at least 1 character"),
         ({"words": "a photo"}, "rank 4 does not fit.*n_ctx=2"),
+        ({"source_depth": 3}, "source_depth needs a fixed-B prompt whose basis comes from a run: learned or source"),
+        ({"variant": "fixed-B", "basis": "svd", "source_depth": 3}, "source_depth needs a fixed-B prompt"),
+        (
+            {"variant": "fixed-A", "basis": "source", "source": "a", "source_depth": 3},
+            "source_depth needs a fixed-B prompt",
+        ),
+        (
+            {"words": "a photo of a", "anchored": True, "variant": "fixed-B", "basis": "learned", "source_depth": 3},
+            "an anchored prompt has no deeper layers",
+        ),
         ({"depth": 0}, "depth: Input should be greater than or equal to 1"),
         ({"rnak": 4}, "unknown run field 'rnak'; did you mean 'rank'"),
     ],
@@ -155,3 +167,16 @@ def test_words_for_people() -> None:
 def test_refuses_with_a_reason(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_spec(JOINT | change)
+
+
+def test_the_depth_of_the_source_is_named_only_if_it_differs() -> None:
+    learned = JOINT | {"variant": "fixed-B", "basis": "learned"}
+    same = RunSpec(**learned, depth=3, source_depth=3)
+    assert same == RunSpec(**learned, depth=3) and same.source_depth is None
+    assert RunSpec(**learned, source_depth=1).fingerprint == RunSpec(**learned).fingerprint
+    deep = RunSpec(**learned, depth=3, source_depth=1)
+    assert deep.label == "fixed-B learned r4 depth 3 B of depth 1"
+    assert deep.source_spec() == RunSpec(**JOINT)
+    shallow = RunSpec(**learned, source_depth=3)
+    assert shallow.label == "fixed-B learned r4 B of depth 3"
+    assert shallow.source_spec() == RunSpec(**JOINT, depth=3)

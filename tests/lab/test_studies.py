@@ -6,6 +6,7 @@ import pytest
 
 from slimprompt.errors import InputError
 from slimprompt.lab.studies import STUDIES
+from slimprompt.lab.study import with_sources
 from slimprompt.methods.table import METHODS
 from slimprompt.paper.studies import ALL_STUDIES, PAPER, POCKET, make_grid, studies_of, study_specs
 
@@ -24,6 +25,13 @@ def test_the_studies_have_these_runs() -> None:
     labels = {name: Counter(spec.label for spec in study(PAPER)) for name, study in STUDIES.items()}
     assert labels["baselines"] == dict.fromkeys([*METHODS, *MAIN], cells)
     assert labels["beyond"] == dict.fromkeys(["zero-shot", *MAIN[1:], *BEYOND], 2 * cells)
+    own = [f"fixed-B {basis} r4{end}" for basis in ("orthogonal", "random", "learned") for end in ("", " depth 3")]
+    moved = [f"fixed-B {basis} r4{end}" for basis in ("learned",) for end in (" B of depth 3", " depth 3 B of depth 1")]
+    transferred = [label for label in labels["basis-transfer"] if " from " in label]
+    arms = ["joint r4", "joint r4 depth 3", *own, *moved]
+    assert {label: labels["basis-transfer"][label] for label in arms} == dict.fromkeys(arms, 7 * 3 * 2)
+    assert len(labels["basis-transfer"]) == len(arms) + len(transferred) == len(arms) + 7 * 4
+    assert {labels["basis-transfer"][label] for label in transferred} == {3 * 2}
     assert labels["cross-dataset"] == dict.fromkeys(["zero-shot", *MAIN, *BEYOND], 3 * 2)
 
 
@@ -46,6 +54,19 @@ def test_cross_dataset_prefers_imagenet() -> None:
 def test_cross_dataset_needs_another_dataset() -> None:
     with pytest.raises(InputError, match="others to evaluate on; the only one is dtd"):
         study_specs(make_grid({"study": "cross-dataset", "datasets": "dtd"}))
+
+
+def test_basis_transfer_has_a_source_and_a_target() -> None:
+    with pytest.raises(InputError, match="basis-transfer needs at least two datasets.*the only one is dtd"):
+        study_specs(make_grid({"study": "basis-transfer", "datasets": "dtd"}))
+    grid = make_grid({"study": "basis-transfer", "pairs": [["dtd", "food101"]], "seeds": 1, "backbones": "RN50"})
+    specs = study_specs(grid)
+    assert {(spec.source, spec.dataset, spec.shots) for spec in specs if spec.basis == "source"} == {
+        ("dtd", "food101", 16)
+    }
+    assert {spec.dataset for spec in specs} == {"food101"}
+    added = [spec.title for spec in with_sources(specs) if spec not in specs]
+    assert added == ["RN50 dtd 16-shot seed 1: joint r4", "RN50 dtd 16-shot seed 1: joint r4 depth 3"]
 
 
 def test_baselines_share_their_prompts_with_the_paper() -> None:

@@ -161,6 +161,18 @@ def test_what_cannot_be_had_stops_the_study(run_spec: MakeSpec, environment: Run
     assert not environment.runs.exists()
 
 
+def test_benchmarks_with_only_test_images_are_refused_before_anything_runs(run_spec: MakeSpec, tmp_path: Path) -> None:
+    """As a dataset to train on, and as the source of a transfer; being evaluated on is no reason."""
+    good = run_spec(evaluate_on=("imagenet_sketch",))
+    transferred = run_spec(variant="fixed-B", basis="source", source="imagenetv2")
+    for specs in ([good, run_spec(dataset="imagenet_sketch")], [good, transferred]):
+        executor = Pretend(tmp_path)
+        with pytest.raises(InputError, match="which has only test images"):
+            run_study(specs, tmp_path, executor)
+        assert executor.submitted == []
+    assert len(run_study([good], tmp_path, Pretend(tmp_path)).complete) == 1
+
+
 # --- together ----------------------------------------------------------------------------------------------------
 
 

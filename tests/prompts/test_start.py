@@ -155,8 +155,23 @@ def test_transfer_of_a_deep_basis():
     control = start_prompt("fixed-A", width=D, seed=7, rank=R, basis="random", depth=2)
     assert torch.equal(control.B, own.B)
     assert control.A.shape == own.A.shape
-    with pytest.raises(InputError, match=r"have shapes \(16, 4\) and \(4, 64\)"):
-        start_prompt("fixed-B", width=D, seed=7, rank=R, basis="source", trained=(source[0], source[1][0]), depth=2)
+    with pytest.raises(InputError, match=r"factor A has shape \(4, 64\); this prompt needs \(2, 4, 64\)"):
+        start_prompt("fixed-A", width=D, seed=7, rank=R, basis="source", trained=(source[0], source[1][0]), depth=2)
+    with pytest.raises(InputError, match=r"factor B has shape \(16, 3\); this prompt needs \(16, 4\)"):
+        start_prompt("fixed-B", width=D, seed=7, rank=R, basis="source", trained=(source[0][:, :3], source[1]), depth=2)
+
+
+@pytest.mark.parametrize("basis", ["learned", "source"])
+@pytest.mark.parametrize(("learned", "used"), [(1, 3), (3, 1)])
+def test_a_basis_learned_at_one_depth_is_used_at_another(basis, learned, used):
+    trained = start_prompt("joint", width=D, seed=3, rank=R, depth=learned)
+    how = {"width": D, "seed": 7, "rank": R, "depth": used}
+    prompt = start_prompt("fixed-B", basis=basis, trained=(trained.B, trained.A), **how)
+    own = start_prompt("joint", **how)
+    assert torch.equal(prompt.B, trained.B)
+    assert prompt.A.shape == own.A.shape == ((3, R, D) if used == 3 else (R, D))
+    if basis == "source":
+        assert torch.equal(prompt.A, own.A)
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from slimprompt.analysis.comparisons import compare_arms
 from slimprompt.analysis.methods import costs
-from slimprompt.analysis.observations import Results, observe
+from slimprompt.analysis.observations import Results, arm_label, observe
 from slimprompt.lab.records import load_records
+from slimprompt.lab.studies import BASIS_ROWS, DEPTH
 from slimprompt.methods.table import METHODS
 from slimprompt.report.methods_figures import methods_figures
-from slimprompt.report.methods_tables import methods_tables
+from slimprompt.report.methods_tables import basis_transfer, methods_tables
 from slimprompt.report.table import Row, Table
 from tests.svg import texts
-from tests.synthetic_runs import METHOD_EFFECTS, TRAINED_NUMBERS, write_methods, write_study
+from tests.synthetic_runs import METHOD_EFFECTS, TRAINED_NUMBERS, write_methods, write_run, write_study
 
 MEAN_OF_SEEDS = 0.3 * 2
 
@@ -89,6 +92,46 @@ def test_other_datasets_by_name_only(tables: dict[str, Table]) -> None:
         pytest.approx(own + 2),
         pytest.approx(own + 1.5),
     ]
+
+
+#: Accuracy of the synthetic run of a basis on DTD with seed 0, by the origin of B and the depth at which it is used.
+BASES = {row.title: (60.0 + number, 70.0 + number) for number, row in enumerate(BASIS_ROWS)}
+
+
+@pytest.fixture(scope="module")
+def basis_results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Two targets, Food101 from one source and DTD from two, of which the second is two points better; Food101 is 10 higher."""
+    root = tmp_path_factory.mktemp("bases")
+    for row, (target, sources), seed in product(BASIS_ROWS, TARGETS.items(), (1, 2)):
+        for depth, accuracy in zip((1, DEPTH), BASES[row.title], strict=True):
+            common = {"backbone": "RN50", "dataset": target, "shots": 16, "seed": seed, "n_ctx": 8, "rank": 4}
+            fields = {**common, **row.fields, "depth": depth}
+            for number, source in enumerate(sources if row.fields.get("basis") == "source" else (None,)):
+                value = accuracy + seed + 10 * (target == "food101") + 2 * number
+                write_run(root, fields | {"source": source}, metrics={"accuracy": value}, factors={})
+    return Results.of(observe(load_records(root)))
+
+
+TARGETS = {"dtd": ("food101", "pocket-toy"), "food101": ("dtd",)}
+
+
+def test_the_origin_of_the_basis(basis_results: Results) -> None:
+    table = basis_transfer(basis_results)
+    assert [column.full_label for column in table.columns] == ["Used at depth 1", "Used at depth 3"]
+    assert [one.labels for one in table.rows] == [("RN50", "16", row.title) for row in BASIS_ROWS]
+    seeds, datasets = 1.5, 5.0
+    for title, expected in BASES.items():
+        average = seeds + datasets + 0.5 * ("another" in title)  # the two sources of DTD count as one dataset
+        assert numbers(table, "RN50", "16", title) == pytest.approx([value + average for value in expected])
+    assert "RN50: average over DTD, Food101." in table.notes
+    assert table.name in {one.name for one in methods_tables(basis_results, {})}
+
+
+def test_paired_tests_of_bases_average_over_their_sources(basis_results: Results) -> None:
+    arms = {arm_label(key.arm): key.arm for key in basis_results.cells}
+    pairs = [(arms["fixed-B source r4 depth 3 B of depth 1"], arms["joint r4 depth 3"])]
+    (found,) = compare_arms(basis_results, pairs, unit="dataset")
+    assert found.cells == pytest.approx({"DTD": 5 + 1, "Food101": 5})
 
 
 def test_the_papers_runs_alone_have_no_tables_and_figures_of_methods(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Kills a study before each of its file operations in the runs folder, resumes it and compares it with an undisturbed one.
 
-    python kill_study.py <grid.json> <folder> <prompt batch> <most kills>
+    python -m tests.robustness.kill_study <grid.json> <folder> <prompt batch> <most kills>
 
 Prints one JSON object: the number of file operations, of kills, and for each kill after which a run differs, its number.
 """

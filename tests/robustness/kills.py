@@ -23,7 +23,7 @@ def count_operations(action: Callable[[], object], watched: Path) -> int:
     read, write = os.pipe()
 
     def counted() -> None:
-        watch = _Watch(watched, None)
+        watch = Watch(watched, None)
         action()
         os.write(write, str(watch.count).encode())
 
@@ -37,7 +37,7 @@ def kill_before(number: int, action: Callable[[], object], watched: Path) -> boo
     """Run the action and kill it just before file operation `number`, counted from 1; False if it ended before."""
 
     def watching() -> None:
-        _Watch(watched, number)
+        Watch(watched, number)
         action()
 
     return run_in_child(watching)
@@ -67,12 +67,17 @@ def run_in_child(action: Callable[[], object]) -> bool:
     return False
 
 
-class _Watch:
+def kill_this_process() -> None:
+    """End this process at once."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Watch:
     """An audit hook of this process; it cannot be removed, so it belongs in a child."""
 
-    def __init__(self, watched: Path, kill_before: int | None) -> None:
+    def __init__(self, watched: Path, kill_before: int | None, kill: Callable[[], object] = kill_this_process) -> None:
         self.count = 0
-        self._watched, self._kill_before = os.path.realpath(watched) + os.sep, kill_before
+        self._watched, self._kill_before, self._kill = os.path.realpath(watched) + os.sep, kill_before, kill
         sys.addaudithook(self._see)
 
     def _see(self, event: str, arguments: tuple[object, ...]) -> None:
@@ -80,7 +85,7 @@ class _Watch:
             return
         self.count += 1
         if self.count == self._kill_before:
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._kill()
 
     def _counts(self, event: str, arguments: tuple[object, ...]) -> bool:
         path = arguments[0]

@@ -27,6 +27,7 @@ from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS, PocketBenchmark, ren
 from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
 from tests.conftest import draw
 from tests.robustness.kills import chosen_operations, count_operations, kill_before, run_in_child
+from tests.robustness.system_calls import can_trace
 from tests.saved.test_prompt import ENTRIES, prompt
 from tests.synthetic_runs import write_run
 
@@ -83,6 +84,34 @@ def test_fit_killed_at_any_file_operation_leaves_the_old_prompt_or_none(
     assert len(told["seeds"]) == min(told["operations"], _MOST or 6)
     assert set(told["seeds"]) <= ({1, 7} if old else {None})
     assert told["wrong"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_trace(), reason="system calls of children cannot be traced here")
+def test_a_feature_bank_killed_inside_the_writes_of_sqlite_has_only_whole_transactions(
+    tiny_folder: str, tmp_path: Path
+) -> None:
+    """Before any system call that changes its files, and in the middle of a page; also if another process has it open."""
+    for number in range(4):
+        draw(tmp_path / "images" / "red" / f"{number}.png", "red", number)
+    (tmp_path / "banks").mkdir()
+    most = _MOST or 12
+    command = [sys.executable, "-m", "tests.robustness.kill_bank", str(tmp_path / "images"), tiny_folder]
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, str(tmp_path / "banks"), str(most)],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60 * most,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert min(told["calls"].values()) > 20
+    assert told["wrong"] == []
+    assert len(told["found"]) == sum(min(most, total) for total in told["calls"].values()) + most // 2
+    assert {0, 4, 8} <= set(told["found"]) <= {0, 4, 8, 12}
 
 
 @pytest.mark.parametrize("target", ["new", "empty", "old", "linked"])

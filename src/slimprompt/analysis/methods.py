@@ -77,15 +77,30 @@ def _mean(some: Sequence[Cost]) -> Cost:
     return Cost(*(sum(values) / len(values) for values in zip(*some, strict=True)))
 
 
+def average_of_cells(cells: Sequence[Estimate | None]) -> Estimate | None:
+    """Average over cells within each seed, then mean and sd over the seeds; None if a cell has no runs."""
+    known = [cell for cell in cells if cell is not None]
+    if not known or len(known) < len(cells):
+        return None
+    by_seed = macro_by_seed([cell.by_seed for cell in known])
+    summary = summarise(list(by_seed.values()))
+    runs = tuple(dict.fromkeys(run for cell in known for run in cell.runs))
+    return Estimate(summary.mean, summary.sd, summary.n, runs, by_seed) if summary else None
+
+
 def cross_dataset_average(
     results: Results, backbone: str, source: str, others: Sequence[str], arm: Arm, shots: int
 ) -> Estimate | None:
-    """Average over the datasets that were classified by names only, within each seed; None if one has no runs."""
-    parts = [results.cell(backbone, other, arm, shots, "cross_dataset", source) for other in others]
-    known = [part for part in parts if part is not None]
-    if not known or len(known) < len(parts):
-        return None
-    by_seed = macro_by_seed([part.by_seed for part in known])
-    summary = summarise(list(by_seed.values()))
-    runs = tuple(dict.fromkeys(run for part in known for run in part.runs))
-    return Estimate(summary.mean, summary.sd, summary.n, runs, by_seed) if summary else None
+    """Average over the datasets that were classified by names only; None if one has no runs."""
+    return average_of_cells([results.cell(backbone, other, arm, shots, "cross_dataset", source) for other in others])
+
+
+def transfer_average(results: Results, backbone: str, datasets: Sequence[str], arm: Arm, shots: int) -> Estimate | None:
+    """Accuracy, averaged over the sources of a factor from another dataset, if there are any, then over the datasets."""
+
+    def over_sources(dataset: str) -> Estimate | None:
+        where = {"backbone": backbone, "dataset": dataset, "shots": shots, "metric": "accuracy", **arm._asdict()}
+        sources = results.axis("source", **where)
+        return average_of_cells([results.cell(backbone, dataset, arm, shots, source=source) for source in sources])
+
+    return average_of_cells([over_sources(dataset) for dataset in datasets])

@@ -42,10 +42,11 @@ class Arm(NamedTuple):
     """A kind of prompt, in the vocabulary of the published tables, or another method."""
 
     method: str
-    """dense, factorized, fixed-B or fixed-A (the last two only in the transfer study); without a basis, the label of a prompt
-    beyond the paper (`joint r4 depth 3`) or the name of another method (`tip-adapter`)."""
+    """dense, factorized, fixed-B or fixed-A (the last two only in the transfer study); with an empty basis or "source", the label of
+    a prompt beyond the paper (`joint r4 depth 3`) or the name of another method (`tip-adapter`)."""
     basis: str
-    """identity, best (dense), trainable, gaussian, orthogonal, svd, learned, source-A/B or random-A/B; empty if undefined."""
+    """identity, best (dense), trainable, gaussian, orthogonal, svd, learned, source-A/B or random-A/B; empty if undefined; source for
+    a prompt beyond the paper with a factor from another dataset."""
     rank: int
     """Rank r, or the number of context tokens of a dense prompt; 0 if undefined."""
 
@@ -71,7 +72,7 @@ class CellKey(NamedTuple):
     @property
     def canonical(self) -> CellKey:
         """The key without a source if its arm and metric do not depend on one."""
-        depends = self.basis.startswith("source-") or self.metric in CROSS_DATASET
+        depends = self.basis.startswith("source") or self.metric in CROSS_DATASET
         return self if depends else self._replace(source="")
 
 
@@ -114,7 +115,8 @@ def transfer(mode: str, rank: int) -> Arm:
 def arm_of(spec: RunSpec) -> Arm:
     """The arm that a run belongs to."""
     if spec.variant is None or spec.beyond:
-        return Arm(spec.label, "", 0)
+        label = spec.model_copy(update={"source": None}).label  # the source is part of the cell
+        return Arm(label, "source" if spec.source else "", 0)
     if spec.variant == "dense":
         return dense(spec.n_ctx)
     rank = spec.rank or 0
@@ -129,7 +131,7 @@ def arm_of(spec: RunSpec) -> Arm:
 
 def arm_label(arm: Arm) -> str:
     """Short name of an arm: `dense m16`, `joint r4`, `fixed-B orthogonal r4`, `fixed-A source r4`, `tip-adapter`."""
-    if not arm.basis:
+    if arm.basis in ("", "source"):
         return arm.method
     if arm == BEST_DENSE:
         return "dense, best length"

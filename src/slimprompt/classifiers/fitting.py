@@ -14,19 +14,20 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from slimprompt.classifiers.calibration import softmax
+from slimprompt.classifiers.calibration import FOLDS, softmax
 from slimprompt.classifiers.head import HeadClassifier
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.classifiers.scores import Accuracy, Scores, accuracy_of, mcnemar, scores_of
 from slimprompt.data import Benchmark, Item, held_out
 from slimprompt.errors import InputError, first_few
 from slimprompt.images.bank import FeatureBank
+from slimprompt.methods.cross_validation import folds
 from slimprompt.methods.head import AnyHead, Head
 from slimprompt.methods.prompt_learning import prompt_head
 from slimprompt.methods.table import METHODS
 from slimprompt.methods.task import Task
 from slimprompt.methods.zero_shot import check_templates, zero_shot_head
-from slimprompt.progress import progress
+from slimprompt.progress import announce, progress
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.text.tokens import prompt_tokens
 from slimprompt.training.evaluation import EvalSet, make_eval_set
@@ -169,6 +170,7 @@ def fit_classifier(
     if isinstance(classifier, PromptClassifier):
         position: Any = classifier.position
         prompt_tokens(bank.backbone, images.class_names, classifier.start(bank.backbone).n_ctx, position)
+    announce(work_ahead(classifier, [item.label for item in sample.train], len(held_out(images, sample)), views))
     train, skipped = readable(bank, images, sample.train, skip_bad=skip_bad, kind="training images")
     test, more_skipped = readable(bank, images, held_out(images, sample), skip_bad=skip_bad, kind="held-out images")
     names = sorted({item.class_name for item in train})
@@ -186,6 +188,32 @@ def fit_classifier(
     comparison = compare_with_zero_shot(classifier, bank, images, test, templates, start=start) if test else None
     counts = (len(train), len(test))
     return Fit(classifier, task, *counts, seconds, calibration_seconds, comparison, skipped + more_skipped)
+
+
+def work_ahead(classifier: Classifier, labels: Sequence[int], n_held_out: int, views: int) -> str:
+    """How much a fit has to do, in one line; views that the bank has are not encoded again.
+
+    Parameters
+    ----------
+    classifier
+        Not fitted yet.
+    labels
+        Class of each training image.
+    n_held_out
+        Number of images to evaluate on.
+    views
+        Train views of each image for the methods on image features.
+    """
+    if isinstance(classifier, HeadClassifier):
+        reads = METHODS[classifier.method].reads
+        n_views = 1 + views if reads == "all views" else 1
+        return f"to encode, unless stored: {n_views * len(labels) + n_held_out:,} views"
+    recipe = make_recipe(classifier.recipe)
+    n_views = sum(1 for number in recipe.all_view_numbers() if number is not None)
+    steps = f"{'at most ' if recipe.tolerance else ''}{recipe.steps(len(labels)):,} steps"
+    again = sum(recipe.steps(len(kept)) for kept, _ in folds(labels, classifier.seed, FOLDS) if classifier.calibrate)
+    more = f" and {again:,} for the calibration" if again else ""
+    return f"to encode, unless stored: {(1 + n_views) * len(labels) + n_held_out:,} views; to train: {steps}{more}"
 
 
 def _fit_encoded(classifier: Classifier, task: Task) -> float:

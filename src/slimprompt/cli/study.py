@@ -89,8 +89,11 @@ def study(
     choose("executor", executor, _EXECUTORS)
     grid = _grid(name, pocket, axes, recipe, overrides)
     from slimprompt.lab.environment import RunEnvironment
+    from slimprompt.lab.study import check_train_splits
+    from slimprompt.paper.studies import study_specs
     from slimprompt.storage import cache_dir
 
+    check_train_splits(study_specs(grid))  # before Ray or workers start
     environment = RunEnvironment(
         runs=runs,
         data_root=data_root,
@@ -164,7 +167,7 @@ def _print_counts(plan: Plan, environment: RunEnvironment) -> None:
 
 
 def _print_estimate(plan: Plan) -> None:
-    from slimprompt.lab.observer import duration
+    from slimprompt.progress import duration
 
     if plan.tasks:
         _print_tasks(plan)

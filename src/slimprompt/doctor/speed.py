@@ -10,10 +10,10 @@ from slimprompt.data.catalogue import find_source
 from slimprompt.doctor.check import OK, SKIPPED, WARNING, Outcome, Subject
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors import default_workers
-from slimprompt.lab.observer import duration
 from slimprompt.lab.plan import plan_runs
 from slimprompt.lab.speed import measure_speed
 from slimprompt.paper.studies import make_grid, studies_of
+from slimprompt.progress import duration
 from slimprompt.training.recipe import RECIPES
 
 _FIT_CLASSES, _FIT_SHOTS, _FIT_CONTEXT = 20, 16, 16

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import sqlite3
 import tempfile
 import threading
@@ -41,6 +42,7 @@ EVAL_VIEW = ""
 _BATCH = 32
 _VIEWS_PER_TASK = 16
 _UNIT_TOLERANCE = 0.01
+_MANY_FEATURES = 100_000  # before so many are encoded, the space on the disk is compared
 
 
 def train_view_name(seed: int, number: int) -> str:
@@ -163,7 +165,9 @@ class FeatureBank:
             for start in range(0, len(missing), _VIEWS_PER_TASK):
                 tasks.append(_Task(index, image, decode, key, tuple(missing[start : start + _VIEWS_PER_TASK])))
         total = sum(len(task.views) for task in tasks)
-        with progress("encoding images", total, "views", show=self._show_progress) as advance:
+        self._check_space(total)
+        lower = "the number of views (--epochs or --views) or of images"
+        with progress("encoding images", total, "views", show=self._show_progress, lower=lower) as advance:
             batch: list[tuple[str, str, Tensor]] = []
             for task, result in _prefetched(self._views, tasks, self._workers):
                 if isinstance(result, InputError):
@@ -181,6 +185,19 @@ class FeatureBank:
                 self._encode(batch)
                 advance(len(batch))
         return bad | {index: bad[other] for index, other in same.items() if other in bad}
+
+    def _check_space(self, n_features: int) -> None:
+        """Refuse features that certainly do not fit on the disk; a few are not worth measuring."""
+        if self.path is None or n_features < _MANY_FEATURES:
+            return
+        embed_dim = self.backbone.encode_texts(["a"]).shape[1]
+        needed, free = n_features * bytes_per_feature(embed_dim), shutil.disk_usage(self.path.parent).free
+        if needed > free:
+            raise InputError(
+                f"{n_features:,} image features need about {needed / 1e9:,.1f} GB at {self.path.parent}, where {free / 1e9:,.1f} GB "
+                "are free; lower the number of views (--epochs or --views) or of images, free some space, or point "
+                "SLIMPROMPT_CACHE to another disk"
+            )
 
     def hashes(self, images: Any, *, decode: Decode = "upright") -> list[str]:
         """Hexadecimal sha256 of each image's content: of the file, or of the pixels of a PIL image."""

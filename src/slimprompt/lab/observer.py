@@ -8,6 +8,7 @@ from typing import Any
 
 from slimprompt.lab.records import Record
 from slimprompt.lab.spec import RunSpec
+from slimprompt.progress import duration
 from slimprompt.tracking import RunLog, TrackedRun
 
 _SHOWN = 8
@@ -218,25 +219,6 @@ def result(record: Record) -> str:
             averages += [sum(others) / len(others)] if others else []
         return own + (", other datasets {:.1f} % ({:.1f})".format(*averages) if averages else "") + took
     return took.strip()
-
-
-def duration(seconds: float) -> str:
-    """A duration as text.
-
-    >>> [duration(s) for s in (0.25, 42, 90, 3 * 3600 + 240, 40 * 3600, 100 * 86400)]
-    ['0.2 s', '42 s', '1 min 30 s', '3 h 04 min', '40 h', '100 days']
-    """
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
-    if seconds < 10 * 3600:
-        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
-    if seconds < 4 * 86400:
-        return f"{seconds / 3600:.0f} h"
-    return f"{seconds / 86400:,.0f} days"
 
 
 def _say(line: str) -> None:

@@ -215,7 +215,7 @@ class _Samples:
         """Optimizer steps of the run of a prompt; 0 for other methods."""
         if not spec.is_prompt:
             return 0
-        return spec.recipe.epochs * spec.recipe.steps_per_epoch(len(self(spec).train))
+        return spec.recipe.steps(len(self(spec).train))
 
     def features(self, dataset: str, specs: Sequence[RunSpec]) -> tuple[int, int]:
         """(test images, distinct views of training images) of the dataset that these runs read."""

@@ -18,7 +18,7 @@ def prompt_batch_key(spec: RunSpec) -> tuple[Any, ...]:
 
     The run of a method other than a prompt shares its key with no other run.
     """
-    own = {"variant", "rank", "basis", "source"}
+    own = {"variant", "rank", "basis", "source", "source_depth"}
     return tuple(getattr(spec, name) for name in RunSpec.model_fields if name not in own)
 
 

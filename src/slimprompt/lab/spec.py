@@ -22,7 +22,14 @@ from slimprompt.storage import sha256
 from slimprompt.training.recipe import Recipe
 
 #: Fields of a run and of its recipe that version 0.1 did not have, with the values that it used.
-_ADDED_FIELDS: dict[str, Any] = {"words": None, "anchored": False, "depth": 1, "method": "prompt", "evaluate_on": []}
+_ADDED_FIELDS: dict[str, Any] = {
+    "words": None,
+    "anchored": False,
+    "depth": 1,
+    "source_depth": None,
+    "method": "prompt",
+    "evaluate_on": [],
+}
 _ADDED_RECIPE_FIELDS = {"beta2": 0.95, "patience": 5, "anchor": 0.0, "prograd": False, "class_weights": "none"}
 
 
@@ -76,6 +83,9 @@ class RunSpec(BaseModel):
     depth: int = Field(
         1, ge=1, description="layers of the text tower that receive a context B A_l of their own, with one B for all"
     )
+    source_depth: int | None = Field(
+        None, ge=1, description="with a basis B from another run: the depth of that run; empty: the same depth"
+    )
     position: Literal["end", "middle", "front"] = Field(
         "end", description="position of the class name: end, middle or front"
     )
@@ -100,6 +110,14 @@ class RunSpec(BaseModel):
         words = fields["words"].split()
         return {"n_ctx": max(1, len(words)), **fields, "words": " ".join(words)}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _same_depth(cls, fields: Any) -> Any:
+        """One run, one name: `source_depth` is only set if it differs."""
+        if isinstance(fields, dict) and fields.get("source_depth") == fields.get("depth", 1):
+            return {**fields, "source_depth": None}
+        return fields
+
     @field_validator("evaluate_on")
     @classmethod
     def _one_order(cls, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -117,9 +135,14 @@ class RunSpec(BaseModel):
         if self.variant is None:
             raise InputError(f"a prompt needs a variant: {', '.join(VARIANTS)}")
         check_variant(self.variant, rank=self.rank, basis=self.basis, n_ctx=self.n_ctx)
-        check_words(words=self.words is not None, anchored=self.anchored, depth=self.depth)
+        for depth in (self.depth, self.source_depth or 1):
+            check_words(words=self.words is not None, anchored=self.anchored, depth=depth)
         if (self.basis == "source") != (self.source is not None):
             raise ValueError("basis 'source' and the source dataset go together: give both or neither")
+        if self.source_depth is not None and not (self.variant == "fixed-B" and self.basis in BASES_FROM_A_RUN):
+            raise ValueError(
+                f"source_depth needs a fixed-B prompt whose basis comes from a run: {' or '.join(BASES_FROM_A_RUN)}"
+            )
         if self.source == self.dataset:
             raise ValueError(f"the source of a transfer must be another dataset than the target {self.dataset!r}")
         return self
@@ -156,7 +179,8 @@ class RunSpec(BaseModel):
             self.recipe.prograd and "prograd",
             self.recipe.class_weights == "balanced" and "balanced",
         )
-        return [*start, *(loss for loss in losses if loss)]
+        origin = [f"B of depth {self.source_depth}"] if self.source_depth else []
+        return [*start, *origin, *(loss for loss in losses if loss)]
 
     @property
     def fingerprint(self) -> str:
@@ -207,12 +231,26 @@ class RunSpec(BaseModel):
         return RunSpec(
             **fields
             | {"variant": "joint", "basis": None, "source": None, "dataset": self.source or self.dataset}
-            | {"evaluate_on": ()}
+            | {"depth": self.source_depth or self.depth, "source_depth": None, "evaluate_on": ()}
         )
 
 
 #: Fields that only prompts use.
-_PROMPT_FIELDS = (*("variant", "rank", "n_ctx", "basis", "source", "words", "anchored", "depth", "position", "recipe"),)
+_PROMPT_FIELDS = (
+    *(
+        "variant",
+        "rank",
+        "n_ctx",
+        "basis",
+        "source",
+        "words",
+        "anchored",
+        "depth",
+        "source_depth",
+        "position",
+        "recipe",
+    ),
+)
 
 
 def parse_spec(fields: dict[str, Any]) -> RunSpec:

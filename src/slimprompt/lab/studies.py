@@ -1,13 +1,13 @@
-"""Studies beyond the paper: prompts against other methods, other prompts, and other datasets.
+"""Studies beyond the paper: prompts against other methods, other prompts, other datasets and other layers.
 
 As in every table of studies, a study is a pure function Grid → list of RunSpec. They use rank 4, the orthogonal basis and, for
-`cross-dataset`, 16 shots if the grid has them, and otherwise the grid's.
+`cross-dataset` and `basis-transfer`, 16 shots if the grid has them, and otherwise the grid's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from slimprompt.errors import InputError
 from slimprompt.lab.grid import Grid
@@ -46,10 +46,63 @@ def cross_dataset(grid: Grid) -> list[RunSpec]:
     return _specs(one, [{"method": "zero-shot"}, *_main_prompts(grid), *_prompts_beyond(grid)], evaluate_on=others)
 
 
+def basis_transfer(grid: Grid) -> list[RunSpec]:
+    """B learned at one depth or on another dataset, used fixed at that or another depth; against joint, orthogonal and random."""
+    one = grid.model_copy(update={"shots": among(grid.shots, (16,))})
+    rank, specs = among(grid.ranks, (4,))[0], []
+    for source, target in _basis_pairs(grid):
+        on_target = one.model_copy(update={"datasets": (target,)})
+        for row in BASIS_ROWS:
+            fields = row.fields | ({"source": source} if row.fields.get("basis") == "source" else {})
+            specs += [spec for depth in (1, DEPTH) for spec in on_target.specs(**fields, rank=rank, depth=depth)]
+    return list({spec.fingerprint: spec for spec in specs}.values())
+
+
+class BasisRow(NamedTuple):
+    """Where the basis B of a prompt comes from."""
+
+    title: str
+    fields: dict[str, Any]
+    """Fields of its runs, without the source and the depth."""
+
+    def moves(self, depth: int) -> bool:
+        """Whether B was learned at another depth than the one it is used at."""
+        return self.fields.get("source_depth", depth) != depth
+
+
+#: The origins of B that `basis-transfer` compares; each is used at depth 1 and at depth `DEPTH`.
+BASIS_ROWS = (
+    BasisRow("trained with A (joint)", {"variant": "joint"}),
+    BasisRow("fixed, orthogonal", {"variant": "fixed-B", "basis": "orthogonal"}),
+    BasisRow("fixed, random", {"variant": "fixed-B", "basis": "random"}),
+    *(
+        BasisRow(
+            f"learned on {task} dataset at depth {depth}",
+            {"variant": "fixed-B", "basis": basis, "source_depth": depth},
+        )
+        for task, basis in (("the same", "learned"), ("another", "source"))
+        for depth in (1, DEPTH)
+    ),
+)
+
+
+def _basis_pairs(grid: Grid) -> list[tuple[str, str]]:
+    """(source, target) pairs: the grid's, or each dataset from the one before it."""
+    if grid.pairs is not None:
+        return list(grid.pairs)
+    names = grid.datasets
+    if len(names) < 2:
+        raise InputError(
+            f"basis-transfer needs at least two datasets, a source and a target; the only one is {names[0]}"
+        )
+    return [(names[index - 1], target) for index, target in enumerate(names)]
+
+
 STUDIES: dict[str, Callable[[Grid], list[RunSpec]]] = {
     "baselines": baselines,
     "beyond": beyond,
     "cross-dataset": cross_dataset,
+    "basis-transfer": basis_transfer,
 }
 
 

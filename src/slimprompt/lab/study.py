@@ -47,6 +47,19 @@ def with_sources(specs: Iterable[RunSpec]) -> list[RunSpec]:
     return list(ordered.values())
 
 
+def check_train_splits(specs: Iterable[RunSpec]) -> None:
+    """Raise an `InputError` if a run would train on a benchmark that has only test images."""
+    from slimprompt.data.benchmarks import BENCHMARKS
+
+    used = dict.fromkeys(name for spec in with_sources(specs) for name in (spec.dataset, spec.source) if name)
+    bad = [name for name in used if name in BENCHMARKS and BENCHMARKS[name].evaluation_only]
+    if bad:
+        raise InputError(
+            f"no run can be trained on {', '.join(bad)}, which {'has' if len(bad) == 1 else 'have'} only test images: train on "
+            "other datasets. The study cross-dataset evaluates on them (`--datasets imagenet,imagenet_sketch`)"
+        )
+
+
 def run_study(
     specs: Iterable[RunSpec],
     runs: Path,
@@ -75,6 +88,7 @@ def run_study(
     """
     observer = observer or StudyObserver()
     todo = with_sources(specs)
+    check_train_splits(todo)
     if runs.is_dir():
         remove_leftovers(runs)
     schedule = _Schedule(todo, runs, prompt_batch)

@@ -61,6 +61,7 @@ class Task:
     @cached_property
     def view_features(self) -> Tensor:
         """Unit-length features of the eval view and the train views, (1 + views, n_images, embed_dim)."""
+        self._check_number(1 + self.views)
         names = [train_view_name(self.seed, number) for number in range(self.views)]
         self.bank.build(self.images, names, decode=self.decode)  # an image is opened once for all its views
         return torch.stack([self.eval_features, *(self._features(name) for name in names)])
@@ -108,12 +109,15 @@ class Task:
     def encode(self, recipe: Recipe) -> None:
         """Encode every view that the recipe uses and the bank does not have."""
         names = [self._view_name(number) for number in recipe.all_view_numbers()]
-        if len(names) * len(self.images) > _MOST_FEATURES:
+        self._check_number(len(names))
+        self.bank.build(self.images, names, decode=self.decode)
+
+    def _check_number(self, n_views: int) -> None:
+        if n_views * len(self.images) > _MOST_FEATURES:
             raise InputError(
-                f"this recipe trains on {len(names):,} views of {len(self.images):,} images: {len(names) * len(self.images):,} "
+                f"this trains on {n_views:,} views of {len(self.images):,} images: {n_views * len(self.images):,} "
                 f"images to encode, more than {_MOST_FEATURES:,}. Lower epochs, or set views to reuse views (--views 2)"
             )
-        self.bank.build(self.images, names, decode=self.decode)
 
     def _view_name(self, number: int | None) -> str:
         return EVAL_VIEW if number is None else train_view_name(self.seed, number)

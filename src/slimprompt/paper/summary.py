@@ -27,8 +27,8 @@ from slimprompt.analysis.selection import (
     mean_if_complete,
     zero_shot,
 )
-from slimprompt.lab.observer import duration
 from slimprompt.lab.records import Record
+from slimprompt.progress import duration
 from slimprompt.report.table import Cell, Column, Row, Table
 
 #: Role of an arm (see `main_arms`) → column title.

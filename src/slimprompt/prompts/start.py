@@ -94,7 +94,7 @@ def start_prompt(
     basis
         Where the frozen factor comes from; None for "dense" and "joint".
     trained
-        Final (B, A) of the run that a "learned" or "source" basis comes from.
+        Final (B, A) of the run that a "learned" or "source" basis comes from. B may come from a prompt of another depth.
     words
         Token embeddings of words, (n_ctx, width); see `slimprompt.text.words.word_embeddings`.
     anchored
@@ -130,7 +130,7 @@ def _start_factors(
     """(B, A) of a factorised prompt from its P0, (n_ctx, width) or (depth, n_ctx, width)."""
     b0, a0 = _svd_factors(p0, rank)
     if basis in BASES_FROM_A_RUN:
-        trained = _check_factors(trained, basis, b0, a0)
+        trained = _check_factors(trained, variant, basis, b0, a0)
     if basis in TRANSFER_BASES:
         depth, (n_ctx, width) = len(p0) if p0.ndim == 3 else 1, p0.shape[-2:]
         control = _svd_factors(initial_context(n_ctx, width, seed, "random control", depth), rank)
@@ -158,14 +158,14 @@ def _svd_factors(p0: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def _check_factors(
-    trained: tuple[Tensor, Tensor] | None, basis: str | None, b0: Tensor, a0: Tensor
+    trained: tuple[Tensor, Tensor] | None, variant: str, basis: str | None, b0: Tensor, a0: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The factors of a finished run, if they have the shapes of this prompt's."""
+    """The factors of a finished run, if the one that this prompt freezes has the shape of its own."""
     if trained is None:
         raise InputError(f"basis {basis!r} needs the final factors of a finished joint run")
-    if (trained[0].shape, trained[1].shape) != (b0.shape, a0.shape):
+    name, given, needed = ("B", trained[0], b0) if variant == "fixed-B" else ("A", trained[1], a0)
+    if given.shape != needed.shape:
         raise InputError(
-            f"the source factors have shapes {tuple(trained[0].shape)} and {tuple(trained[1].shape)}; "
-            f"this prompt needs {tuple(b0.shape)} and {tuple(a0.shape)}"
+            f"the source factor {name} has shape {tuple(given.shape)}; this prompt needs {tuple(needed.shape)}"
         )
     return trained

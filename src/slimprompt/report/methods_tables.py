@@ -1,4 +1,4 @@
-"""Tables that compare methods: accuracy by shots, base-to-new, and other datasets by name only.
+"""Tables that compare methods: accuracy by shots, base-to-new, other datasets by name only, and the origin of the basis.
 
 The key of a cell is the tuple of the `CellKey`s that it averages, so that published numbers can be looked up.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slimprompt.analysis.methods import Costs, average_cost, cross_dataset_average, method_arms
-from slimprompt.analysis.observations import Arm, CellKey, Estimate, Results, arm_label
-from slimprompt.analysis.selection import best_covered
+from slimprompt.analysis.methods import Costs, average_cost, cross_dataset_average, method_arms, transfer_average
+from slimprompt.analysis.observations import Arm, CellKey, Estimate, Results, arm_label, arm_of
+from slimprompt.analysis.selection import best_covered, headline_rank
+from slimprompt.lab.spec import RunSpec
+from slimprompt.lab.studies import BASIS_ROWS, DEPTH, BasisRow
 from slimprompt.report.table import Cell, Column, Row, Table, mark_columns
 
 _METRICS = {"seen": "Base", "unseen": "New", "harmonic": "H"}
@@ -35,6 +37,7 @@ def methods_tables(results: Results, costs: Costs) -> list[Table]:
         methods_by_shots(results, costs),
         methods_base_to_new(results),
         cross_dataset(results),
+        basis_transfer(results),
         methods_by_dataset(results),
         methods_base_to_new(results, by_dataset=True),
     ]
@@ -133,6 +136,45 @@ def _cross_cells(
     evaluated = results.axis("dataset", metric="cross_dataset", source=source, backbone=backbone)
     average = cross_dataset_average(results, backbone, source, evaluated, arm, shots)
     return [_cell(own), *(_cell(each[name]) for name in others), _cell(average)]
+
+
+def basis_transfer(results: Results) -> Table:
+    """Accuracy by the origin of B and the depth at which it is used; empty without a B that was learned at another depth."""
+    rank, used_at = headline_rank(results, "accuracy"), (1, DEPTH)
+    arms = {row.title: [_basis_arm(row, rank, depth) for depth in used_at] for row in BASIS_ROWS}
+    moved = {_basis_arm(row, rank, depth) for row in BASIS_ROWS for depth in used_at if row.moves(depth)}
+    cells = {(key.backbone, key.shots) for key in results.cells if key.arm in moved}
+    rows: list[Row] = []
+    used: dict[str, list[str]] = {}
+    for backbone, k in sorted(cells):
+        datasets = sorted({key.dataset for key in results.cells if key.arm in moved and key.backbone == backbone})
+        used[backbone] = datasets
+        found = [
+            [_cell(transfer_average(results, backbone, datasets, arm, k)) for arm in pair] for pair in arms.values()
+        ]
+        for index, (title, mine) in enumerate(zip(arms, mark_columns(found), strict=True)):
+            rows.append(Row((backbone, str(k), title), mine, rule=index == 0))
+    columns = tuple(Column(f"depth {depth}", "Used at") for depth in used_at)
+    averaged = [f"{backbone}: average over {', '.join(datasets)}." for backbone, datasets in used.items()]
+    about = (
+        f"Prompts P_l = B A_l of rank {rank}, l = 0 … depth − 1, with one B; A is always trained on the dataset itself."
+    )
+    headers = ("Backbone", "Shots", "Basis B")
+    return Table(
+        "basis_transfer",
+        "One basis across layers and datasets",
+        headers,
+        columns,
+        _filled(rows),
+        (about, _SPREAD, *averaged),
+    )
+
+
+def _basis_arm(row: BasisRow, rank: int, depth: int) -> Arm:
+    source = {"source": "source"} if row.fields.get("basis") == "source" else {}
+    return arm_of(
+        RunSpec(backbone="any", dataset="any", shots=1, seed=1, rank=rank, depth=depth, **row.fields, **source)
+    )
 
 
 def _average(results: Results, backbone: str, datasets: Sequence[str], arm: Arm, shots: int, metric: str) -> Cell:

@@ -94,6 +94,10 @@ class Recipe(BaseModel):
         """Optimizer steps in one epoch over `n_images` images."""
         return max(1, n_images * len(self.views_at(0)) // self.batch_size) if self.batch_size else 1
 
+    def steps(self, n_images: int) -> int:
+        """Optimizer steps of a whole training on `n_images` images; with `tolerance`, it may take fewer."""
+        return self.epochs * self.steps_per_epoch(n_images)
+
     def all_view_numbers(self) -> Iterable[int | None]:
         """Numbers of all train views that the recipe uses, in order of first use; None is the eval view."""
         if self.views is None:

@@ -47,6 +47,14 @@ def _own_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", _TOKEN)
 
 
+def _command(process: int) -> list[str]:
+    """The command line of a process; one empty word if it has ended."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return [""]
+
+
 class Node:
     """`ray start --block`: one node, with one CPU; everything it starts is below it in the process tree."""
 
@@ -84,12 +92,14 @@ class Node:
         """Processes that are making a run right now."""
         busy = []
         for process in self.descendants():
-            try:
-                if b"ray::RunWorker.make" in Path(f"/proc/{process}/cmdline").read_bytes():
-                    busy.append(process)
-            except OSError:
-                continue
+            if "ray::RunWorker.make" in _command(process)[0]:
+                busy.append(process)
         return busy
+
+    def raylet(self) -> int:
+        """The process that starts and supervises the workers of the node."""
+        (found,) = (process for process in self.descendants() if _command(process)[0].endswith("/raylet"))
+        return found
 
     def kill(self) -> None:
         for process in self.descendants():
@@ -162,6 +172,34 @@ def test_two_nodes_give_the_bytes_of_one_process_even_if_a_worker_and_a_node_are
     assert len(outcome.complete) == watch.total == len(load_records(environment.runs))
     assert fingerprints(environment.runs) == fingerprints(inline.runs)
     assert {record.facts["executor"] for record in load_records(environment.runs)} == {"ray"}
+
+
+class KillRaylet(StudyObserver):
+    """Kills the raylet of the second node, and nothing else, while a run is made there."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.raylet = 0
+
+    def ended(self, record: Record) -> None:
+        if not self.raylet and self.node.workers():
+            self.raylet = self.node.raylet()
+            os.kill(self.raylet, signal.SIGKILL)
+
+
+def test_a_study_survives_the_loss_of_a_raylet(
+    cluster: tuple[str, list[Node]], small_grid: Callable[..., Grid], environment: RunEnvironment, tmp_path: Path
+) -> None:
+    address, nodes = cluster
+    specs = study_specs(small_grid(shots=[2], recipe={"epochs": 20, "views": 2, "batch_size": 4}))
+    inline = replace(environment, runs=tmp_path / "inline")
+    run_study(specs, inline.runs, InlineExecutor(inline))
+    watch = KillRaylet(nodes[1])
+    executor = RayExecutor(replace(environment, cache=tmp_path / "cache"), address=address)
+    outcome = run_study(specs, environment.runs, executor, watch)
+    assert watch.raylet, "nothing was killed, so nothing was tested"
+    assert outcome.failed == []
+    assert fingerprints(environment.runs) == fingerprints(inline.runs)
 
 
 def test_without_a_cluster_it_runs_on_this_machine(

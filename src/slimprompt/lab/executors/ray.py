@@ -27,7 +27,7 @@ from slimprompt.lab.run import make_runs
 from slimprompt.lab.run_cache import RunCache
 from slimprompt.lab.spec import RunSpec
 
-_NO_NODE_SECONDS = 120
+_NO_NODE_SECONDS = 120  # how long a cluster without a machine is waited for
 
 
 class RayExecutor:
@@ -58,6 +58,8 @@ class RayExecutor:
         self._attempts: Counter[str] = Counter()
         self._failed_starts = 0
         self._started_here = not ray.is_initialized()
+        # A lost machine of a cluster may come back; Ray that was started for this study does not.
+        self._patience = 0 if self._started_here and address is None else _NO_NODE_SECONDS
         if self._started_here:
             with _sigterm_handler_kept():
                 _connect(ray, address)
@@ -144,13 +146,13 @@ class RayExecutor:
 
     def _wait(self) -> Any:
         """The first reference that is ready."""
-        deadline = time.monotonic() + _NO_NODE_SECONDS
+        deadline = time.monotonic() + self._patience
         while not (references := [*self._starting, *self._running]):
             if time.monotonic() > deadline:
                 raise InputError(
                     "the Ray cluster has no machine left on which a run fits; re-run the command to resume"
                 )
-            time.sleep(0.5)  # a lost node may come back
+            time.sleep(0.5)
             self._dispatch()
         (done, *_), _ = self._ray.wait(references, num_returns=1)
         return done

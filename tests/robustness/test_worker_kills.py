@@ -1,0 +1,72 @@
+"""Studies with worker processes and with Ray, in which workers, the study itself or a raylet are killed at file operations.
+
+A seeded sample of the operations is taken; `SLIMPROMPT_KILLS=10 pytest tests/robustness/test_worker_kills.py` takes more of them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slimprompt.paper.studies import Grid
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc").exists(), reason="whether workers have ended is looked up in /proc"),
+]
+_KILLS = int(os.environ.get("SLIMPROMPT_KILLS", "0"))
+_needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None,
+    reason="the package ray is not installed: pip install 'slimprompt[ray]'",
+)
+
+
+@pytest.mark.parametrize(
+    ("executor", "victim", "kills"),
+    [
+        ("processes", "worker", 3),
+        ("processes", "study", 3),
+        pytest.param("ray", "worker", 2, marks=_needs_ray),
+        pytest.param("ray", "study", 2, marks=_needs_ray),
+        pytest.param("ray", "raylet", 1, marks=_needs_ray),
+    ],
+)
+def test_the_runs_are_those_of_an_undisturbed_study(
+    executor: str,
+    victim: str,
+    kills: int,
+    small_grid: Callable[..., Grid],
+    collections: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    # A worker outlives its raylet by a few seconds, in which it can make some short runs.
+    long = victim == "raylet"
+    recipe = {"epochs": 500 if long else 6, "views": 2, "batch_size": 4}
+    axes = {"datasets": [collections["warm"]], "shots": [2], "ranks": [1, 2, 3, 4], "seeds": [1] if long else [1, 2]}
+    grid = small_grid(study="rank-sweep", recipe=recipe, **axes)
+    (tmp_path / "grid.json").write_text(grid.model_dump_json())
+    command = [sys.executable, "-m", "tests.robustness.kill_workers", str(tmp_path / "grid.json"), str(tmp_path)]
+    variables = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
+    done = subprocess.run(
+        [*command, executor, victim, str(_KILLS or kills)],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300 * (_KILLS or kills),
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert len(told["kills"]) == (_KILLS or kills)
+    assert told["wrong"] == {}
+    if victim == "raylet":
+        assert set(told["codes"]) == {1}, "the raylet was not missed"
