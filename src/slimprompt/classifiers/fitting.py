@@ -183,8 +183,9 @@ def fit_classifier(
     if classifier.calibrate:
         classifier.fit_calibration(task)
     calibration_seconds = time.perf_counter() - begin if classifier.calibration_.confidences else 0.0
-    warm = isinstance(classifier, PromptClassifier) and classifier.start_from is not None
-    start = classifier.start(bank.backbone) if warm else None
+    start = None
+    if isinstance(classifier, PromptClassifier) and classifier.start_from is not None:
+        start = classifier.start(bank.backbone)
     comparison = compare_with_zero_shot(classifier, bank, images, test, templates, start=start) if test else None
     counts = (len(train), len(test))
     return Fit(classifier, task, *counts, seconds, calibration_seconds, comparison, skipped + more_skipped)

@@ -213,7 +213,7 @@ def _random_images(n: int = sum(_BATCHES)) -> list[Image.Image]:
 
 def _compare(classifier: Classifier, pixels: Tensor, file: Path) -> tuple[float, int]:
     """Largest difference of a probability, and the number of images with the same most likely class."""
-    import onnxruntime  # type: ignore[import-untyped]
+    import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
