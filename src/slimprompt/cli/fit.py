@@ -169,8 +169,6 @@ def fit(
     if result.comparison:
         facts["held_out"] = {"images": result.n_held_out, **result.comparison.scores}
     saved = classifier.save(out, overwrite=overwrite, **facts)
-    if tracker is not None:
-        _log_fit(tracker, saved, files, result)
 
     _print_fit(result, images, sampled, manifest)
     if result.comparison:
@@ -182,6 +180,8 @@ def fit(
     say(f"saved to {saved} ({n_bytes / 1000:.1f} KB)")
     if origin is not None:
         origin.print_growth(result)
+    if tracker is not None:
+        _log_fit(tracker, saved, files, result)
     if compare and result.comparison:
         _print_methods(compare_methods(result))
     if report is not None and result.comparison:

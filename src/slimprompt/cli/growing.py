@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,7 +34,7 @@ class Origin(NamedTuple):
         """Whether training continues; heads are fitted again."""
         return self.files.name == "prompt"
 
-    def options(self, options: dict[str, Any], given: Set[str]) -> dict[str, Any]:
+    def options(self, options: dict[str, Any], given: Collection[str]) -> dict[str, Any]:
         """The options of the fit: those of the model, but for options that were given and may differ.
 
         Parameters
@@ -50,7 +50,7 @@ class Origin(NamedTuple):
             If a given option contradicts the model.
         """
         fixed, free = self._fixed(), self._free()
-        for name in fixed.keys() & given:
+        for name in (name for name in fixed if name in given):
             own, value = options[name], fixed[name]
             if name == "backbone" and ":" not in own:
                 own = own.replace("/", "-")  # ViT-B/16 is ViT-B-16
@@ -110,8 +110,9 @@ class Origin(NamedTuple):
                 "if some of them are held out here, the accuracy is too high",
             )
         else:
+            before = set(self.description.training_images.split())
             hashes = short_hashes(result.task.bank, result.task.images, result.task.decode)
-            known = len([one for one in hashes if one in self.description.training_images])
+            known = sum(one in before for one in hashes)
             say(
                 f"grown from {self.folder}: {result.n_train - known} of the training images are new to it, {known} are not"
             )
