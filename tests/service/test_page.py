@@ -171,6 +171,7 @@ def test_wrong_files_have_their_own_messages(browser, only_prompt, discs, tmp_pa
         assert tab.wait(lambda: tab.find("#status").text).endswith("2 images without an answer.")
         tab.type_names("a_b", "a b")
         tab.wait(lambda: "the same words" in tab.find("#names-error").text)
+        tab.wait(lambda: len(tab.texts(".answers li.stale")) == 1)  # its answer belongs to other names
         tab.type_names(*(f"class {number}" for number in range(201)))
         tab.wait(lambda: "at most 200" in tab.find("#names-error").text)
         tab.check_log("415", "422")

@@ -163,9 +163,16 @@ function update(items = state.items) {
   if (!model() || !items.length) return;
   byId("names-error").textContent = "";
   byId("names").removeAttribute("aria-invalid");
-  if (!names().length) { showNamesError("Give at least one class name."); return; }
+  if (!names().length) {
+    showNamesError("Give at least one class name.");
+    items.forEach(showStale);
+    return;
+  }
   const waiting = items.filter((item) => item.upload);
-  for (const item of waiting) item.card.setAttribute("aria-busy", "true");
+  for (const item of waiting) {
+    item.card.setAttribute("aria-busy", "true");
+    item.card.classList.remove("stale");
+  }
   const { signal } = state.run;
   const count = waiting.length;
   const work = async () => { for (let item = waiting.shift(); item; item = waiting.shift()) await answer(item, signal); };
@@ -185,7 +192,7 @@ async function answer(item, signal) {
   } catch (error) {
     if (signal.aborted) return;
     item.result = null;
-    if (error.status === 422) { showNamesError(error.message); item.card.setAttribute("aria-busy", "false"); return; }
+    if (error.status === 422) { showNamesError(error.message); showStale(item); return; }
     if (error.status === 0) showProblem(error.message);
     showError(item, error.message);
   }
@@ -196,9 +203,14 @@ function announce(items, count) {
   const parts = answered.slice(0, 3).map(({ file, result }) => `${file.name || "image"}: ${result.row.answer}`);
   const failed = count - answered.length;
   byId("status").textContent = [
-    answered.length ? `${plural(answered.length, "image", "images")} answered. ${parts.join("; ")}${answered.length > 3 ? "; …" : ""}` : "",
+    answered.length ? `${plural(answered.length, "image", "images")} answered. ${parts.join("; ")}${answered.length > 3 ? "; …" : "."}` : "",
     failed ? `${plural(failed, "image", "images")} without an answer.` : "",
   ].join(" ").trim();
+}
+
+function showStale(item) {  // an answer that does not belong to the names beside it
+  item.card.setAttribute("aria-busy", "false");
+  item.card.classList.toggle("stale", item.details.hasChildNodes());
 }
 
 function showNamesError(message) {
@@ -226,7 +238,7 @@ function showResult(item) {
   item.error.textContent = "";
   item.title.replaceChildren(...named(row.answer), " ");
   if (row.answer === best.name) item.title.append(make("span", { className: "share", textContent: percent(best.probability) }));
-  const other = zeroShot && zeroShot.answer !== row.answer ? `Zero-shot says ${zeroShot.answer}. ` : "";
+  const other = zeroShot && zeroShot.answer !== best.name ? `Zero-shot says ${zeroShot.answer}. ` : "";
   const below = row.answer === best.name ? "" : `Best: ${best.name}, ${percent(best.probability)}. `;
   item.second.replaceChildren(...named(`${below}${other}Concept match ${row.concept_match.toFixed(3)}`));
   item.details.replaceChildren(makeTable(item));
@@ -272,7 +284,7 @@ function makeBar(share, kind) {
 
 function showModel() {
   const one = model();
-  byId("facts").textContent = `${state.models.length > 1 ? `${one.name}: ` : ""}${one.kind === "prompt" ? "a learned text prompt" : `a ${one.kind} classifier`} on ${one.backbone}, ${plural(one.classes.length, "class", "classes")}.`;
+  byId("facts").textContent = `${state.models.length > 1 ? `${one.name}, a` : "A"} ${one.kind === "prompt" ? "learned text prompt" : `${one.kind} classifier`} on ${one.backbone}, ${plural(one.classes.length, "class", "classes")}.`;
   byId("names").value = one.classes.join("\n");
   byId("names-note").textContent = one.takes_new_names ? "Any names can be used: edit them and see the answers change."
     : "This model learned these classes from their images. Some can be left out; new names need a prompt or zero-shot.";
