@@ -14,7 +14,7 @@ SOURCE = Path(slimprompt.__file__).parent
 #: From top to bottom; modules on one line do not import each other.
 ROOMS = (
     ("errors",),
-    ("seeds", "storage", "spreadsheet", "progress", "allocator", "class_names"),
+    ("seeds", "storage", "spreadsheet", "progress", "allocator", "cluster", "class_names"),
     ("clip",),
     ("images",),
     ("prompts",),
@@ -25,6 +25,7 @@ ROOMS = (
     ("data",),
     ("saved",),
     ("classifiers",),
+    ("collections",),
     ("curation",),
     ("lab",),
     ("analysis",),

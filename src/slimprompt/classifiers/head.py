@@ -20,8 +20,10 @@ from slimprompt.methods.head import AnyHead
 from slimprompt.methods.table import METHODS
 from slimprompt.methods.task import Task
 from slimprompt.methods.zero_shot import check_templates, zero_shot_features, zero_shot_head
-from slimprompt.saved.files import describe_backbone
+from slimprompt.saved.files import Description, describe_backbone
 from slimprompt.saved.head import HEAD_FILES, read_head, write_head
+from slimprompt.saved.prompt import PROMPT_FILES
+from slimprompt.storage import json_checksum
 
 
 class HeadClassifier(ImageClassifier):
@@ -67,6 +69,9 @@ class HeadClassifier(ImageClassifier):
     training_images_ : frozenset
         Short hashes of the training images; empty if they are not known.
     """
+
+    _concepts: Tensor | None
+    """`concept_features`, computed on first use."""
 
     def __init__(
         self,
@@ -149,7 +154,9 @@ class HeadClassifier(ImageClassifier):
 
     def concept_features(self) -> Tensor:
         """Zero-shot text features of the classes (n_classes, embed_dim); the weights of a head need not be texts."""
-        return zero_shot_features(self.backbone_, [str(name) for name in self.classes_], self.templates)
+        if self._concepts is None:
+            self._concepts = zero_shot_features(self.backbone_, [str(name) for name in self.classes_], self.templates)
+        return self._concepts
 
     def save(self, folder: str | Path, *, overwrite: bool = False, **facts: Any) -> Path:
         """Write `head.safetensors` and `head.json`, completely or not at all.
@@ -234,6 +241,7 @@ class HeadClassifier(ImageClassifier):
         self.classes_ = np.array(head.class_names)
         self.calibration_ = Calibration()
         self.training_images_ = frozenset()
+        self._concepts = None
         return self
 
 
@@ -250,3 +258,9 @@ def load_classifier(folder: str | Path, **options: Any) -> PromptClassifier | He
     if HEAD_FILES.is_saved(Path(folder)):
         return HeadClassifier.load(folder, **options)
     return PromptClassifier.load(folder, **options)
+
+
+def model_digest(folder: str | Path) -> str:
+    """Hash of a saved prompt or head: of its description, which holds the hash of its tensors."""
+    files = HEAD_FILES if HEAD_FILES.is_saved(Path(folder)) else PROMPT_FILES
+    return json_checksum(files.read(Path(folder), Description)[1])
