@@ -128,13 +128,13 @@ class PartsFolder:
             path = self._file(number)
             try:
                 with path.open(encoding="utf-8") as file:
-                    header = json.loads(next(file))
+                    expected = json.loads(next(file))["images"]
                     found = [Prediction.from_line(line) for line in file]
             except OSError as error:
                 raise cannot_read(path, error) from None
             except (ValueError, LookupError, TypeError, StopIteration):
-                header, found = {"images": -1}, []
-            if header["images"] != len(found):
+                expected, found = -1, []
+            if len(found) != expected:
                 raise InputError(f"{path} is damaged; delete it and run the command again")
             yield from found
 

@@ -7,8 +7,10 @@ and resuming are the same as on one machine.
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
+import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -76,8 +78,8 @@ class RayPredictor:
     def _predict_wave(self, wave: list[Part]) -> Iterator[FinishedPart]:
         import ray.data
 
-        context = ray.data.DataContext.get_current()
-        context.enable_progress_bars = False
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        ray.data.DataContext.get_current().enable_progress_bars = False
         rows = [{"part": pickle.dumps(part)} for part in wave]
         done = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             PartWorker,
@@ -90,9 +92,11 @@ class RayPredictor:
         )
         try:
             for row in done.iter_rows():
+                if row["error"]:
+                    raise InputError(row["error"])
                 yield pickle.loads(row["finished"])
         except self._ray.exceptions.RayError as error:
-            raise _cause(error) from None
+            raise InputError(f"a Ray worker failed: {first_line(error)}; re-run the command to resume") from None
 
     def _check_fits(self) -> int:
         """Number of workers that fit; an error if there is none, since Ray would wait for ever."""
@@ -106,20 +110,28 @@ class RayPredictor:
 
 
 class PartWorker:
-    """The actor: predicts parts with a model that it keeps."""
+    """The actor: predicts parts with a model that it keeps.
+
+    What a user can act on is returned as a message: of an exception, Ray would print several pages.
+    """
 
     def __init__(self, spec: PredictionSpec, cpus: int, version: str) -> None:
-        if version != __version__:
-            raise InputError(
-                f"a machine has slimprompt {__version__}, but the command was started with {version}: install the same version"
-            )
         keep_freed_memory()
-        self._predictor = LocalPredictor(spec, workers=cpus)
+        self._error = ""
+        try:
+            if version != __version__:
+                raise InputError(f"it has slimprompt {__version__}, but the command was started with {version}")
+            self._predictor = LocalPredictor(spec, workers=cpus)
+        except InputError as error:
+            self._error = f"a worker on {socket.gethostname()} cannot start: {error}"
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[Any]]:
         """Predict the parts of a batch."""
+        if self._error:
+            return {"finished": [b""], "error": [self._error]}
         parts = [pickle.loads(part) for part in batch["part"]]
-        return {"finished": [pickle.dumps(one) for one in self._predictor.predict_parts(parts, lambda n: None)]}
+        finished = [pickle.dumps(one) for one in self._predictor.predict_parts(parts, lambda n: None)]
+        return {"finished": finished, "error": [""] * len(finished)}
 
 
 def _cpus_per_worker(ray: Any, gpus: float) -> int:
@@ -128,13 +140,3 @@ def _cpus_per_worker(ray: Any, gpus: float) -> int:
         return 1
     shares = [node.get("CPU", 0) * gpus / node["GPU"] for node in nodes(ray) if node.get("GPU", 0) >= gpus]
     return max(1, int(min(shares, default=1)))
-
-
-def _cause(error: BaseException) -> Exception:
-    """The error that a worker raised, of which Ray makes a page."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, InputError):
-            return InputError(str(cause))
-        cause = getattr(cause, "cause", None) or cause.__cause__
-    return InputError(f"a Ray worker failed: {first_line(error)}; re-run the command to resume")
