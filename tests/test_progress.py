@@ -56,3 +56,15 @@ def test_nothing_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("encoding", 3) as advance:
         advance(2, note="half")
     assert capsys.readouterr() == ("", "")
+
+
+def test_lines_without_a_terminal_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("predicting", None, "images", line_every=0) as advance:
+        advance(1000)
+        advance(500, total=1500, note="almost")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("predicting: 1,000 images, ") and first.endswith(" images/s")
+    assert second.startswith("predicting: 1,500 of 1,500 images, ") and second.endswith(" 0:00:00 left, almost")
+    with progress("predicting", 10, "images", line_every=3600) as advance:
+        advance(10)
+    assert capsys.readouterr().err == ""

@@ -8,11 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from slimprompt.collections import ray as collections_ray
 from slimprompt.collections.inputs import open_collection
-from slimprompt.collections.predict import LocalPredictor, PartPredictor, PredictionSpec, Summary, predict_collection
+from slimprompt.collections.parts import FinishedPart, Part
+from slimprompt.collections.predict import (
+    Advance,
+    LocalPredictor,
+    PartPredictor,
+    PredictionSpec,
+    Summary,
+    predict_collection,
+)
 from slimprompt.collections.ray import RayPredictor, _cpus_per_worker
 from slimprompt.errors import InputError
 from tests.collections.test_predict import Stopping
@@ -60,6 +69,32 @@ def test_ray_resumes_a_local_command_and_gives_its_bytes(
     assert (summary.images, summary.errors, summary.predicted) == (19, 1, 11)
     assert (tmp_path / "ray.csv").read_bytes() == (tmp_path / "local.csv").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["local.csv", "model", "ray.csv"]
+
+
+class KillsOneWorker(RayPredictor):
+    """Kills a worker process after the first finished part."""
+
+    killed = 0
+
+    def predict_parts(self, parts: Iterator[Part], advance: Advance) -> Iterator[FinishedPart]:
+        for part in super().predict_parts(parts, advance):
+            if not self.killed:
+                below = psutil.Process().children(recursive=True)
+                worker = next(one for one in below if "ray::MapWorker" in " ".join(one.cmdline()))
+                KillsOneWorker.killed = worker.pid
+                worker.kill()
+            yield part
+
+
+@pytest.mark.slow
+@needs_ray
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_that_is_killed_is_replaced(spec: PredictionSpec, images: Path, tmp_path: Path) -> None:
+    for kind in (LocalPredictor, KillsOneWorker):
+        collection = open_collection([images])
+        predict_collection(collection, tmp_path / f"{kind.__name__}.csv", lambda kind=kind: kind(spec), part_size=1)
+    assert KillsOneWorker.killed
+    assert (tmp_path / "KillsOneWorker.csv").read_bytes() == (tmp_path / "LocalPredictor.csv").read_bytes()
 
 
 @pytest.mark.slow

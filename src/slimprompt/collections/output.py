@@ -12,8 +12,8 @@ from slimprompt.collections.rows import COLUMNS, ERROR, Prediction, six_digits
 from slimprompt.errors import InputError, printable, unknown
 from slimprompt.spreadsheet import cell_value
 
-#: Rows of a row group of a Parquet file.
-_GROUP = 65_536
+#: Rows of a row group of a Parquet file, which are held as Arrow's arrays; and rows that are held as Python objects.
+_GROUP, _ROWS = 16_384, 1_024
 
 
 def writer_of(target: Path) -> Callable[[Path, Iterable[Prediction]], None]:
@@ -60,10 +60,15 @@ def _write_parquet(path: Path, predictions: Iterable[Prediction]) -> None:
     schema = pa.schema([(name, kinds.get(name, pa.string())) for name in (*COLUMNS, ERROR)])
     table = _table(predictions)
     with parquet.ParquetWriter(path, schema) as writer:
-        while group := list(islice(table, _GROUP)):
-            columns = [[_text(cell) for cell in column] for column in zip(*group, strict=True)]
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+        batches: list[Any] = []
+        while rows := list(islice(table, min(_ROWS, _GROUP))):
+            columns = [[_text(cell) for cell in column] for column in zip(*rows, strict=True)]
+            batches.append(pa.record_batch([pa.array(*one) for one in zip(columns, schema.types, strict=True)], schema))
+            if sum(len(batch) for batch in batches) >= _GROUP:
+                writer.write_table(pa.Table.from_batches(batches))
+                batches = []
+        if batches:
+            writer.write_table(pa.Table.from_batches(batches))
 
 
 def _text(cell: Any) -> Any:
