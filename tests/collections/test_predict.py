@@ -184,6 +184,14 @@ def test_an_existing_file_is_only_overwritten_on_request(
     assert target.read_text() != "mine"
 
 
+def test_an_input_is_never_overwritten(spec: PredictionSpec, images: Path, paths: list[Path], tmp_path: Path) -> None:
+    table = tmp_path / "list.csv"
+    table.write_text(f"path\n{paths[0]}\n")
+    with pytest.raises(InputError, match=r"list\.csv is one of the inputs"):
+        predict(spec, table, table, overwrite=True)
+    assert table.read_text().startswith("path")
+
+
 def test_a_second_command_with_the_same_file_is_refused(spec: PredictionSpec, images: Path, tmp_path: Path) -> None:
     target = tmp_path / "p.csv"
 

@@ -119,8 +119,9 @@ def predict(
 ) -> None:
     """Classify images with a saved prompt or head.
 
-    A few images are printed. With --out, any number of them is written to one file; stop the command at any time and re-run
-    it to resume.
+    Answers for a few images are printed. With --out, those for any number of images are written to one file.
+
+    Stop it at any time; re-run the same command to resume.
 
     Example: slimprompt predict my-prompt a.jpg b.jpg --top 3
     Example: slimprompt predict my-prompt a.jpg --classes "red panda,otter"

@@ -241,6 +241,8 @@ def predict_collection(
     """
     write = writer_of(target)
     check_writable(target)
+    if any(os.path.realpath(one.name) == os.path.realpath(target) for one in collection.inputs):
+        raise InputError(f"{target} is one of the inputs; choose another name for the output")
     folder = PartsFolder(target)
     with locked_folder(folder.path, f"writing {target}"):
         try:
