@@ -90,3 +90,15 @@ def test_work_that_cannot_end_is_refused_if_something_can_be_lowered(capsys: pyt
         forecast(days, capsys, lower="--epochs")
     assert "about 40 days; Ctrl-C stops" in forecast(days, capsys)
     assert "about 20 days" in forecast(days // 2, capsys, lower="--epochs")
+
+
+def test_lines_without_a_terminal_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("predicting", None, "images", line_every=0) as advance:
+        advance(1000)
+        advance(500, total=1500, note="almost")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("predicting: 1,000 images, ") and first.endswith(" images/s")
+    assert second.startswith("predicting: 1,500 of 1,500 images, ") and second.endswith(" 0.0 s left, almost")
+    with progress("predicting", 10, "images", line_every=3600) as advance:
+        advance(10)
+    assert capsys.readouterr().err == ""

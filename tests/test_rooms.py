@@ -14,7 +14,7 @@ SOURCE = Path(slimprompt.__file__).parent
 #: From top to bottom; modules on one line do not import each other.
 ROOMS = (
     ("errors",),
-    ("seeds", "storage", "spreadsheet", "progress", "allocator", "class_names"),
+    ("seeds", "storage", "spreadsheet", "progress", "allocator", "cluster", "class_names"),
     ("tracking",),
     ("clip",),
     ("images",),
@@ -27,6 +27,7 @@ ROOMS = (
     ("saved",),
     ("classifiers",),
     ("export",),
+    ("collections",),
     ("curation",),
     ("lab",),
     ("analysis",),

@@ -187,3 +187,23 @@ def test_a_target_is_checked_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a file; give a folder"):
         storage.check_folder(tmp_path / "file")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_is_locked_by_one_and_may_be_deleted(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    with storage.locked_folder(folder, "writing x.csv"):
+        with (
+            pytest.raises(InputError, match="another command is writing x.csv; wait"),
+            storage.locked_folder(folder, "writing x.csv"),
+        ):
+            pass
+        storage.remove_folder(folder)
+    assert list((tmp_path / "new").iterdir()) == []
+    with storage.locked_folder(folder, "writing x.csv"):
+        assert folder.is_dir()
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(InputError, match="cannot be written"),
+        storage.locked_folder(tmp_path / "file" / "x", "writing"),
+    ):
+        pass

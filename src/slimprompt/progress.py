@@ -1,6 +1,7 @@
 """A progress bar on the terminal, and one line about work that will take long.
 
-Without a terminal there is no bar; the line about long work is printed to standard error in any case.
+Without a terminal there is no bar, but a line now and then if asked for; the line about long work is printed to standard error in
+any case.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def progress(
     show: bool = True,
     at_most: bool = False,
     lower: str = "",
+    line_every: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Callable[..., None]]:
     """Yield `advance(n=1, note="", total=None)`, which moves a bar with count, rate, time left and a note.
@@ -48,14 +50,19 @@ def progress(
         Whether `total` is only an upper bound.
     lower
         What the user can lower if the work would take too long; empty: it is never refused.
+    line_every
+        Where there is no terminal: print a line with the same facts after this many seconds, for the log of a long job.
     clock
         Tells the time in seconds.
     """
     if not show or total == 0:
         yield lambda n=1, note="", total=None: None
         return
+    if line_every is not None and not _on_terminal():
+        yield _Lines(description, total, unit, line_every)
+        return
     forecast = _Forecast(description, total, unit or "steps", at_most, lower, clock)
-    if sys.stderr is None or not sys.stderr.isatty():
+    if not _on_terminal():
         yield lambda n=1, note="", total=None: announce(forecast.advance(n))
         return
     from rich.console import Console
@@ -148,3 +155,32 @@ def duration(seconds: float) -> str:
     if seconds < 4 * 86400:
         return f"{seconds / 3600:.0f} h"
     return f"{seconds / 86400:,.0f} days"
+
+
+def _on_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+class _Lines:
+    """`advance` that prints lines."""
+
+    def __init__(self, description: str, total: int | None, unit: str, every: float) -> None:
+        self._description, self._total, self._unit, self._every = description, total, unit, every
+        self._done = self._before = 0
+        self._last = time.monotonic()
+
+    def __call__(self, n: int = 1, note: str = "", total: int | None = None) -> None:
+        self._done += n
+        self._total = total if total is not None else self._total
+        now = time.monotonic()
+        if now - self._last < self._every:
+            return
+        rate = (self._done - self._before) / max(now - self._last, 1e-9)  # of the time since the last line
+        self._last, self._before = now, self._done
+        parts = [f"{self._done:,}{f' of {self._total:,}' if self._total is not None else ''} {self._unit}".rstrip()]
+        parts.append(f"{rate:,.0f} {self._unit}/s")
+        if self._total is not None and rate > 0:
+            parts.append(f"{duration((self._total - self._done) / rate)} left")
+        if note:
+            parts.append(note)
+        print(f"{self._description}: {', '.join(parts)}", file=sys.stderr, flush=True)

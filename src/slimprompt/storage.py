@@ -67,6 +67,45 @@ def lock(path: Path) -> AbstractContextManager[Any]:
 
 
 @contextmanager
+def locked_folder(folder: Path, what: str) -> Iterator[None]:
+    """Create a folder, and hold an exclusive lock on it; the block may delete the folder.
+
+    Parameters
+    ----------
+    folder
+        Its file `.lock` is locked.
+    what
+        What another command does with it, for the message.
+
+    Raises
+    ------
+    InputError
+        At once, if another command holds the lock.
+    """
+    from filelock import FileLock, Timeout
+
+    path = folder / ".lock"
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            held = FileLock(path)
+            held.acquire(timeout=0)
+        except Timeout:
+            raise InputError(f"another command is {what}; wait until it has ended, or choose another name") from None
+        except FileNotFoundError:
+            continue  # its last owner has just deleted the folder
+        except OSError as error:
+            raise cannot_write(folder, error) from None
+        if path.exists():
+            break
+        held.release()  # of a file that was deleted in between
+    try:
+        yield
+    finally:
+        held.release()
+
+
+@contextmanager
 def new_file(target: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; it replaces `target` when the block ends without an error.
 

@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from slimprompt import InputError
-from slimprompt.images.files import image_files, open_image
+from slimprompt.images.files import decode_image, image_files, open_image, walk_images
 from tests.images.odd_images import ODD_IMAGES, write_odd_image
 
 DECODES = ("upright", "plain")
@@ -111,3 +111,35 @@ def test_files_and_folders_of_images(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no images under"):
         image_files([tmp_path / "empty"])
+
+
+def test_a_walk_has_the_order_of_sorted_paths(tmp_path):
+    for name in (
+        "b/1.png",
+        "b.png",
+        "b/c/2.png",
+        "a/z.jpg",
+        "b-/3.png",
+        "B.png",
+        ".hidden/4.png",
+        "b/notes.txt",
+        "a.png",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "linked.png").symlink_to(tmp_path / "a.png")
+    found = list(walk_images(tmp_path))
+    assert found == sorted(path for path in tmp_path.rglob("*") if path.suffix in (".png", ".jpg"))
+    assert len(found) == 9
+    with pytest.raises(InputError, match="cannot read the folder"):
+        list(walk_images(tmp_path / "none"))
+
+
+def test_content_is_decoded_as_the_file_is(tmp_path):
+    Image.fromarray((RAMP * 65535).astype(np.uint16)).save(tmp_path / "x.png")
+    content = (tmp_path / "x.png").read_bytes()
+    for decode in DECODES:
+        assert np.array_equal(decode_image(content, "x", decode), open_image(tmp_path / "x.png", decode))
+    with pytest.raises(InputError, match="cannot read the image in a shard"):
+        decode_image(content[:40], "in a shard")

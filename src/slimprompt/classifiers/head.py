@@ -19,9 +19,11 @@ from slimprompt.methods.head import AnyHead
 from slimprompt.methods.table import METHODS
 from slimprompt.methods.task import Task
 from slimprompt.methods.zero_shot import check_templates, zero_shot_features, zero_shot_head
-from slimprompt.saved.files import describe_backbone
+from slimprompt.saved.files import Description, describe_backbone
 from slimprompt.saved.head import HEAD_FILES, read_head, write_head
 from slimprompt.saved.hub import model_folder
+from slimprompt.saved.prompt import PROMPT_FILES
+from slimprompt.storage import json_checksum
 
 
 class HeadClassifier(ImageClassifier):
@@ -72,6 +74,9 @@ class HeadClassifier(ImageClassifier):
     training_images_ : frozenset
         Short hashes of the training images; empty if they are not known.
     """
+
+    _concepts: Tensor | None
+    """`concept_features`, computed on first use."""
 
     def __init__(
         self,
@@ -156,7 +161,9 @@ class HeadClassifier(ImageClassifier):
 
     def concept_features(self) -> Tensor:
         """Zero-shot text features of the classes (n_classes, embed_dim); the weights of a head need not be texts."""
-        return zero_shot_features(self.backbone_, self.class_names_, self.templates)
+        if self._concepts is None:
+            self._concepts = zero_shot_features(self.backbone_, self.class_names_, self.templates)
+        return self._concepts
 
     def save(self, folder: str | Path, *, overwrite: bool = False, **facts: Any) -> Path:
         """Write `head.safetensors` and `head.json`, completely or not at all.
@@ -242,6 +249,7 @@ class HeadClassifier(ImageClassifier):
         self.classes_ = np.array(head.class_names)
         self.calibration_ = Calibration()
         self.training_images_ = frozenset()
+        self._concepts = None
         return self
 
 
@@ -259,3 +267,10 @@ def load_classifier(folder: str | Path, **options: Any) -> PromptClassifier | He
     if HEAD_FILES.is_saved(folder):
         return HeadClassifier.load(folder, **options)
     return PromptClassifier.load(folder, **options)
+
+
+def model_digest(folder: str | Path) -> str:
+    """Hash of a saved prompt or head: of its description, which holds the hash of its tensors."""
+    folder = model_folder(folder)
+    files = HEAD_FILES if HEAD_FILES.is_saved(folder) else PROMPT_FILES
+    return json_checksum(files.read(folder, Description)[1])

@@ -1,34 +1,39 @@
-"""`slimprompt predict`: classify images with a saved prompt or head."""
+"""`slimprompt predict`: classify images with a saved prompt or head, a few or a large collection."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from slimprompt.cli.options import Activation, Device, Precision, Pretrained, SkipBad
-from slimprompt.cli.printing import print_json, print_table, say
+from slimprompt.cli.printing import count, print_json, print_table, say
 from slimprompt.errors import InputError, choose
 from slimprompt.spreadsheet import csv_text
 
+if TYPE_CHECKING:
+    from slimprompt.collections.inputs import Collection
+    from slimprompt.collections.predict import PartPredictor, PredictionSpec, Summary
+    from slimprompt.collections.rows import Prediction
 
-class Prediction(NamedTuple):
-    """What is known about one image."""
-
-    image: Path
-    answer: str
-    """The most likely class, or "none of these" if it is not likely enough."""
-    match: float
-    """Maximum concept matching: low for an image that is none of the classes."""
-    classes: list[tuple[str, float]]
-    """The most likely classes with their probabilities, best first."""
+_EXECUTORS = {"local": "this process", "ray": "Ray, on this machine or a cluster"}
+_LARGE = "Large collections (with --out)"
+#: Answers shown in the summary.
+_MOST_ANSWERS = 20
 
 
 def predict(
     prompt: Annotated[Path, typer.Argument(help="Folder of a saved prompt or head, or hf:user/name.")],
-    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    images: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Image files, or folders of them. With --out also CSV and Parquet files with a column of paths or images, "
+            "WebDataset shards (shards/{000..009}.tar), and Hugging Face datasets (a saved folder, or hf-dataset:NAME)."
+        ),
+    ],
     top: Annotated[int, typer.Option(min=1, help="Number of classes to show per image.")] = 1,
     classes: Annotated[
         str | None,
@@ -48,49 +53,121 @@ def predict(
             help="The same, with the confidence that this fraction of the training images reached when they were held out.",
         ),
     ] = None,
-    format: Annotated[str, typer.Option("--format", help="table, json or csv.")] = "table",
+    format: Annotated[str, typer.Option("--format", help="table, json or csv; without --out.")] = "table",
     pretrained: Pretrained = None,
     activation: Activation = "auto",
     device: Device = "auto",
     precision: Precision = "fp32",
     skip_bad_images: SkipBad = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Write one .parquet, .csv or .jsonl file with a row per image, instead of printing. Unreadable images are "
+            "rows with an error.",
+            rich_help_panel=_LARGE,
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool,
+        typer.Option(
+            "--overwrite", help="Overwrite --out, and discard what another command left there.", rich_help_panel=_LARGE
+        ),
+    ] = False,
+    column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of the tables with the paths or contents of the images; default: path or image.",
+            rich_help_panel=_LARGE,
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Images that are encoded together; more may be faster on a GPU. Changes results by float rounding. Default: 32.",
+            rich_help_panel=_LARGE,
+        ),
+    ] = None,
+    executor: Annotated[
+        str,
+        typer.Option(
+            help="; ".join(f"{name}: {what}" for name, what in _EXECUTORS.items()) + ".", rich_help_panel=_LARGE
+        ),
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(help="ray: a running cluster, auto or host:port; default: this machine.", rich_help_panel=_LARGE),
+    ] = None,
+    cpus: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="ray: CPUs per worker; default: those of a machine divided by its GPUs, or 1.",
+            rich_help_panel=_LARGE,
+        ),
+    ] = None,
+    gpus: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="ray: GPUs per worker, such as 0.25; default: 1 if the cluster has GPUs.",
+            rich_help_panel=_LARGE,
+        ),
+    ] = None,
 ) -> None:
     """Classify images with a saved prompt or head.
+
+    Answers for a few images are printed. With --out, those for any number of images are written to one file.
+
+    Stop it at any time; re-run the same command to resume.
 
     Example: slimprompt predict my-prompt a.jpg b.jpg --top 3
     Example: slimprompt predict my-prompt a.jpg --classes "red panda,otter"
     Example: slimprompt predict my-prompt a.jpg --coverage 0.9
+    Example: slimprompt predict my-prompt photos/ --out predictions.parquet
+    Example: slimprompt predict my-prompt "shards/{000..009}.tar" --out predictions.csv --executor ray
     """
+    show = choose("format", format, {"table": _print_predictions, "json": _print_json, "csv": _print_csv})
+    choose("executor", executor, _EXECUTORS)
     if min_confidence is not None and coverage is not None:
         raise InputError(
             "--min-confidence and --coverage both set the lowest confidence of an answer: give one of them"
         )
-    write = choose("format", format, {"table": _print_predictions, "json": _print_json, "csv": _print_csv})
-    from slimprompt.images.files import image_files
+    if executor != "ray" and (address, cpus, gpus) != (None, None, None):
+        raise InputError("--address, --cpus and --gpus are for the Ray executor: add --executor ray")
+    if out is None and (overwrite or column is not None or batch_size is not None or executor != "local"):
+        raise InputError("--overwrite, --column, --batch-size and --executor are for large collections: add --out FILE")
+    if out is not None and (format != "table" or skip_bad_images):
+        raise InputError(
+            "--format and --skip-bad-images are not for --out: its suffix is the format, and unreadable images are rows with "
+            "an error"
+        )
+    answering: dict[str, Any] = {
+        "top": top,
+        "classes": None if classes is None else tuple(parse_class_names(classes)),
+        "min_confidence": min_confidence,
+        "coverage": coverage,
+        "pretrained": pretrained,
+        "activation": activation,
+        "device": device,
+        "precision": precision,
+        **({} if batch_size is None else {"batch_size": batch_size}),
+    }
+    if out is None:
+        _predict_few(prompt, images, answering, show, skip_bad=skip_bad_images)
+        return
+    from slimprompt.collections.inputs import open_collection
+    from slimprompt.collections.output import writer_of
 
-    paths = image_files(images)
-    names = parse_class_names(classes) if classes is not None else None
-    from slimprompt.classifiers.calibration import NONE_OF_THESE
-    from slimprompt.classifiers.head import load_classifier
+    writer_of(out)  # an unknown suffix is an error before anything is read
+    collection = open_collection(images, column)
+    from slimprompt.collections.predict import PredictionSpec
 
-    paths, skipped = _readable(paths) if skip_bad_images else (paths, [])
-    classifier = load_classifier(
-        prompt, pretrained=pretrained, activation=activation, device=device, precision=precision
-    )
-    if names is not None:
-        classifier = classifier.with_classes(names)
-    lowest = classifier.calibration_.threshold(coverage) if coverage is not None else min_confidence or 0.0
-    features = classifier.encode(paths)
-    predictions = []
-    for path, row, match in zip(
-        paths, classifier.probabilities(features), classifier.concept_match(features), strict=True
-    ):
-        best = [(str(classifier.classes_[index]), float(row[index])) for index in row.argsort()[::-1][:top]]
-        answer = best[0][0] if best[0][1] >= lowest else NONE_OF_THESE
-        predictions.append(Prediction(path, answer, float(match), best))
-    write(predictions)
-    if skipped:
-        say(f"{len(skipped)} unreadable images skipped: {skipped[0]}", err=True)
+    spec = PredictionSpec(str(prompt), **answering)
+    make = partial(_predictor, spec, executor, address, cpus, gpus)
+    _predict_collection(collection, out, make, overwrite=overwrite)
 
 
 def parse_class_names(text: str) -> list[str]:
@@ -99,6 +176,32 @@ def parse_class_names(text: str) -> list[str]:
     if any(not name for name in names):
         raise InputError(f'--classes {text!r} holds an empty name; write them as "red panda,otter"')
     return names
+
+
+# --- a few images ----------------------------------------------------------------------------------------------------
+
+
+def _predict_few(
+    prompt: Path,
+    images: Sequence[Path],
+    answering: dict[str, Any],
+    show: Callable[[Sequence[Prediction]], None],
+    *,
+    skip_bad: bool,
+) -> None:
+    from slimprompt.images.files import image_files
+
+    paths = image_files(images)
+    paths, skipped = _readable(paths) if skip_bad else (paths, [])
+    from slimprompt.collections.predict import PredictionSpec
+    from slimprompt.collections.rows import make_predictions
+
+    spec = PredictionSpec(str(prompt), **answering)
+    classifier, lowest = spec.classifier()
+    features = classifier.encode(paths)
+    show(make_predictions(classifier, [str(path) for path in paths], features, top=spec.top, lowest=lowest))
+    if skipped:
+        say(f"{len(skipped)} unreadable images skipped: {skipped[0]}", err=True)
 
 
 def _readable(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
@@ -125,22 +228,57 @@ def _print_predictions(predictions: Sequence[Prediction]) -> None:
 
 
 def _print_json(predictions: Sequence[Prediction]) -> None:
-    rows = [
-        {
-            "image": str(one.image),
-            "answer": one.answer,
-            "concept_match": round(one.match, 6),
-            "classes": [{"name": name, "probability": round(value, 6)} for name, value in one.classes],
-        }
-        for one in predictions
-    ]
-    print_json(rows)
+    print_json([one.as_json() for one in predictions])
 
 
 def _print_csv(predictions: Sequence[Prediction]) -> None:
-    rows = [
-        (str(one.image), place, name, f"{value:.6f}", one.answer, f"{one.match:.6f}")
-        for one in predictions
-        for place, (name, value) in enumerate(one.classes, 1)
-    ]
-    say(csv_text(("image", "rank", "class", "probability", "answer", "concept_match"), rows).rstrip("\n"))
+    from slimprompt.collections.rows import COLUMNS, six_digits
+
+    rows = [six_digits(cells) for one in predictions for cells in one.cells()]
+    say(csv_text(COLUMNS, rows).rstrip("\n"))
+
+
+# --- a collection ----------------------------------------------------------------------------------------------------
+
+
+def _predictor(
+    spec: PredictionSpec, executor: str, address: str | None, cpus: int | None, gpus: float | None
+) -> PartPredictor:
+    if executor == "ray":
+        from slimprompt.collections.ray import RayPredictor
+
+        return RayPredictor(spec, address=address, cpus=cpus, gpus=gpus)
+    from slimprompt.collections.predict import LocalPredictor
+
+    return LocalPredictor(spec)
+
+
+def _predict_collection(
+    collection: Collection, out: Path, make_predictor: Callable[[], PartPredictor], *, overwrite: bool
+) -> None:
+    from slimprompt.collections.parts import PartsFolder
+    from slimprompt.collections.predict import predict_collection
+
+    try:
+        summary = predict_collection(collection, out, make_predictor, overwrite=overwrite)
+    except KeyboardInterrupt:
+        folder = PartsFolder(out)
+        if folder.is_begun:
+            say(f"stopped. Finished parts are in {folder.path}; re-run the same command to resume", err=True)
+        raise typer.Exit(130) from None
+    _print_summary(summary, out)
+
+
+def _print_summary(summary: Summary, out: Path) -> None:
+    errors = f", {summary.errors:,} of them unreadable (column error)" if summary.errors else ""
+    say(f"{count(summary.images, 'image')} in {out}{errors}")
+    readable = summary.images - summary.errors
+    listed = summary.answers.most_common(_MOST_ANSWERS)
+    rows = [(answer, f"{n:,}", f"{100 * n / readable:.1f} %") for answer, n in listed]
+    if rows:
+        print_table(("answer", "images", "share"), rows, right=("images", "share"))
+    if len(summary.answers) > len(listed):
+        say(f"and {len(summary.answers) - len(listed):,} more answers")
+    before = summary.images - summary.predicted
+    finished = f"; {before:,} were finished before" if before else ""
+    say(f"{count(summary.predicted, 'image')} predicted, {summary.predicted / summary.seconds:,.1f} images/s{finished}")

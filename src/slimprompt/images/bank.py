@@ -14,12 +14,10 @@ import shutil
 import sqlite3
 import tempfile
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +27,7 @@ from torch import Tensor
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
 from slimprompt.images.files import Decode, ImageSource, file_sha256, open_image
+from slimprompt.images.prefetch import prefetched
 from slimprompt.images.sources import image_sources
 from slimprompt.images.views import train_view
 from slimprompt.progress import progress
@@ -38,8 +37,8 @@ from slimprompt.storage import cache_dir
 #: A view's name: "" is the eval view, "seed/number" a train view.
 EVAL_VIEW = ""
 
-# The bank pads every batch to this size, so that a feature does not depend on the images encoded with it.
-_BATCH = 32
+#: The bank pads every batch to this size, so that a feature does not depend on the images encoded with it.
+BATCH = 32
 _VIEWS_PER_TASK = 16
 _UNIT_TOLERANCE = 0.01
 _MANY_FEATURES = 100_000  # before so many are encoded, the space on the disk is compared
@@ -169,7 +168,7 @@ class FeatureBank:
         lower = "the number of views (--epochs or --views) or of images"
         with progress("encoding images", total, "views", show=self._show_progress, lower=lower) as advance:
             batch: list[tuple[str, str, Tensor]] = []
-            for task, result in _prefetched(self._views, tasks, self._workers):
+            for task, result in prefetched(self._views, tasks, self._workers):
                 if isinstance(result, InputError):
                     if not skip_bad:
                         raise result
@@ -177,7 +176,7 @@ class FeatureBank:
                     continue
                 for view, pixels in zip(task.views, result, strict=True):
                     batch.append((task.key, _stored_name(view, decode), pixels))
-                    if len(batch) == _BATCH:
+                    if len(batch) == BATCH:
                         self._encode(batch)
                         advance(len(batch))
                         batch = []
@@ -218,10 +217,7 @@ class FeatureBank:
         ]
 
     def _encode(self, batch: list[tuple[str, str, Tensor]]) -> None:
-        pixels = torch.stack([pixels for _, _, pixels in batch])
-        if len(pixels) < _BATCH:
-            pixels = torch.cat([pixels, pixels[:1].expand(_BATCH - len(pixels), -1, -1, -1)])
-        features = self.backbone.encode_images(pixels).cpu().numpy()
+        features = encode_padded(self.backbone, [pixels for _, _, pixels in batch]).cpu().numpy()
         rows = [(key, view, feature.tobytes()) for (key, view, _), feature in zip(batch, features, strict=False)]
         try:
             with self._lock, self._database:
@@ -279,41 +275,25 @@ def _stamp(path: str | Path) -> _Stamp:
     return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
 
 
+def encode_padded(backbone: Backbone, views: Sequence[Tensor], size: int = BATCH) -> Tensor:
+    """Features (size, embed_dim) of at most `size` views (3, height, width); those of repeated views fill the batch."""
+    pixels = torch.stack([*views, *[views[0]] * (size - len(views))])
+    return backbone.encode_images(pixels)
+
+
 def encode_eval_views(backbone: Backbone, images: Any) -> Tensor:
     """Eval-view features (n, embed_dim) of images that will not be needed again: nothing is stored, no batch is padded."""
     images = image_sources(images)
     features: list[Tensor] = []
     batch: list[Tensor] = []
     with progress("encoding images", len(images), "images") as advance:
-        for _, pixels in _prefetched(lambda image: backbone.eval_view(open_image(image)), images, os.cpu_count() or 1):
+        for _, pixels in prefetched(lambda image: backbone.eval_view(open_image(image)), images, os.cpu_count() or 1):
             batch.append(pixels)
-            if len(batch) == _BATCH or len(features) * _BATCH + len(batch) == len(images):
+            if len(batch) == BATCH or len(features) * BATCH + len(batch) == len(images):
                 features.append(backbone.encode_images(torch.stack(batch)))
                 advance(len(batch))
                 batch = []
     return torch.cat(features) if features else backbone.encode_texts(["a"])[:0]  # (0, embed_dim)
-
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-
-def _prefetched(function: Callable[[T], R], tasks: Iterable[T], workers: int) -> Iterator[tuple[T, R]]:
-    """Yield (task, function(task)) in order, computed a few tasks ahead on threads; Pillow releases the interpreter lock."""
-    with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[tuple[T, Future[R]]] = deque()
-        try:
-            for task in tasks:
-                waiting.append((task, pool.submit(function, task)))
-                if len(waiting) > 2 * workers:
-                    done, future = waiting.popleft()
-                    yield done, future.result()
-            while waiting:
-                done, future = waiting.popleft()
-                yield done, future.result()
-        finally:
-            for _, future in waiting:
-                future.cancel()
 
 
 class _Task(NamedTuple):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import io
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -43,23 +45,30 @@ def open_image(source: ImageSource, decode: Decode = "upright") -> Image.Image:
     """
     if isinstance(source, Image.Image):
         return _given_image(source, decode)
+    _check_file(Path(source))
+    return _decode(source, source, decode)
+
+
+def decode_image(content: bytes, name: str, decode: Decode = "upright") -> Image.Image:
+    """`open_image` for the content of an image file; the name is for messages."""
+    return _decode(io.BytesIO(content), name, decode)
+
+
+def _decode(file: str | Path | IO[bytes], name: str | Path, decode: Decode) -> Image.Image:
     try:
-        _check_file(Path(source))
-        with Image.open(source) as image:
+        with Image.open(file) as image:
             # Pillow only warns up to twice its limit, and catching warnings is not thread-safe.
             if Image.MAX_IMAGE_PIXELS and image.width * image.height > Image.MAX_IMAGE_PIXELS:
                 raise Image.DecompressionBombError
             image.load()
             return _to_rgb(image, decode)
-    except InputError:
-        raise
     except Image.DecompressionBombError:
         raise InputError(
-            f"{source} has more than {Image.MAX_IMAGE_PIXELS:,} pixels and is refused as a possible decompression bomb; "
+            f"{name} has more than {Image.MAX_IMAGE_PIXELS:,} pixels and is refused as a possible decompression bomb; "
             "shrink it, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
         ) from None
     except Exception as error:  # Pillow's decoders raise almost anything for damaged data
-        raise InputError(f"cannot read the image {source}: {_reason(error)}") from None
+        raise InputError(f"cannot read the image {name}: {_reason(error)}") from None
 
 
 def image_files(given: Iterable[Path]) -> list[Path]:
@@ -73,15 +82,52 @@ def image_files(given: Iterable[Path]) -> list[Path]:
     paths: list[Path] = []
     for path in given:
         if path.is_dir():
-            found = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+            found = list(walk_images(path))
             if not found:
-                raise InputError(f"no images under {path} (looked for {', '.join(sorted(IMAGE_SUFFIXES))})")
+                raise no_images(path)
             paths += found
         elif not path.exists():
             raise InputError(f"no such image: {path}")
         else:
             paths.append(path)
     return paths
+
+
+def walk_images(folder: Path) -> Iterator[Path]:
+    """All images in a folder and the folders below it, in sorted order; the names of one folder are held at a time.
+
+    Links to files are followed, links to folders are not.
+
+    Raises
+    ------
+    InputError
+        If a folder cannot be read.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            found = [
+                (entry.name, is_folder)
+                for entry in entries
+                if (is_folder := entry.is_dir(follow_symlinks=False)) or is_image_name(entry.name)
+            ]
+    except OSError as error:
+        raise InputError(f"cannot read the folder {folder}: {_reason(error)}") from None
+    found.sort()
+    for name, is_folder in found:
+        if is_folder:
+            yield from walk_images(folder / name)
+        else:
+            yield folder / name
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file of this name counts as an image when a folder is read."""
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+
+
+def no_images(folder: Path) -> InputError:
+    """The error for a folder without images."""
+    return InputError(f"no images under {folder} (looked for {', '.join(sorted(IMAGE_SUFFIXES))})")
 
 
 def file_sha256(path: Path) -> str:

@@ -7,18 +7,15 @@ replaced, so a repeated run loses and duplicates nothing.
 
 from __future__ import annotations
 
-import signal
-import socket
-import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from slimprompt import __version__
 from slimprompt.allocator import keep_freed_memory
+from slimprompt.cluster import connect, first_line, gpus_per_worker, import_ray, most_cpus, workers_that_fit
 from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors import ATTEMPTS, retries
@@ -44,25 +41,16 @@ class RayExecutor:
     """
 
     def __init__(self, environment: RunEnvironment, *, address: str | None = None, gpus: float | None = None) -> None:
-        try:
-            import ray
-        except ImportError:
-            raise InputError(
-                "the Ray executor needs the package ray: pip install 'slimprompt[ray]', or leave out --executor ray"
-            ) from None
-        self._ray: Any = ray
+        ray = self._ray = import_ray()
         self._queue: deque[Sequence[RunSpec]] = deque()
         self._starting: dict[Any, Any] = {}  # reference to `ready` → worker
         self._running: dict[Any, tuple[Any, Sequence[RunSpec]]] = {}  # reference to `make` → worker and its runs
         self._idle: list[Any] = []
         self._attempts: Counter[str] = Counter()
         self._failed_starts = 0
-        self._started_here = not ray.is_initialized()
+        self._started_here = connect(ray, address)
         # A lost machine of a cluster may come back; Ray that was started for this study does not.
         self._patience = 0 if self._started_here and address is None else _NO_NODE_SECONDS
-        if self._started_here:
-            with _sigterm_handler_kept():
-                _connect(ray, address)
         # Absolute paths mean the same in every process.
         self._environment = replace(
             environment,
@@ -71,10 +59,9 @@ class RayExecutor:
             cache=environment.cache and environment.cache.absolute(),
             executor="ray",
         )
-        may_use_gpus = environment.device.split(":")[0] in ("auto", "cuda")
-        self._gpus = float(may_use_gpus and ray.cluster_resources().get("GPU", 0) >= 1) if gpus is None else gpus
+        self._gpus = gpus_per_worker(ray, environment.device, gpus)
         if not self.slots:
-            largest = max((node.get("CPU", 0) for node in _nodes(ray)), default=0)
+            largest = most_cpus(ray)
             self.close()
             raise InputError(
                 f"no machine of the Ray cluster has {environment.threads} CPUs and {self._gpus:g} GPUs for one run (the most "
@@ -84,11 +71,7 @@ class RayExecutor:
     @property
     def slots(self) -> int:
         """Number of workers that fit on the cluster now; machines that join are used."""
-        fits = 0
-        for node in _nodes(self._ray):
-            by_cpus = int(node.get("CPU", 0) // self._environment.threads)
-            fits += min(by_cpus, int(node.get("GPU", 0) / self._gpus)) if self._gpus else by_cpus
-        return fits
+        return workers_that_fit(self._ray, self._environment.threads, self._gpus)
 
     def submit(self, specs: Sequence[RunSpec]) -> None:
         """Give a prompt batch to an idle worker, or queue it until one is idle or has started."""
@@ -168,7 +151,7 @@ class RayExecutor:
         except self._ray.exceptions.RayError as error:
             self._failed_starts += 1
             if self._failed_starts >= ATTEMPTS:
-                raise InputError(f"Ray cannot start a worker: {_first_line(error)}") from None
+                raise InputError(f"Ray cannot start a worker: {first_line(error)}") from None
         self._dispatch()
 
     def _retry(self, specs: Sequence[RunSpec], error: Exception) -> list[Record]:
@@ -176,7 +159,7 @@ class RayExecutor:
         again, given_up = retries(specs, self._attempts)
         self._queue.extend(again)
         self._dispatch()
-        reason = f"the worker of this run died {ATTEMPTS} times: {type(error).__name__}: {_first_line(error)}"
+        reason = f"the worker of this run died {ATTEMPTS} times: {type(error).__name__}: {first_line(error)}"
         return [store_run(self._environment.runs, spec, {"status": FAILED, "error": reason}) for spec in given_up]
 
 
@@ -195,49 +178,3 @@ class RunWorker:
     def make(self, specs: Sequence[RunSpec]) -> list[Record]:
         """Execute a prompt batch."""
         return make_runs(specs, self._cache)
-
-
-def _nodes(ray: Any) -> list[dict[str, float]]:
-    """The resources of each machine that is alive."""
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
-
-
-@contextmanager
-def _sigterm_handler_kept() -> Iterator[None]:
-    """Restore the handler of SIGTERM, which Ray replaces by its own and then by one that dumps a native stack."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    except SystemExit:  # from Ray's handler: the signal arrived while Ray was starting
-        if callable(handler):
-            handler(signal.SIGTERM, None)
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-
-
-def _connect(ray: Any, address: str | None) -> None:
-    try:
-        if address is None:
-            # Results are written to disk, so the object store is as small as Ray allows.
-            quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
-            ray.init(address="local", object_store_memory=80_000_000, **quiet)
-            return
-        host, colon, port = address.rpartition(":")
-        if colon and port.isdigit() and "://" not in address:  # Ray itself would retry for minutes
-            socket.create_connection((host, int(port)), timeout=10).close()
-        ray.init(address=address, log_to_driver=False, logging_level="error")
-    except (OSError, ValueError, RuntimeError) as error:
-        if address is None:
-            raise InputError(f"cannot start Ray on this machine: {_first_line(error)}") from None
-        raise InputError(
-            f"cannot reach a Ray cluster at {address!r}: {_first_line(error)}. Start one with `ray start --head`, or leave out "
-            "--address to use this machine alone; for a cluster with token authentication set RAY_AUTH_MODE=token"
-        ) from None

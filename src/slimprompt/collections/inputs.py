@@ -1,0 +1,295 @@
+"""The images of a collection, one by one, without opening them: what users give, as a lazy sequence of items.
+
+An input is an image file, a folder, a CSV or Parquet file, a WebDataset shard, a Hugging Face dataset, or a pattern of such
+files. One function per kind yields its items in a fixed order.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import os
+import re
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from slimprompt.collections.places import (
+    DatasetRow,
+    File,
+    Place,
+    TableCell,
+    TarMember,
+    Unreadable,
+    dataset,
+    file_stamp,
+    parquet_file,
+)
+from slimprompt.errors import InputError, did_you_mean, first_few, shown
+from slimprompt.images.files import is_image_name, no_images, walk_images
+from slimprompt.spreadsheet import cell_text
+from slimprompt.storage import cannot_read, check_regular, sha256
+
+#: Begins the name of a dataset that is not a folder: `hf-dataset:NAME` or `hf-dataset:NAME:SPLIT`.
+BY_NAME = "hf-dataset:"
+#: Columns that are looked for if none is named.
+_COLUMNS = ("path", "image")
+#: Characters of the first line of a CSV file.
+_LONGEST_HEADER = 1_000_000
+#: Files of a folder that `save_to_disk` of the package datasets wrote.
+_SAVED_DATASET = ("state.json", "dataset_dict.json")
+
+
+class Item(NamedTuple):
+    """One image of a collection."""
+
+    image: str
+    """Its name in the output."""
+    place: Place
+
+
+class Input(NamedTuple):
+    """One input with its kind."""
+
+    name: str
+    items: Callable[[str, str | None], Iterator[Item]]
+    """From the name and the column, a new iterator."""
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Images from several inputs, one after the other.
+
+    Each iteration lists them anew; nothing is held but the names of one folder, or a few rows of one table.
+    """
+
+    inputs: tuple[Input, ...]
+    column: str | None
+
+    def __iter__(self) -> Iterator[Item]:
+        for one in self.inputs:
+            yield from one.items(one.name, self.column)
+
+
+def open_collection(given: Sequence[str | Path], column: str | None = None) -> Collection:
+    """The images of the given inputs; only the first image of each is looked for.
+
+    Parameters
+    ----------
+    given
+        Image files, folders, `.csv` and `.parquet` files, `.tar` files, folders of `Dataset.save_to_disk`,
+        `hf-dataset:NAME`, or patterns such as `shards/{000..009}.tar` and `shards/*.tar`.
+    column
+        Column of tables and datasets with the paths or contents of the images; default: `path` or `image`.
+
+    Raises
+    ------
+    InputError
+        If an input does not exist, cannot be read or has no images.
+    """
+    inputs = [_input(name) for one in given for name in _expanded(str(one))]
+    for one in inputs:
+        first = next(one.items(one.name, column), None)
+        if first is None:
+            raise no_images(Path(one.name)) if one.items is _folder_items else InputError(f"{one.name} has no images")
+        if isinstance(first.place, Unreadable) and first.image == one.name:
+            raise InputError(first.place.reason)
+    if column is not None and not any(one.items in _WITH_COLUMNS for one in inputs):
+        raise InputError(f"--column {column} is for CSV and Parquet files and datasets; none of them was given")
+    return Collection(tuple(inputs), column)
+
+
+def _input(name: str) -> Input:
+    if name.startswith(BY_NAME):
+        return Input(name, _named_dataset_items)
+    path = Path(name)
+    if path.is_dir():
+        saved = any((path / file).is_file() for file in _SAVED_DATASET)
+        return Input(name, _saved_dataset_items if saved else _folder_items)
+    if not os.path.exists(path):
+        raise InputError(f"no such image, folder or table: {name}")
+    kind = path.suffix.lower()
+    if re.search(r"\.(tar\.\w+|tgz)$", name.lower()):
+        raise InputError(f"{name} is a compressed tar file, whose members cannot be read one by one: decompress it")
+    if kind in _BY_SUFFIX:
+        check_regular(path)
+    return Input(name, _BY_SUFFIX.get(kind, _file_items))
+
+
+def _expanded(given: str) -> list[str]:
+    """The names that a pattern stands for; a name that exists is not a pattern.
+
+    >>> _expanded("shards/{08..11}.tar")
+    ['shards/08.tar', 'shards/09.tar', 'shards/10.tar', 'shards/11.tar']
+    """
+    if given.startswith(BY_NAME) or os.path.exists(given):
+        return [given]
+    names = [given]
+    while any(re.search(_BRACES, name) for name in names):
+        names = [one for name in names for one in _expand_first(name)]
+    found = []
+    for name in names:
+        matching = sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) else [name]
+        if not matching:
+            raise InputError(f"no file matches {name}")
+        found += matching
+    return found
+
+
+_BRACES = r"\{(\d+)\.\.(\d+)\}|\{([^{},]*(?:,[^{},]*)+)\}"
+#: Most names that one pair of braces may stand for.
+_MOST_NAMES = 1_000_000
+
+
+def _expand_first(name: str) -> list[str]:
+    found = re.search(_BRACES, name)
+    if found is None:
+        return [name]
+    first, last, listed = found.groups()
+    if listed is not None:
+        values = listed.split(",")
+    else:
+        if not 0 <= int(last) - int(first) < _MOST_NAMES:
+            raise InputError(f"{name}: expected {{FIRST..LAST}} with a larger second number, such as {{000..009}}")
+        values = [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    return [name[: found.start()] + value + name[found.end() :] for value in values]
+
+
+# --- files and shards ------------------------------------------------------------------------------------------------
+
+
+def _file_items(name: str, _column: str | None) -> Iterator[Item]:
+    yield Item(str(Path(name)), File(os.path.abspath(name)))
+
+
+def _folder_items(name: str, _column: str | None) -> Iterator[Item]:
+    for path in walk_images(Path(name)):
+        yield Item(str(path), File(os.path.abspath(path)))
+
+
+def _tar_items(name: str, _column: str | None) -> Iterator[Item]:
+    """The images among the members of a tar file, by their headers; a file that breaks off ends with an unreadable item."""
+    path, stamp = os.path.abspath(name), file_stamp(name)
+    try:
+        with tarfile.open(path, "r:") as tar:
+            while (member := tar.next()) is not None:
+                tar.members.clear()  # type: ignore[attr-defined]  # otherwise it keeps all headers
+                if member.isfile() and is_image_name(member.name):
+                    yield Item(f"{name}/{member.name}", TarMember(path, member.offset_data, member.size, stamp))
+    except (tarfile.TarError, OSError, ValueError) as error:
+        yield Item(name, Unreadable(f"cannot read the tar file {name}: {error}"))
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def _csv_items(name: str, column: str | None) -> Iterator[Item]:
+    """The paths in a column of a CSV file, relative to the file."""
+    folder = os.path.dirname(os.path.abspath(name))
+    try:
+        with open(name, encoding="utf-8-sig", newline="") as file:
+            header = file.readline(_LONGEST_HEADER)
+            delimiter = max(",;\t", key=header.count)  # spreadsheets of some countries write semicolons
+            columns = [title.strip() for title in next(csv.reader([header], delimiter=delimiter), [])]
+            at = columns.index(_column_of(name, columns, column))
+            for row in csv.reader(file, delimiter=delimiter):
+                if any(value.strip() for value in row):
+                    yield _path_item(cell_text(row[at].strip()) if at < len(row) else "", name, folder)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"cannot read {name} as a UTF-8 CSV file: {error}") from None
+    except OSError as error:
+        raise cannot_read(Path(name), error) from None
+
+
+def _parquet_items(name: str, column: str | None) -> Iterator[Item]:
+    """The paths in a column of a Parquet file, relative to the file; or images, named `file.parquet[row]`."""
+    path, stamp = os.path.abspath(name), file_stamp(name)
+    with parquet_file(path) as file:
+        import pyarrow.types as types
+
+        schema = file.schema_arrow
+        column = _column_of(name, schema.names, column)
+        kind = schema.field(column).type
+        if types.is_string(kind) or types.is_large_string(kind):
+            for batch in file.iter_batches(batch_size=4096, columns=[column]):
+                for value in batch.column(0).to_pylist():
+                    yield _path_item(value or "", name, os.path.dirname(path))
+            return
+        if not (types.is_binary(kind) or types.is_large_binary(kind) or types.is_struct(kind)):
+            raise InputError(
+                f"the column {column} of {name} holds values of type {kind}; expected paths or contents of images"
+            )
+        number = 0
+        for group in range(file.num_row_groups):
+            for row in range(file.metadata.row_group(group).num_rows):
+                yield Item(f"{name}[{number}]", TableCell(path, column, group, row, stamp))
+                number += 1
+
+
+def _path_item(value: str, table: str, folder: str) -> Item:
+    if not value:
+        return Item("", Unreadable(f"a row of {table} has no path"))
+    return Item(value, File(os.path.normpath(os.path.join(folder, value))))
+
+
+def _column_of(name: str, columns: Sequence[str], given: str | None) -> str:
+    """The column with the images: the given one, or the first of those that are looked for."""
+    if given is not None and given in columns:
+        return given
+    if given is not None:
+        question = did_you_mean(given, columns)
+        raise InputError(f"{name} has no column {shown(given)}; {question or f'its columns are {first_few(columns)}'}")
+    for candidate in _COLUMNS:
+        if candidate in columns:
+            return candidate
+    raise InputError(
+        f"{name} has no column {' or '.join(_COLUMNS)} (its columns are {first_few(columns)}): name the one with the paths or "
+        "images with --column"
+    )
+
+
+# --- Hugging Face datasets -------------------------------------------------------------------------------------------
+
+
+def _saved_dataset_items(name: str, column: str | None) -> Iterator[Item]:
+    return _dataset_items(name, os.path.abspath(name), None, column, by_name=False)
+
+
+def _named_dataset_items(name: str, column: str | None) -> Iterator[Item]:
+    given, _, split = name.removeprefix(BY_NAME).partition(":")
+    if not given:
+        raise InputError(f"{name} names no dataset; expected {BY_NAME}NAME or {BY_NAME}NAME:SPLIT")
+    return _dataset_items(given, given, split or None, column, by_name=True)
+
+
+def _dataset_items(
+    shown_name: str, name: str, split: str | None, column: str | None, *, by_name: bool
+) -> Iterator[Item]:
+    """Rows of all splits of a dataset, or of one of them, named `dataset[row]` or `dataset/split[row]`."""
+    found = dataset(name, by_name)
+    by_split: dict[str | None, Any] = dict(found) if isinstance(found, dict) else {None: found}
+    if split is not None and split not in by_split:
+        splits = [str(one) for one in by_split]
+        raise InputError(f"the dataset {shown_name} has no split {split!r}; it has {first_few(splits)}")
+    for part, rows in by_split.items():
+        if split not in (None, part):
+            continue
+        chosen = column or _image_column(shown_name, rows.features)
+        _column_of(shown_name, rows.column_names, chosen)
+        files = sha256("; ".join(file_stamp(file["filename"]) for file in rows.cache_files).encode())[:16]
+        prefix = shown_name if part is None else f"{shown_name}/{part}"
+        for row in range(len(rows)):
+            yield Item(f"{prefix}[{row}]", DatasetRow(name, by_name, part, chosen, row, files))
+
+
+def _image_column(name: str, features: Any) -> str:
+    from datasets import Image
+
+    images = [column for column, feature in features.items() if isinstance(feature, Image)]
+    return images[0] if len(images) == 1 else _column_of(name, list(features), None)
+
+
+_BY_SUFFIX = {".csv": _csv_items, ".parquet": _parquet_items, ".tar": _tar_items}
+_WITH_COLUMNS = (_csv_items, _parquet_items, _saved_dataset_items, _named_dataset_items)

@@ -1,0 +1,142 @@
+"""Parts of a collection on the workers of a Ray cluster, by Ray Data.
+
+Each worker is an actor that loads the model once, with a GPU if the cluster has GPUs. The machines read the model and the
+images themselves, so both are on a disk that they share. Finished parts come back to the command, which writes them: kills
+and resuming are the same as on one machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import socket
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from slimprompt import __version__
+from slimprompt.allocator import keep_freed_memory
+from slimprompt.cluster import connect, first_line, gpus_per_worker, import_ray, most_cpus, nodes, workers_that_fit
+from slimprompt.collections.parts import FinishedPart, Part
+from slimprompt.collections.predict import Advance, LocalPredictor, PredictionSpec
+from slimprompt.errors import InputError
+
+#: Parts that are given to Ray Data at a time; their lists of images are in memory. The workers are started for each wave.
+_WAVE = 256
+
+
+class RayPredictor:
+    """Predicts parts on actors that hold `cpus` CPUs and `gpus` GPUs each.
+
+    Parameters
+    ----------
+    spec
+        The model and how it answers; its folder is read by all machines.
+    address
+        "auto" or "host:port" of a running cluster; None starts Ray on this machine until `close`.
+    cpus
+        CPUs of each worker, which decode images; default: those of a machine divided by its GPUs, or 1 without GPUs.
+    gpus
+        GPUs of each worker; may be a fraction. None: one if the device allows it and the cluster has GPUs, otherwise none.
+    """
+
+    def __init__(
+        self, spec: PredictionSpec, *, address: str | None = None, cpus: int | None = None, gpus: float | None = None
+    ) -> None:
+        self._ray = ray = import_ray()
+        # Loaded here once, so that a bad model or option is an error before Ray starts.
+        manifest = LocalPredictor(replace(spec, device="cpu", precision="fp32")).manifest
+        self._started_here = connect(ray, address)
+        try:
+            self._gpus = gpus_per_worker(ray, spec.device, gpus)
+            self._cpus = cpus or _cpus_per_worker(ray, self._gpus)
+            self._check_fits()
+        except BaseException:
+            self.close()
+            raise
+        device = spec.device if spec.device != "auto" else "cuda" if self._gpus else "cpu"
+        self._spec = replace(spec, model=os.path.abspath(spec.model), device=device)
+        self.manifest = {**manifest, "device": device.split(":")[0], "precision": spec.precision}
+
+    def predict_parts(self, parts: Iterable[Part], advance: Advance) -> Iterator[FinishedPart]:
+        """Predict parts in waves, on as many workers as fit on the cluster at the beginning of each."""
+        rest = iter(parts)
+        while wave := list(islice(rest, _WAVE)):
+            for part in self._predict_wave(wave):
+                advance(len(part.predictions))
+                yield part
+
+    def close(self) -> None:
+        """Stop Ray if it was started here."""
+        if self._started_here:
+            self._ray.shutdown()
+
+    def _predict_wave(self, wave: list[Part]) -> Iterator[FinishedPart]:
+        import ray.data
+
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        rows = [{"part": pickle.dumps(part)} for part in wave]
+        done = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+            PartWorker,
+            fn_constructor_args=(self._spec, self._cpus, __version__),
+            batch_size=1,
+            batch_format="numpy",
+            compute=ray.data.ActorPoolStrategy(size=min(self._check_fits(), len(wave))),
+            num_cpus=self._cpus,
+            num_gpus=self._gpus,
+        )
+        try:
+            for row in done.iter_rows():
+                if row["error"]:
+                    raise InputError(row["error"])
+                yield pickle.loads(row["finished"])
+        except self._ray.exceptions.RayError as error:
+            raise InputError(f"a Ray worker failed: {first_line(error)}; re-run the command to resume") from None
+
+    def _check_fits(self) -> int:
+        """Number of workers that fit; an error if there is none, since Ray would wait for ever."""
+        fits = workers_that_fit(self._ray, self._cpus, self._gpus)
+        if not fits:
+            raise InputError(
+                f"no machine of the Ray cluster has {self._cpus} CPUs and {self._gpus:g} GPUs for one worker (the most CPUs are "
+                f"{most_cpus(self._ray):g}); give fewer --cpus or --gpus"
+            )
+        return fits
+
+
+class PartWorker:
+    """The actor: predicts parts with a model that it keeps.
+
+    What a user can act on is returned as a message: of an exception, Ray would print several pages.
+    """
+
+    def __init__(self, spec: PredictionSpec, cpus: int, version: str) -> None:
+        keep_freed_memory()
+        self._error = ""
+        try:
+            if version != __version__:
+                raise InputError(f"it has slimprompt {__version__}, but the command was started with {version}")
+            self._predictor = LocalPredictor(spec, workers=cpus)
+        except InputError as error:
+            self._error = f"a worker on {socket.gethostname()} cannot start: {error}"
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[Any]]:
+        """Predict the parts of a batch."""
+        if self._error:
+            return {"finished": [b""], "error": [self._error]}
+        parts = [pickle.loads(part) for part in batch["part"]]
+        finished = [pickle.dumps(one) for one in self._predictor.predict_parts(parts, lambda n: None)]
+        return {"finished": finished, "error": [""] * len(finished)}
+
+
+def _cpus_per_worker(ray: Any, gpus: float) -> int:
+    """CPUs of a machine divided by its GPUs, as few as any machine with GPUs has; 1 without GPUs."""
+    if not gpus:
+        return 1
+    shares = [node.get("CPU", 0) * gpus / node["GPU"] for node in nodes(ray) if node.get("GPU", 0) >= gpus]
+    return max(1, int(min(shares, default=1)))

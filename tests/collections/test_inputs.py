@@ -1,0 +1,195 @@
+"""Every kind of input gives its images in order, lazily, and with the pixels of the files."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import tarfile
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from slimprompt.collections.inputs import open_collection
+from slimprompt.errors import InputError
+from slimprompt.images.files import image_files, open_image
+
+
+def names(*given: object, column: str | None = None) -> list[str]:
+    return [item.image for item in open_collection([str(one) for one in given], column)]
+
+
+def check_pixels(given: object, paths: list[Path], column: str | None = None) -> list[str]:
+    """The images have the pixels of the files, also after they were sent elsewhere; returns their names."""
+    items = pickle.loads(pickle.dumps(list(open_collection([str(given)], column))))
+    for item, path in zip(items, paths, strict=True):
+        assert np.array_equal(item.place.open(item.image), open_image(path)), item
+    return [item.image for item in items]
+
+
+def write_tar(path: Path, files: list[Path]) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for number, file in enumerate(files):
+            tar.add(file, f"{number:06d}.png")
+            label = tarfile.TarInfo(f"{number:06d}.cls")
+            label.size = 1
+            tar.addfile(label, io.BytesIO(b"0"))
+    return path
+
+
+def test_folders_and_files_are_those_of_predict_on_a_few(images: Path, paths: list[Path], tmp_path: Path) -> None:
+    assert names(images, paths[3]) == [str(path) for path in image_files([images, paths[3]])]
+    assert check_pixels(images, paths) == [str(path) for path in paths]
+
+
+def test_a_folder_is_listed_one_level_at_a_time(
+    images: Path, paths: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = []
+    real = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda folder: (listed.append(str(folder)), real(folder))[1])
+    collection = open_collection([images])
+    listed.clear()
+    assert [item.image for item in islice(collection, 2)] == [str(path) for path in paths[:2]]
+    assert listed == [str(images), str(paths[0].parent)]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_csv_files(images: Path, paths: list[Path], delimiter: str) -> None:
+    table = images.parent / "list.csv"
+    values = [str(paths[0].relative_to(images.parent)), "", str(paths[1]), "images/missing.png"]
+    lines = [f"label{delimiter}path", *(f"x{delimiter}{value}" for value in values), ""]
+    table.write_text("\n".join(lines), encoding="utf-8-sig")
+    items = list(open_collection([table]))
+    assert [item.image for item in items] == values
+    assert np.array_equal(items[0].place.open(""), open_image(paths[0]))
+    assert np.array_equal(items[2].place.open(""), open_image(paths[1]))
+    with pytest.raises(InputError, match="has no path"):
+        items[1].place.open("")
+    with pytest.raises(InputError, match="no such image"):
+        items[3].place.open("")
+    assert names(table, column="label") == ["x"] * 4
+    with pytest.raises(InputError, match="no column 'pth'; did you mean 'path'"):
+        names(table, column="pth")
+
+
+def test_csv_files_that_cannot_be_used(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("file,label\na.png,x\n")
+    with pytest.raises(InputError, match="no column path or image .*its columns are file, label.*--column"):
+        names(table)
+    assert names(table, column="file") == ["a.png"]
+    table.write_bytes(b"path\ncaf\xe9.png\n")
+    with pytest.raises(InputError, match="UTF-8 CSV"):
+        names(table)
+    table.write_text("path\n")
+    with pytest.raises(InputError, match="t.csv has no images"):
+        names(table)
+
+
+def test_parquet_files_with_paths_bytes_or_both(images: Path, paths: list[Path], tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = images.parent / "t.parquet"
+    relative = [str(path.relative_to(images.parent)) for path in paths]
+    parquet.write_table(pa.table({"path": relative, "n": list(range(len(paths)))}), table)
+    assert check_pixels(table, paths) == relative
+    content = [path.read_bytes() for path in paths]
+    table = tmp_path / "bytes.parquet"
+    both = [{"bytes": None, "path": str(paths[0])}, *({"bytes": one, "path": "x.png"} for one in content[1:])]
+    columns = {"image": content, "picture": both, "n": list(range(len(paths)))}
+    parquet.write_table(pa.table(columns), table, row_group_size=5)
+    numbered = [f"{table}[{row}]" for row in range(len(paths))]
+    assert check_pixels(table, paths) == check_pixels(table, paths, "picture") == numbered
+    with pytest.raises(InputError, match="column n of .* holds values of type int64"):
+        names(table, column="n")
+    (tmp_path / "no.parquet").write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(InputError, match="cannot read the Parquet file"):
+        names(tmp_path / "no.parquet")
+
+
+def test_webdataset_shards(paths: list[Path], tmp_path: Path) -> None:
+    for number in range(3):
+        write_tar(tmp_path / f"{number:02d}.tar", paths[6 * number : 6 * number + 6])
+    expected = [f"{tmp_path}/{number:02d}.tar/{one:06d}.png" for number in range(3) for one in range(6)]
+    for pattern in ("{00..02}.tar", "*.tar", "{00,01,02}.tar", "0{0..2}.ta*"):
+        assert names(tmp_path / pattern) == expected
+    assert check_pixels(tmp_path / "{00..02}.tar", paths) == expected
+    with pytest.raises(InputError, match=r"no such image, folder or table: .*03\.tar"):
+        names(tmp_path / "{00..03}.tar")
+    with pytest.raises(InputError, match=r"no file matches .*x\*\.tar"):
+        names(tmp_path / "x*.tar")
+    with pytest.raises(InputError, match=r"larger second number"):
+        names(tmp_path / "{05..01}.tar")
+
+
+def test_a_shard_that_breaks_off_ends_with_an_unreadable_row(paths: list[Path], tmp_path: Path) -> None:
+    shard = write_tar(tmp_path / "a.tar", paths)
+    shard.write_bytes(shard.read_bytes()[: shard.stat().st_size // 2])
+    *whole, broken, end = open_collection([shard])
+    assert 3 < len(whole) < len(paths)
+    for item, path in zip(whole, paths, strict=False):
+        assert np.array_equal(item.place.open(item.image), open_image(path))
+    for item, message in ((broken, "ends within it"), (end, "cannot read the tar file")):
+        with pytest.raises(InputError, match=message):
+            item.place.open(item.image)
+    (tmp_path / "no.tar").write_bytes(b"nothing" * 1000)
+    with pytest.raises(InputError, match="cannot read the tar file"):
+        names(tmp_path / "no.tar")
+    (tmp_path / "b.tar.gz").touch()
+    with pytest.raises(InputError, match="compressed tar file"):
+        names(tmp_path / "b.tar.gz")
+
+
+def test_hugging_face_datasets(
+    images: Path, paths: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    content = [path.read_bytes() for path in paths]
+    features = datasets.Features({"n": datasets.Value("int32"), "picture": datasets.Image()})
+    rows = {"n": list(range(len(paths))), "picture": [{"bytes": one, "path": None} for one in content]}
+    whole = datasets.Dataset.from_dict(rows, features=features)
+    whole.save_to_disk(tmp_path / "saved")
+    assert check_pixels(tmp_path / "saved", paths) == [f"{tmp_path}/saved[{row}]" for row in range(len(paths))]
+    datasets.DatasetDict({"train": whole.select(range(12)), "test": whole.select(range(12, 18))}).save_to_disk(
+        tmp_path / "dict"
+    )
+    expected = [f"{tmp_path}/dict/train[{row}]" for row in range(12)] + [
+        f"{tmp_path}/dict/test[{row}]" for row in range(6)
+    ]
+    assert check_pixels(tmp_path / "dict", paths) == expected
+    with pytest.raises(InputError, match="no column 'label'; its columns are n, picture"):
+        names(tmp_path / "saved", column="label")
+    given = f"hf-dataset:{images}"  # `load_dataset` takes names, and folders in the same way
+    assert check_pixels(given, paths) == [f"{images}/train[{row}]" for row in range(len(paths))]
+    assert check_pixels(f"{given}:train", paths)
+    with pytest.raises(InputError, match="no split 'val'; it has train"):
+        names(f"{given}:val")
+    with pytest.raises(InputError, match=r"cannot load the dataset .*nothing"):
+        names(f"hf-dataset:{tmp_path}/nothing")
+
+
+def test_inputs_that_cannot_be_used(images: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such image, folder or table: .*none.png"):
+        names(tmp_path / "none.png")
+    with pytest.raises(InputError, match="no images under"):
+        names(images, tmp_path)
+    with pytest.raises(InputError, match="--column path is for CSV and Parquet files and datasets"):
+        names(images, column="path")
+
+
+def test_stamps_change_with_the_content(paths: list[Path], tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(paths[0].read_bytes())
+    shard = write_tar(tmp_path / "a.tar", paths[:2])
+    before = [item.place.stamp() for item in open_collection([path, shard])]
+    assert before == [item.place.stamp() for item in open_collection([path, shard])]
+    Image.open(paths[1]).resize((50, 50)).save(path)
+    write_tar(tmp_path / "a.tar", [paths[0], path])
+    after = [item.place.stamp() for item in open_collection([path, shard])]
+    assert len(set(before) | set(after)) == 6

@@ -1,0 +1,239 @@
+"""Collections are predicted as a few images are, once each, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from slimprompt import load_classifier
+from slimprompt.clip.backbone import Backbone
+from slimprompt.collections.inputs import open_collection
+from slimprompt.collections.parts import FinishedPart, Part, PartsFolder
+from slimprompt.collections.predict import Advance, LocalPredictor, PredictionSpec, Summary, predict_collection
+from slimprompt.collections.rows import Prediction
+from slimprompt.errors import InputError
+
+
+def predict(
+    spec: PredictionSpec, given: object, target: Path, *, overwrite: bool = False, stop_after: int | None = None
+) -> Summary:
+    """Predict in parts of four images; with `stop_after`, as if stopped after that many parts."""
+    made = Stopping(spec, stop_after) if stop_after is not None else LocalPredictor(spec)
+    return predict_collection(open_collection([str(given)]), target, lambda: made, overwrite=overwrite, part_size=4)
+
+
+class Stopping(LocalPredictor):
+    """Is interrupted after some parts."""
+
+    def __init__(self, spec: PredictionSpec, after: int) -> None:
+        super().__init__(spec)
+        self._after = after
+
+    def predict_parts(self, parts: Iterator[Part], advance: Advance) -> Iterator[FinishedPart]:
+        for number, part in enumerate(super().predict_parts(parts, advance)):
+            if number == self._after:
+                raise KeyboardInterrupt
+            yield part
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the batches that were encoded."""
+    sizes: list[int] = []
+    real = Backbone.encode_images
+    monkeypatch.setattr(
+        Backbone, "encode_images", lambda self, pixels: (sizes.append(len(pixels)), real(self, pixels))[1]
+    )
+    return sizes
+
+
+def rows(path: Path) -> list[Prediction]:
+    return [Prediction.from_line(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("kind", ["prompt", "head"])
+def test_probabilities_are_those_of_the_classifier(
+    kind: str, models: Path, images: Path, paths: list[Path], tmp_path: Path
+) -> None:
+    """Up to 1e-5: batches of other sizes differ by float rounding, and rows are rounded to six digits."""
+    spec = PredictionSpec(str(models / kind), top=3, device="cpu", batch_size=4)
+    predict(spec, images, tmp_path / "p.jsonl")
+    classifier = load_classifier(models / kind, device="cpu")
+    features = classifier.encode(paths)
+    expected, matches = classifier.probabilities(features), classifier.concept_match(features)
+    found = rows(tmp_path / "p.jsonl")
+    assert [row.image for row in found] == [str(path) for path in paths]
+    for row, probabilities, match in zip(found, expected, matches, strict=True):
+        by_name = dict(row.classes)
+        mine = [by_name[str(name)] for name in classifier.classes_]
+        assert np.abs(np.array(mine) - probabilities).max() < 1e-5 and abs(row.match - match) < 1e-5
+        assert row.answer == row.classes[0][0] == classifier.classes_[probabilities.argmax()]
+
+
+def test_a_row_does_not_depend_on_the_other_images(spec: PredictionSpec, images: Path, tmp_path: Path) -> None:
+    predict(spec, images, tmp_path / "all.jsonl")
+    predict(spec, sorted(images.iterdir())[1], tmp_path / "some.jsonl")
+    assert rows(tmp_path / "some.jsonl") == rows(tmp_path / "all.jsonl")[6:12]
+
+
+def test_unreadable_images_are_rows(
+    spec: PredictionSpec, images: Path, paths: list[Path], tmp_path: Path, encoded: list[int]
+) -> None:
+    mixed = shutil.copytree(images, tmp_path / "mixed")
+    good = sorted(mixed.rglob("*.png"))
+    good[1].write_bytes(paths[1].read_bytes()[:100])
+    (mixed / "a text.jpg").write_text("hello")
+    (mixed / "gone.png").symlink_to("nothing")
+    Image.new("RGB", (40_000, 1)).save(mixed / "strip.png")
+    summary = predict(spec, mixed, tmp_path / "p.jsonl")
+    assert (summary.images, summary.errors, sum(summary.answers.values())) == (21, 4, 17)
+    found = {Path(row.image).name: row for row in rows(tmp_path / "p.jsonl") if row.error}
+    assert set(found) == {"a text.jpg", "gone.png", "strip.png", good[1].name}
+    assert "cannot identify image file" in found["a text.jpg"].error
+    assert "no such image" in found["gone.png"].error and "too narrow" in found["strip.png"].error
+    assert all(row.answer is None and row.classes == () for row in found.values())
+    undisturbed = predict(spec, images, tmp_path / "q.jsonl")
+    assert undisturbed.errors == 0
+    clean = [row for row in rows(tmp_path / "q.jsonl") if row.image != str(paths[1])]
+    assert [row[1:] for row in rows(tmp_path / "p.jsonl") if not row.error] == [row[1:] for row in clean]
+    assert set(encoded) == {4}
+
+
+def test_finished_parts_are_not_repeated(
+    spec: PredictionSpec, images: Path, tmp_path: Path, encoded: list[int]
+) -> None:
+    predict(spec, images, tmp_path / "undisturbed.csv")
+    assert encoded == [4] * 5  # the last of five parts has two images
+    target = tmp_path / "p.csv"
+    with pytest.raises(KeyboardInterrupt):
+        predict(spec, images, target, stop_after=3)
+    assert not target.exists() and PartsFolder(target).last_part() == 2
+    encoded.clear()
+    summary = predict(spec, images, target)
+    assert encoded == [4] * 2 and summary.predicted == 6 and summary.images == 18
+    assert target.read_bytes() == (tmp_path / "undisturbed.csv").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.csv", "undisturbed.csv"]
+
+
+@pytest.mark.parametrize("change", ["added last", "added first", "changed", "removed"])
+def test_images_that_change_in_between_are_predicted_again(
+    change: str, spec: PredictionSpec, images: Path, tmp_path: Path
+) -> None:
+    folder, target = shutil.copytree(images, tmp_path / "images"), tmp_path / "p.csv"
+    with pytest.raises(KeyboardInterrupt):
+        predict(spec, folder, target, stop_after=3)
+    some = sorted(folder.rglob("*.png"))
+    if change.startswith("added"):
+        shutil.copy(some[8], folder / ("zz.png" if change == "added last" else "a.png"))
+    elif change == "changed":
+        shutil.copy(some[17], some[5])
+    else:
+        some[9].unlink()
+    if change == "added first":  # nothing can be used
+        with pytest.raises(
+            InputError, match=r"finished parts of other images, or the images have changed.*--overwrite"
+        ):
+            predict(spec, folder, target)
+        summary = predict(spec, folder, target, overwrite=True)
+    else:
+        summary = predict(spec, folder, target)
+    expected = {"added last": 19 - 12, "added first": 19, "changed": 18 - 8, "removed": 17 - 8}
+    assert summary.predicted == expected[change]
+    predict(spec, folder, tmp_path / "undisturbed.csv")
+    assert target.read_bytes() == (tmp_path / "undisturbed.csv").read_bytes()
+
+
+def test_another_model_or_option_is_refused(spec: PredictionSpec, models: Path, images: Path, tmp_path: Path) -> None:
+    target = tmp_path / "p.csv"
+    with pytest.raises(KeyboardInterrupt):
+        predict(spec, images, target, stop_after=2)
+    with pytest.raises(InputError, match="another top: "):
+        predict(replace(spec, top=2), images, target)
+    with pytest.raises(InputError, match="another lowest confidence: "):
+        predict(replace(spec, min_confidence=0.9), images, target)
+    with pytest.raises(InputError, match="another classes: "):
+        predict(replace(spec, classes=("red circle", "blue star")), images, target)
+    with pytest.raises(InputError, match="another model"):
+        predict(replace(spec, model=str(models / "head")), images, target)
+    assert PartsFolder(target).last_part() == 1
+    assert predict(replace(spec, top=2), images, target, overwrite=True).predicted == 18
+
+
+def test_an_existing_file_is_only_overwritten_on_request(
+    spec: PredictionSpec, images: Path, tmp_path: Path, encoded: list[int]
+) -> None:
+    target = tmp_path / "p.csv"
+    target.write_text("mine")
+    with pytest.raises(InputError, match=r"p\.csv exists already; .*--overwrite"):
+        predict(spec, images, target)
+    assert target.read_text() == "mine" and not encoded and not PartsFolder(target).path.exists()
+    with pytest.raises(KeyboardInterrupt):
+        predict(spec, images, target, overwrite=True, stop_after=2)
+    assert target.read_text() == "mine"
+    assert predict(spec, images, target).predicted == 10  # it was asked for when it began
+    assert target.read_text() != "mine"
+
+
+def test_an_input_is_never_overwritten(spec: PredictionSpec, images: Path, paths: list[Path], tmp_path: Path) -> None:
+    table = tmp_path / "list.csv"
+    table.write_text(f"path\n{paths[0]}\n")
+    with pytest.raises(InputError, match=r"list\.csv is one of the inputs"):
+        predict(spec, table, table, overwrite=True)
+    assert table.read_text().startswith("path")
+
+
+def test_a_second_command_with_the_same_file_is_refused(spec: PredictionSpec, images: Path, tmp_path: Path) -> None:
+    target = tmp_path / "p.csv"
+
+    def while_another_runs() -> LocalPredictor:
+        with pytest.raises(InputError, match=r"another command is writing .*p\.csv"):
+            predict(spec, images, target)
+        return LocalPredictor(spec)
+
+    summary = predict_collection(open_collection([images]), target, while_another_runs)
+    assert summary.images == 18
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.csv"]
+
+
+@pytest.mark.slow
+def test_a_kill_before_any_file_operation_changes_nothing(models: Path, images: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.collections.kill_predict", str(models / "prompt"), str(images)]
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, str(tmp_path)], env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["operations"] > 20
+    assert told["wrong"] == []
+    assert set(told["finished"]) == set(range(6))  # of five parts
+
+
+def test_a_log_has_lines_with_rate_and_time_left(
+    spec: PredictionSpec,
+    images: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("slimprompt.collections.predict._LINE_EVERY", 0.0)
+    predict(spec, images, tmp_path / "p.csv")
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("predicting: 18") and "images/s" in last
+
+
+def test_options_of_the_spec(spec: PredictionSpec, paths: list[Path]) -> None:
+    both: Callable[[], object] = replace(spec, min_confidence=0.5, coverage=0.5).classifier
+    with pytest.raises(InputError, match="give one of them"):
+        both()
+    classifier, lowest = replace(spec, coverage=0.5).classifier()
+    assert lowest == classifier.calibration_.threshold(0.5) > 0
+    assert list(replace(spec, classes=("a", "b")).classifier()[0].classes_) == ["a", "b"]

@@ -1,0 +1,48 @@
+"""Rows of `predict`: what they hold, and how they are written."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from slimprompt import load_classifier
+from slimprompt.collections.rows import COLUMNS, Prediction, _best, make_predictions
+
+
+def test_a_row_is_the_same_after_writing_and_reading() -> None:
+    for row in (
+        Prediction("a.png", "cat", 0.5, (("cat", 0.75), ("dog", 0.25))),
+        Prediction.unreadable("caf\udce9\n.png", "no such image"),
+    ):
+        assert Prediction.from_line(row.as_line()) == row
+        assert "\n" not in row.as_line()
+
+
+def test_one_row_per_class_and_one_without_a_class() -> None:
+    rows = list(Prediction("a.png", "none of these", 0.5, (("cat", 0.75), ("dog", 0.25))).cells())
+    assert rows == [("a.png", 1, "cat", 0.75, "none of these", 0.5), ("a.png", 2, "dog", 0.25, "none of these", 0.5)]
+    assert list(Prediction.unreadable("a.png", "damaged").cells()) == [("a.png", None, None, None, None, None)]
+    assert all(len(row) == len(COLUMNS) for row in rows)
+
+
+def test_the_best_classes_are_those_of_a_complete_sort() -> None:
+    probabilities = np.random.default_rng(0).random((20, 7))
+    full = np.argsort(-probabilities, axis=1)
+    for top in (1, 3, 6, 7, 9):
+        assert (_best(probabilities, top) == full[:, :top]).all()
+
+
+def test_an_answer_below_the_lowest_confidence_is_none_of_these(models, paths) -> None:
+    classifier = load_classifier(models / "prompt", device="cpu")
+    features = classifier.encode(paths)
+    names = [str(path) for path in paths]
+    probabilities = classifier.predict_proba(paths)
+    middle = float(np.sort(probabilities.max(1))[len(paths) // 2])
+    rows = make_predictions(classifier, names, features, top=2, lowest=middle)
+    for row, name, mine in zip(rows, names, probabilities, strict=True):
+        best = str(classifier.classes_[mine.argmax()])
+        assert row.image == name and row.classes[0][0] == best
+        assert row.answer == (best if mine.max() >= middle else "none of these")
+    assert len({row.answer for row in rows}) > 1 and "none of these" in {row.answer for row in rows}
+    filled = torch.cat([features, features[:1]])  # what fills a batch is left out
+    assert make_predictions(classifier, names, filled, top=2, lowest=middle) == rows
