@@ -131,10 +131,6 @@ def predict(
     """
     show = choose("format", format, {"table": _print_predictions, "json": _print_json, "csv": _print_csv})
     choose("executor", executor, _EXECUTORS)
-    if min_confidence is not None and coverage is not None:
-        raise InputError(
-            "--min-confidence and --coverage both set the lowest confidence of an answer: give one of them"
-        )
     if executor != "ray" and (address, cpus, gpus) != (None, None, None):
         raise InputError("--address, --cpus and --gpus are for the Ray executor: add --executor ray")
     if out is None and (overwrite or column is not None or batch_size is not None or executor != "local"):
