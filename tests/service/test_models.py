@@ -11,6 +11,7 @@ from slimprompt.classifiers.head import load_classifier
 from slimprompt.errors import InputError
 from slimprompt.methods.zero_shot import zero_shot_head
 from slimprompt.service.models import ServedModel, load_models
+from tests.hub_server import Hub, Repository
 
 
 def test_models_with_the_same_weights_share_a_backbone(models: dict[str, ServedModel]) -> None:
@@ -60,3 +61,11 @@ def test_the_comparison_is_zero_shot(models: dict[str, ServedModel], photos: Pat
     features = model.classifier.encode(sorted(photos.glob("*/0.png")))
     head = zero_shot_head(model.backbone, ("cat", "dog"), ["a photo of a {}."])
     assert model.zero_shot(("cat", "dog")).logits(features).equal(head.logits(features))
+
+
+def test_a_model_of_the_hub_is_served_under_its_name(saved: Path, local_hub: Hub) -> None:
+    repository = local_hub.repositories["user/discs"] = Repository()
+    repository.commit({path.name: path.read_bytes() for path in (saved / "prompt").iterdir()})
+    models = load_models([Path("hf:user/discs"), saved / "gda"], device="cpu")
+    assert list(models) == ["discs", "gda"]
+    assert models["discs"].backbone is models["gda"].backbone

@@ -24,7 +24,7 @@ _SHORTEST_TOKEN = 16
 
 @options_from(Limits, *Limits.model_fields, into="limits", panel="Limits", defaults=Limits().model_dump())
 def serve(
-    models: Annotated[list[Path], typer.Argument(help="Folders of saved prompts and heads.")],
+    models: Annotated[list[Path], typer.Argument(help="Folders of saved prompts and heads, or hf:user/name.")],
     host: Annotated[
         str, typer.Option(help="Address to listen on. 0.0.0.0 lets other machines in; use a token then.")
     ] = "127.0.0.1",

@@ -71,27 +71,41 @@ def six_digits(cells: Iterable[Any]) -> list[Any]:
 def make_predictions(
     classifier: ImageClassifier, images: Sequence[str], features: Tensor, *, top: int, lowest: float
 ) -> list[Prediction]:
-    """Predictions for images with features (n_images, embed_dim).
+    """Predictions of a fitted classifier for images with features (n_images, embed_dim); see `predictions_of`."""
+    probabilities, matches = classifier.probabilities(features), classifier.concept_match(features)
+    return predictions_of(classifier.class_names_, images, probabilities, matches, top=top, lowest=lowest)
+
+
+def predictions_of(
+    class_names: Sequence[str],
+    images: Sequence[str],
+    probabilities: np.ndarray,
+    matches: np.ndarray,
+    *,
+    top: int,
+    lowest: float,
+) -> list[Prediction]:
+    """Predictions from probabilities.
 
     Parameters
     ----------
-    classifier
-        A fitted classifier.
+    class_names
+        Names of the classes.
     images
-        The name of each image. Further rows of `features` are left out: they only fill a batch.
-    features
-        Unit-length image features.
+        The name of each image. Further rows of the arrays are left out: they only fill a batch.
+    probabilities
+        (n_images, n_classes).
+    matches
+        Maximum concept matching of each image, (n_images,).
     top
         Number of classes per image.
     lowest
         The answer is "none of these" if the probability of the best class is lower.
     """
-    probabilities, matches = classifier.probabilities(features), classifier.concept_match(features)
-    names = [str(name) for name in classifier.classes_]
     found = []
     for image, row, order, match in zip(images, probabilities, _best(probabilities, top), matches, strict=False):
-        classes = tuple((names[index], round(float(row[index]), 6)) for index in order)
-        answer = names[order[0]] if row[order[0]] >= lowest else NONE_OF_THESE
+        classes = tuple((class_names[index], round(float(row[index]), 6)) for index in order)
+        answer = class_names[order[0]] if row[order[0]] >= lowest else NONE_OF_THESE
         found.append(Prediction(image, answer, round(float(match), 6), classes))
     return found
 

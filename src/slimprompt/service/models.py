@@ -10,14 +10,16 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from slimprompt.classifiers.calibration import NONE_OF_THESE, Calibration, softmax
+from slimprompt.classifiers.calibration import Calibration, softmax
 from slimprompt.classifiers.head import HeadClassifier, load_classifier
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
+from slimprompt.collections.rows import predictions_of
 from slimprompt.errors import InputError
 from slimprompt.methods.table import METHODS
 from slimprompt.methods.zero_shot import zero_shot_head
 from slimprompt.saved.head import HEAD_FILES, read_head
+from slimprompt.saved.hub import model_folder
 from slimprompt.saved.prompt import read_prompt
 from slimprompt.training.evaluation import class_scores
 
@@ -52,13 +54,8 @@ class ClassSet(NamedTuple):
         """
         probabilities = softmax(self.logits(features).cpu().numpy(), self.calibration.temperature)
         matches = softmax(class_scores(features, self.concept_features).cpu().numpy()).max(1)
-        rows = []
-        for image, row, match in zip(images, probabilities, matches, strict=True):
-            best = row.argsort()[::-1][:top]
-            answer = self.class_names[best[0]] if row[best[0]] >= lowest else NONE_OF_THESE
-            classes = [{"name": self.class_names[index], "probability": round(float(row[index]), 6)} for index in best]
-            rows.append({"image": image, "answer": answer, "concept_match": round(float(match), 6), "classes": classes})
-        return rows
+        found = predictions_of(self.class_names, images, probabilities, matches, top=top, lowest=lowest)
+        return [prediction.as_json() for prediction in found]
 
 
 class ServedModel:
@@ -119,7 +116,7 @@ def load_models(folders: Sequence[Path], **options: Any) -> dict[str, ServedMode
     Parameters
     ----------
     folders
-        Folders of saved prompts and heads.
+        Folders of saved prompts and heads, or their names on the Hugging Face hub, hf:user/name.
     options
         `pretrained`, `activation`, `device` and `precision`, for all models.
     """
@@ -130,9 +127,10 @@ def load_models(folders: Sequence[Path], **options: Any) -> dict[str, ServedMode
     backbones: dict[str, Backbone] = {}
     models: dict[str, ServedModel] = {}
     for folder in folders:
-        saved = read_head(folder)[0] if HEAD_FILES.is_saved(folder) else read_prompt(folder).description
+        local = model_folder(folder)
+        saved = read_head(local)[0] if HEAD_FILES.is_saved(local) else read_prompt(local).description
         shared = backbones.get(saved.backbone.fingerprint)
-        classifier = load_classifier(folder, backbone=shared, **options)
+        classifier = load_classifier(local, backbone=shared, **options)
         backbones[saved.backbone.fingerprint] = classifier.backbone_
         name = folder.resolve().name
         name = name if short[name] == 1 else str(folder)
