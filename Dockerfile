@@ -1,11 +1,11 @@
 # The service of slimprompt on CPU; see docs/service.md.
 FROM python:3.11-slim
 
-# PyTorch comes from its own index of CPU wheels: the wheels of PyPI bring several GB of CUDA libraries.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# Address of an index with CPU wheels of PyTorch (its installation page names one): the usual wheels bring GBs of CUDA libraries.
+ARG TORCH_INDEX
 COPY pyproject.toml README.md LICENSE /src/
 COPY src /src/src
-RUN pip install --no-cache-dir --index-url "$TORCH_INDEX" "torch>=2.2,<3" "torchvision>=0.17,<1" \
+RUN pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "torch>=2.2,<3" "torchvision>=0.17,<1" \
     && pip install --no-cache-dir "/src[serve]" \
     && rm -rf /src \
     && useradd --create-home --uid 10001 slimprompt
