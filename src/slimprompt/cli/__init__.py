@@ -39,6 +39,8 @@ from slimprompt.cli.startup import import_lightly
 from slimprompt.cli.streams import output_error, safe_streams
 from slimprompt.errors import InputError, one_line
 
+import_lightly()  # here, because worker processes import this module but do not call `main`
+
 app = typer.Typer(
     name="slimprompt",
     no_args_is_help=True,
@@ -96,7 +98,6 @@ def main() -> None:
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     safe_streams()
     keep_freed_memory()
-    import_lightly()
     warnings.showwarning = _show_warning
     received = _stop_on_signals()
     try:
