@@ -111,7 +111,7 @@ def test_accuracies_that_somebody_else_saved(
     held_out: object, tiny: Backbone, prompt_classifier: Callable[[Backbone], PromptClassifier], tmp_path: Path
 ) -> None:
     """Entries given to `save` are not checked."""
-    saved = prompt_classifier(tiny).save(tmp_path / "my-prompt", held_out=held_out, shots="few")
+    saved = prompt_classifier(tiny).save(tmp_path / "my-prompt", held_out=held_out)
     write_hub_folder(saved, "user/name", tmp_path / "to-push")
     card = (tmp_path / "to-push" / "README.md").read_text(encoding="utf-8")
     assert "| Held-out accuracy | not measured |" in card and "| Training images | number not stored |" in card

@@ -78,7 +78,7 @@ def read_token(path: Path | None) -> str | None:
     if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise InputError(
             f"the token in {source} cannot be used: expected at least {_SHORTEST_TOKEN} printable ASCII characters without "
-            'spaces; make one with python -c "import secrets; print(secrets.token_urlsafe())"'
+            "spaces, such as those that Python's secrets.token_urlsafe() makes"
         )
     return token
 

@@ -79,8 +79,9 @@ def config_support(config: Mapping[str, Any]) -> PromptSupport:
         return PromptSupport("none", _HUGGING_FACE)
     kind = open_clip.CustomTextCLIP if config.get("custom_text") else open_clip.CLIP
     image = {"image_size": 16, "patch_size": 16, "layers": 1, "width": 64}
-    with torch.device("meta"):
-        model = kind(embed_dim=config["embed_dim"], vision_cfg=image, text_cfg=text | {"layers": 1})
+    small = {"layers": 1, "vocab_size": 64, "width": 8 * text.get("heads", 8)}  # sizes do not matter
+    with torch.random.fork_rng(devices=[]):
+        model = kind(embed_dim=8, vision_cfg=image, text_cfg=text | small)
     lacks = text.get("hf_tokenizer_name") and importlib.util.find_spec("transformers") is None
     return prompt_support(getattr(model, "text", model))._replace(missing="transformers" if lacks else "")
 

@@ -112,8 +112,7 @@ def _is_number(value: object) -> bool:
 
 def _training_images(saved: Description) -> str:
     n = len(saved.training_images.split())
-    given = (saved.model_extra or {}).get("shots")
-    shots = f"{given:g} per class" if given and _is_number(given) else ""
+    shots = f"{saved.shots} per class" if saved.shots else ""
     return f"{n:,}{f' ({shots})' if shots else ''}" if n else shots or "number not stored"
 
 
