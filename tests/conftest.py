@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +34,18 @@ TINY_CONFIG = {
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_ray_token() -> Iterator[None]:
+    """The tests' Ray clusters know each other by a token of their own, whatever the user has set up.
+
+    For the whole session: Ray reads it when it is imported.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(16))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -29,7 +28,7 @@ from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import Grid, study_specs
 from tests.conftest import fingerprints
 
-# Not imported here: Ray reads its settings when it is imported, and the fixture below makes them.
+# Not imported here: Ray reads its settings when it is imported, and a fixture of all tests makes them.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
@@ -37,14 +36,6 @@ pytestmark = [
         reason="the package ray is not installed: pip install 'slimprompt[ray]'",
     ),
 ]
-_TOKEN = secrets.token_hex(16)
-
-
-@pytest.fixture(autouse=True)
-def _own_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test's clusters know each other by a token of their own, whatever the user has set up."""
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", _TOKEN)
 
 
 def _command(process: int) -> list[str]:
