@@ -207,3 +207,16 @@ def test_a_folder_is_locked_by_one_and_may_be_deleted(tmp_path: Path) -> None:
         storage.locked_folder(tmp_path / "file" / "x", "writing"),
     ):
         pass
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_that_has_ended_but_was_not_waited_for_is_gone():
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    try:
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it has ended, and stays in the table of processes
+        assert not storage._is_written(str(child), "0" * 16)
+    finally:
+        os.waitpid(child, 0)
+    assert storage._is_written(str(os.getppid()), "0" * 16)

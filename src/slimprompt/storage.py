@@ -251,7 +251,12 @@ def _is_written(process: str, random: str) -> bool:
 
     if int(process) == os.getpid():
         return random.startswith(_PROCESS)
-    return len(process) < 10 and bool(psutil.pid_exists(int(process)))
+    try:
+        return len(process) < 10 and psutil.Process(int(process)).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
 
 
 def check_regular(path: Path) -> None:
