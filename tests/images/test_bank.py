@@ -1,8 +1,10 @@
 import hashlib
 import multiprocessing
+import resource
 import shutil
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -10,12 +12,31 @@ import torch
 from PIL import Image
 
 from slimprompt import FeatureBank, InputError, load_backbone
-from slimprompt.images.bank import cached_banks, clear_cached_banks, encode_eval_views, train_view_name
+from slimprompt.images.bank import train_view_name
+from slimprompt.images.cached import cached_banks, clear_cached_banks
+from slimprompt.images.encoding import encode_eval_views
 from slimprompt.images.files import open_image
 from slimprompt.images.views import train_view
 from slimprompt.seeds import stream_seed
 from tests.conftest import TINY, draw
 from tests.images.odd_images import write_odd_image
+
+
+def index_of(bank):
+    """The file of the index of a bank."""
+    (path,) = bank.path.glob("*.sqlite")
+    return path
+
+
+@contextmanager
+def largest_file(n_bytes):
+    """Writes beyond this size of a file fail, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture
@@ -56,7 +77,7 @@ def test_train_views_depend_only_on_view_and_image(tiny, images):
     bank = FeatureBank(tiny)
     a, b = bank.features(images, train_view_name(1, 0)), bank.features(images, train_view_name(1, 1))
     assert not torch.allclose(a, b)
-    seed = stream_seed(0, "view", "1/0", bank._hash(images[3]))
+    seed = stream_seed(0, "view", "1/0", bank.hashes(images[3:4])[0])
     expected = tiny.encode_images(train_view(open_image(images[3]), tiny.preprocess, seed)[None])
     torch.testing.assert_close(a[3:4], expected, atol=1e-6, rtol=1e-5)
 
@@ -73,8 +94,7 @@ def test_both_ways_to_decode_are_stored_beside_each_other(tiny, tmp_path, view):
         assert torch.equal(FeatureBank(tiny, tmp_path / "bank").features(paths, view, decode=decode), features)
         alone = FeatureBank(tiny, None).features(paths, view, decode=decode)
         torch.testing.assert_close(features, alone, atol=1e-6, rtol=1e-5)
-    names = {row[0] for row in bank._query("SELECT DISTINCT view FROM features", ())}
-    assert names == {view, f"plain:{view}"}  # upright views keep the names of version 0.1
+    assert bank.store.view_names == {view, f"plain:{view}"}  # upright views keep the names of version 0.1
 
 
 def test_plain_features_are_those_of_coop_s_pixels(tiny, tmp_path):
@@ -117,19 +137,17 @@ def test_renamed_bank_is_refused(tiny, tmp_path):
     other = load_backbone(TINY, seed=1, device="cpu")
     bank = FeatureBank(tiny, tmp_path)
     target = FeatureBank(other, tmp_path).path
-    for part in tmp_path.glob(target.name + "*"):
-        part.unlink()
-    bank._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    target.write_bytes(bank.path.read_bytes())
+    shutil.rmtree(target)
+    bank.store.close()
+    bank.path.rename(target)
     with pytest.raises(InputError, match="another model or transform"):
         FeatureBank(other, tmp_path)
 
 
 def test_damaged_file(tiny, tmp_path):
-    path = FeatureBank(tiny, tmp_path).path
-    for part in tmp_path.glob(path.name + "-*"):
-        part.unlink()
-    path.write_bytes(b"not a database" * 100)
+    bank = FeatureBank(tiny, tmp_path)
+    bank.store.close()
+    index_of(bank).write_bytes(b"not a database" * 100)
     with pytest.raises(InputError, match="damaged.*cache clear"):
         FeatureBank(tiny, tmp_path)
 
@@ -150,15 +168,28 @@ def test_unreadable_image_raises_or_is_skipped(tiny, images, tmp_path):
     assert "missing.png" in str(bad[3])
 
 
-def test_full_disk_raises_and_keeps_stored_features(tiny, images, tmp_path):
+@pytest.mark.parametrize("full", ["index", "shard"])
+def test_full_disk_raises_and_keeps_stored_features(tiny, images, tmp_path, full):
     bank = FeatureBank(tiny, tmp_path)
     bank.build(images[:2])
-    pages = bank._database.execute("PRAGMA page_count").fetchone()[0]
-    bank._database.execute(f"PRAGMA max_page_count={pages}")  # SQLite then fails as on a full disk
-    with pytest.raises(InputError, match="Free some space"):
-        bank.build(images, [f"9/{n}" for n in range(60)])
-    bank._database.execute("PRAGMA max_page_count=1000000")
-    assert bank.features(images[:2]).shape == (2, 24)
+    before, stored = bank.features(images[:2]), len(bank)
+    views = [f"9/{n}" for n in range(600)]
+    if full == "index":
+        database = bank.store._database
+        pages = database.execute("PRAGMA page_count").fetchone()[0]
+        database.execute(f"PRAGMA max_page_count={pages}")  # SQLite then fails as on a full disk
+        with pytest.raises(InputError, match="Free some space"):
+            bank.build(images[:4], views)
+        database.execute("PRAGMA max_page_count=1000000")
+    else:
+        with largest_file(200_000), pytest.raises(InputError, match="cannot be written .*Free some space"):
+            bank.build(images[:4], views)
+    assert stored <= len(bank) < stored + 4 * len(views)
+    assert torch.equal(bank.features(images[:2]), before)
+    bank.build(images[:4], views)
+    assert len(bank) == stored + 4 * len(views)
+    for view in views[::100]:
+        assert torch.equal(bank.features(images[:4], view), FeatureBank(tiny, None).features(images[:4], view))
 
 
 def _build(folder, images, queue):
@@ -211,7 +242,7 @@ def test_interrupted_build_keeps_finished_batches(tiny, images, tmp_path, monkey
     assert len(bank) == 64
     bank.build(images, views)
     assert len(bank) == 8 * len(images)
-    assert sqlite3.connect(bank.path).execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert sqlite3.connect(index_of(bank)).execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 def features_of(tiny, image, **options):
@@ -264,7 +295,7 @@ def test_an_exif_rotated_image_has_a_key_of_its_own(tiny):
 def test_keys_of_plain_rgb_images_are_those_of_version_0_1(tiny):
     image = Image.new("RGB", (4, 5), (1, 2, 3))
     expected = hashlib.sha256(f"{image.mode}{image.size}".encode() + image.tobytes()).hexdigest()
-    assert FeatureBank(tiny, None)._hash(image) == expected
+    assert FeatureBank(tiny, None).hashes([image]) == [expected]
 
 
 def test_a_replaced_file_is_encoded_again(tiny, tmp_path):
@@ -285,14 +316,45 @@ def test_a_bank_is_used_from_other_threads(tiny, images, tmp_path):
         assert torch.equal(features, bank.features(images[part::4], "1/0"))
 
 
-@pytest.mark.parametrize("damage", [b"", b"\0" * 96, b"\xff" * 96, b"\0" * 40, b"123", "text", None])
+def damage_rows(content):
+    def damage(bank):
+        (shard,) = bank.path.glob("*.fp32")
+        rows = shard.read_bytes()
+        shard.write_bytes(rows[:96] + content + rows[192:] if len(content) == 96 else rows[: 96 + len(content)])
+
+    return damage
+
+
+def damage_index(sql, *values):
+    def damage(bank):
+        with sqlite3.connect(index_of(bank)) as database:
+            database.execute(sql, values)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *map(damage_rows, [b"", b"\0" * 96, b"\xff" * 96, b"\0" * 40, b"123"]),
+        damage_index("UPDATE key SET value = 'text' WHERE name = 'embed_dim'"),
+        damage_index("UPDATE key SET value = 40 WHERE name = 'embed_dim'"),
+        damage_index("DELETE FROM key WHERE name = 'embed_dim'"),
+        *(damage_index("UPDATE blocks SET image = ?", value) for value in ("text", None, b"", b"123", b"\0" * 12)),
+        *(damage_index("UPDATE blocks SET start = ?", value) for value in ("text", None, 7, -1)),
+        damage_index("UPDATE blocks SET shard = 2"),
+        damage_index("UPDATE shards SET id = 2"),
+        damage_index("UPDATE images SET hash = 'text'"),
+        damage_index("UPDATE images SET hash = NULL"),
+    ],
+)
 def test_damaged_features_are_refused(tiny, images, tmp_path, damage):
     bank = FeatureBank(tiny, tmp_path)
     bank.build(images[:3])
-    with bank._database:
-        bank._database.execute("UPDATE features SET feature = ? WHERE picture = ?", (damage, bank._hash(images[1])))
+    bank.store.close()
+    damage(bank)
     with pytest.raises(InputError, match="damaged.*cache clear"):
-        bank.features(images[:3])
+        FeatureBank(tiny, tmp_path).features(images[:3])
 
 
 def test_banks_in_a_folder_with_odd_characters(tiny, images, tmp_path):
@@ -305,14 +367,15 @@ def test_banks_in_a_folder_with_odd_characters(tiny, images, tmp_path):
     "damage",
     [
         "UPDATE key SET value = CAST(x'ff' AS TEXT)",
-        "UPDATE sqlite_master SET name = CAST(x'ff' AS TEXT), sql = 'nonsense' WHERE name = 'features'",
+        "UPDATE sqlite_master SET name = CAST(x'ff' AS TEXT), sql = 'nonsense' WHERE name = 'blocks'",
     ],
 )
 def test_text_that_is_not_utf8_is_refused(tiny, tmp_path, damage):
     bank = FeatureBank(tiny, tmp_path)
-    with bank._database:
-        bank._database.execute("PRAGMA writable_schema = ON")
-        bank._database.execute(damage)
+    bank.store.close()
+    with sqlite3.connect(index_of(bank)) as database:
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute(damage)
     for _ in range(2):  # the first attempt leaves nothing locked
         with pytest.raises(InputError, match="cannot be opened|damaged"):
             FeatureBank(tiny, tmp_path)
@@ -331,3 +394,39 @@ def test_more_features_than_the_disk_can_hold_are_refused(tiny, photos, tmp_path
     assert len(bank) == len(images) - 1
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     bank.build(images, ["1/0"])
+
+
+def test_half_precision_has_a_store_of_its_own(tiny, images, tmp_path, monkeypatch):
+    exact = FeatureBank(tiny, tmp_path)
+    half = FeatureBank(tiny, tmp_path, store_precision="fp16")
+    assert exact.path != half.path
+    features, rounded = exact.features(images), half.features(images)
+    assert torch.equal(rounded, features.half().float())
+    assert not torch.equal(rounded, features)
+    monkeypatch.setenv("SLIMPROMPT_FEATURES", "fp16")
+    for folder in (tmp_path, None):
+        assert torch.equal(FeatureBank(tiny, folder).features(images), rounded)
+
+
+def test_files_are_not_looked_at_again_if_their_hashes_are_given(tiny, tmp_path):
+    paths = [draw(tmp_path / f"{n}.png", "red", n) for n in range(3)]
+    bank = FeatureBank(tiny, tmp_path / "bank")
+    expected, hashes = bank.features(paths), bank.hashes(paths)
+    for path in paths[:2]:
+        path.unlink()
+    assert torch.equal(bank.features(paths, hashes=hashes), expected)
+    with pytest.raises(InputError, match="no such image"):
+        bank.features(paths, "1/0", hashes=hashes)
+    draw(paths[0], "blue", 7)
+    draw(paths[1], "red", 1)
+    with pytest.raises(InputError, match="changed while its features were computed"):
+        bank.features(paths, "1/0", hashes=hashes)
+
+
+def test_images_are_hashed_once_for_all_banks(tiny, images, tmp_path, monkeypatch):
+    from slimprompt.images import hashes
+
+    monkeypatch.setattr(hashes, "_SETTLED", -(10**12))  # although the images are new
+    expected = FeatureBank(tiny, tmp_path).hashes(images)
+    monkeypatch.setattr(hashes, "file_sha256", lambda path: pytest.fail(f"{path} was hashed again"))
+    assert FeatureBank(tiny, tmp_path, store_precision="fp16").hashes(images) == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 from slimprompt.cli import app
 from slimprompt.data import BENCHMARKS, base_new, few_shot, load_benchmark, load_folder
-from slimprompt.images.bank import cached_banks
+from slimprompt.images.cached import cached_banks
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.run import make_run
 from slimprompt.lab.run_cache import RunCache
@@ -44,10 +45,9 @@ def eurosat(tmp_path: Path) -> Path:
 def stored_views() -> set[str]:
     """Names of the views in the only bank of the cache."""
     (bank,) = cached_banks()
-    database = sqlite3.connect(bank.path)
-    names = {row[0] for row in database.execute("SELECT DISTINCT view FROM features")}
-    database.close()
-    return names
+    (index,) = bank.path.glob("*.sqlite")
+    with closing(sqlite3.connect(index)) as database:
+        return {row[0] for row in database.execute("SELECT name FROM views")}
 
 
 def run_command(*arguments: object) -> None:

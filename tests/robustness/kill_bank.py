@@ -1,4 +1,4 @@
-"""Kills writers of a feature bank inside SQLite's writes, and looks at what they leave.
+"""Kills writers of a feature bank inside their writes to the shard and SQLite's writes to the index, and looks at what they leave.
 
     python -m tests.robustness.kill_bank <images> <backbone> <folder> <most kills>
 
@@ -45,10 +45,10 @@ class Campaign:
         """What is killed; with `checkpoints`, every commit is followed by writing its pages back to the main file."""
         bank = self._open(folder)
         if checkpoints:
-            bank._database.execute("PRAGMA wal_autocheckpoint = 1")
+            bank.store._database.execute("PRAGMA wal_autocheckpoint = 1")
         for view in VIEWS:
             bank.build(self.images, [view])
-        bank._database.close()
+        bank.store.close()
 
     def log_size(self) -> int:
         """Bytes of the write-ahead log after all transactions."""
@@ -57,7 +57,8 @@ class Campaign:
             bank = self._open(self.folder / "log")
             for view in VIEWS:
                 bank.build(self.images, [view])
-            return Path(f"{bank.path}-wal").stat().st_size
+            (log,) = (self.folder / "log").glob("*/*.sqlite-wal")
+            return log.stat().st_size
 
         return int(self._in_child(size))
 
@@ -82,21 +83,22 @@ class Campaign:
         bank.build(self.images, VIEWS)
         return self._rows(bank)
 
-    @staticmethod
-    def _rows(bank: FeatureBank) -> dict[str, str]:
-        rows = bank._database.execute("SELECT picture, view, feature FROM features")
-        return {f"{picture}/{view}": feature.hex() for picture, view, feature in rows}
+    def _rows(self, bank: FeatureBank) -> dict[str, str]:
+        rows = {(image, view): bank.store.read([image], view) for image in bank.hashes(self.images) for view in VIEWS}
+        found = {f"{image}/{view}": row.tobytes().hex() for (image, view), row in rows.items() if row is not None}
+        assert len(found) == len(bank)
+        return found
 
     def _check(self, bank: FeatureBank) -> int:
         """The number of features found; all of them, and those that are encoded now, must be the fresh ones."""
         stored = self._rows(bank)
         assert stored.items() <= self._fresh.items(), "a stored feature is not the fresh one"
         assert len(stored) % len(self.images) == 0, "a transaction was stored in part"
-        assert bank._database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert bank.store._database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         for view in VIEWS:
             bank.features(self.images, view)
         assert self._rows(bank) == self._fresh, "the missing features were not encoded"
-        bank._database.close()
+        bank.store.close()
         return len(stored)
 
     def _start_holder(self, folder: Path) -> Callable[[], Any]:

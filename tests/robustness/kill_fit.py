@@ -36,9 +36,14 @@ def main() -> None:
         assert run_command(["fit", *arguments, "--out", str(place / "prompt"), "--overwrite"]) == 0
 
     def files(place: Path) -> dict[str, bytes]:
-        """Temporary files too, but not the features."""
+        """Temporary files too, but not the features, whose files have random names."""
+        features = place / "cache" / "features"
         found = {path.relative_to(place): path for path in place.rglob("*") if path.is_file()}
-        return {str(name): path.read_bytes() for name, path in found.items() if ".sqlite" not in path.name}
+        return {
+            str(name): path.read_bytes()
+            for name, path in found.items()
+            if path.suffix == ".tmp" or not path.is_relative_to(features)
+        }
 
     undisturbed = prepare(0)
     total = count_operations(lambda: fit(undisturbed), undisturbed)

@@ -1,7 +1,7 @@
 """Runs an action in a forked child that is killed with SIGKILL just before one of the system calls by which it changes files.
 
 SQLite writes from C, which audit hooks do not see. The child is traced with ptrace, so this needs Linux on x86-64 or aarch64 and
-the permission to trace one's own children. Only the main thread of the child is traced.
+the permission to trace one's own children. All threads of the child are traced.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 _TRACEME, _SYSCALL, _SETOPTIONS, _GET_SYSCALL_INFO = 0, 24, 0x4200, 0x420E
-_TRACESYSGOOD, _EXITKILL = 1, 0x100000
+_TRACESYSGOOD, _TRACECLONE, _EXITKILL = 1, 8, 0x100000
+_WALL = 0x40000000  # wait for threads too
 _ENTRY = 1
 #: struct ptrace_syscall_info at the entry of a system call: op, arch, instruction and stack pointer, number, arguments.
 _INFO = struct.Struct("=B3xIQQQ6Q")
@@ -50,26 +52,30 @@ def kill_before_call(number: int | None, action: Callable[[], object], watched: 
         os.kill(os.getpid(), signal.SIGSTOP)
         _run_and_exit(action)
     os.waitpid(child, 0)
-    _ptrace(_SETOPTIONS, child, data=_TRACESYSGOOD | _EXITKILL)
-    by_file, by_name = _NUMBERS[platform.machine()]
-    calls, passed_on = 0, 0
+    _ptrace(_SETOPTIONS, child, data=_TRACESYSGOOD | _TRACECLONE | _EXITKILL)
+    _ptrace(_SYSCALL, child)
+    calls, threads = 0, {child}
     while True:
-        _ptrace(_SYSCALL, child, data=passed_on)
-        _, status = os.waitpid(child, 0)
+        thread, status = os.waitpid(-1, _WALL)
         if not os.WIFSTOPPED(status):
+            if thread != child:
+                continue
             assert os.waitstatus_to_exitcode(status) == 0, "the action failed in the child"
             return calls
-        passed_on = 0 if os.WSTOPSIG(status) == signal.SIGTRAP | 0x80 else os.WSTOPSIG(status)
-        if passed_on:
-            continue
-        call, first = _entered(child)
-        if call not in by_name and not (call in by_file and _is_below(child, first, watched)):
-            continue
-        if calls + 1 == number:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return calls
-        calls += 1
+        passed_on = 0
+        if os.WSTOPSIG(status) == signal.SIGTRAP | 0x80:
+            if _changes_a_file(child, thread, watched):
+                if calls + 1 == number:
+                    os.kill(child, signal.SIGKILL)
+                    while (ended := os.waitpid(-1, _WALL))[0] != child or os.WIFSTOPPED(ended[1]):
+                        pass
+                    return calls
+                calls += 1
+        elif status >> 16 == 0 and thread in threads:  # neither a new thread nor its first stop
+            passed_on = os.WSTOPSIG(status)
+        threads.add(thread)
+        with suppress(ProcessLookupError):  # the process is about to end
+            _ptrace(_SYSCALL, thread, data=passed_on)
 
 
 def kill_at_size(n_bytes: int, action: Callable[[], object]) -> bool:
@@ -94,10 +100,17 @@ def _run_and_exit(action: Callable[[], object]) -> None:
         os._exit(1)
 
 
-def _entered(child: int) -> tuple[int, int]:
-    """Number and first argument of the call that the child is about to make; (-1, 0) if it returns from one."""
+def _changes_a_file(child: int, thread: int, watched: Path) -> bool:
+    """Whether a thread of the child is about to change a file below `watched`."""
+    by_file, by_name = _NUMBERS[platform.machine()]
+    call, first = _entered(thread)
+    return call in by_name or (call in by_file and _is_below(child, first, watched))
+
+
+def _entered(thread: int) -> tuple[int, int]:
+    """Number and first argument of the call that the thread is about to make; (-1, 0) if it returns from one."""
     buffer = ctypes.create_string_buffer(128)
-    _ptrace(_GET_SYSCALL_INFO, child, address=len(buffer), data=ctypes.addressof(buffer))
+    _ptrace(_GET_SYSCALL_INFO, thread, address=len(buffer), data=ctypes.addressof(buffer))
     operation, _, _, _, number, first, *_ = _INFO.unpack_from(buffer.raw)
     return (number, first) if operation == _ENTRY else (-1, 0)
 

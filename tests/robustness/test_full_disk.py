@@ -137,13 +137,13 @@ def test_the_feature_cache_on_a_full_disk(
     stored = len(bank)
     assert 96 <= stored < 41 * 96
     assert torch.equal(bank.features(images), expected)
-    bank._database.close()
+    bank.store.close()
     disk.empty()
     again = FeatureBank(tiny, disk.folder / "features", show_progress=False)
     assert len(again) == stored
     again.build(images, views[:4])
     assert torch.equal(again.features(images), expected)
-    again._database.close()
+    again.store.close()
     ok(run(*fit))
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import signal
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from slimprompt.data import apply_manifest, few_shot, load_folder, make_manifest
 from slimprompt.data.splits import read_split_file
 from slimprompt.errors import InputError
 from slimprompt.images.files import open_image
+from slimprompt.images.hashes import FileHashes
 from slimprompt.lab.records import read_record
 from slimprompt.lab.run import make_run
 from slimprompt.lab.run_cache import RunCache
@@ -155,19 +157,43 @@ def test_feature_bank(tiny, photos: Path, tmp_path: Path) -> None:
     images = sorted(photos.glob("*/*.png"))[:4]
     bank = FeatureBank(tiny, tmp_path)
     bank.build(images)
-    bank._database.execute("PRAGMA journal_mode=DELETE")
-    bank._database.close()
+    (index,), (shard,) = bank.path.glob("*.sqlite"), bank.path.glob("*.fp32")
+    bank.store._database.execute("PRAGMA journal_mode=DELETE")
+    bank.store.close()
 
     def read() -> None:
         again = FeatureBank(tiny, tmp_path, show_progress=False)
         try:
             assert again.features(images).isfinite().all()
         finally:
-            again._database.close()
-            for part in tmp_path.glob("*.sqlite-*"):
+            again.store.close()
+            for part in bank.path.glob("*.sqlite-*"):
                 part.unlink()
 
-    fuzz(bank.path, read, 200)
+    content = index.read_bytes()
+    fuzz(index, read, 200)
+    index.write_bytes(content)
+    fuzz(shard, read, 60)
+
+
+def test_remembered_hashes(tmp_path: Path) -> None:
+    """Damage only costs time: the hashes are always right."""
+    files = [tmp_path / f"{number}.png" for number in range(20)]
+    for file in files:
+        file.write_bytes(file.name.encode())
+    expected = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+
+    def later() -> int:
+        return time.time_ns() + 10**10
+
+    path = tmp_path / "hashes.db"
+    assert FileHashes(path, clock=later).find(files) == expected
+    content, rng = path.read_bytes(), random.Random(0)
+    for damaged in mutations(content, 200 * _TIMES, rng):
+        path.write_bytes(damaged)
+        with bounded():
+            found = FileHashes(path, clock=later).find(files)
+        assert found == expected
 
 
 def test_run_folder(run_spec, environment) -> None:

@@ -26,6 +26,7 @@ from slimprompt.paper.studies import Grid
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS, PocketBenchmark, render_benchmark
 from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
 from tests.conftest import draw
+from tests.fork_server import start_command
 from tests.robustness.kills import chosen_operations, count_operations, kill_before, run_in_child
 from tests.robustness.system_calls import can_trace
 from tests.saved.test_prompt import ENTRIES, prompt
@@ -68,20 +69,13 @@ def test_fit_killed_at_any_file_operation_leaves_the_old_prompt_or_none(
             draw(tmp_path / "images" / colour / f"{number}.png", colour, number)
     if old:
         write_prompt(tmp_path / "old", ENTRIES, prompt())
-    command = [
-        sys.executable,
-        "-m",
-        "tests.robustness.kill_fit",
-        str(tmp_path / "kills"),
-        str(tmp_path / "old" if old else ""),
-        str(_MOST or 6),
-    ]
-    where = [str(tmp_path / "images"), "--backbone", tiny_folder, "--device", "cpu"]
+    kills = [tmp_path / "kills", tmp_path / "old" if old else "", _MOST or 6]
+    where = [tmp_path / "images", "--backbone", tiny_folder, "--device", "cpu"]
     few = ["--shots", "2", "--epochs", "1", "--views", "1", "--n-ctx", "4", "--rank", "2", "--seed", "7"]
-    variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, *where, *few], env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    killing = start_command([*kills, *where, *few], module="tests.robustness.kill_fit")
+    output, errors = killing.communicate()
+    assert killing.returncode == 0, errors
+    told = json.loads(output.splitlines()[-1])
     assert told["operations"] >= 5
     assert len(told["seeds"]) == min(told["operations"], _MOST or 6)
     assert set(told["seeds"]) <= ({1, 7} if old else {None})

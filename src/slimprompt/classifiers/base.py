@@ -13,9 +13,11 @@ from torch import Tensor
 from slimprompt.class_names import check_class_names
 from slimprompt.classifiers.calibration import FOLDS, Calibration, calibration_of, softmax
 from slimprompt.classifiers.estimator import Estimator
-from slimprompt.clip.backbone import Backbone, default_pretrained, load_backbone
+from slimprompt.clip.architectures import default_pretrained
+from slimprompt.clip.backbone import Backbone, load_backbone
 from slimprompt.errors import InputError, shown
-from slimprompt.images.bank import FeatureBank, encode_eval_views
+from slimprompt.images.bank import FeatureBank
+from slimprompt.images.encoding import encode_eval_views
 from slimprompt.images.files import Decode
 from slimprompt.images.sources import image_sources
 from slimprompt.methods.cross_validation import folds

@@ -1,7 +1,7 @@
 """Predict a collection: images are decoded ahead on threads, encoded in batches, and written in parts.
 
 Features are not stored in the feature bank: a large collection is usually encoded once, and its features would take more disk
-than its predictions. They equal those of the bank, since every batch is padded to one size in the same way.
+than its predictions. On a CPU they equal those of the bank, since every batch is padded to one size in the same way.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from PIL import Image
 from torch import Tensor
 
@@ -28,8 +29,9 @@ from slimprompt.collections.output import writer_of
 from slimprompt.collections.parts import PART_SIZE, FinishedPart, Part, PartsFolder, digest_of, parts_of
 from slimprompt.collections.rows import Prediction, make_predictions
 from slimprompt.errors import InputError
-from slimprompt.images.bank import BATCH, encode_padded
+from slimprompt.images.encoding import BATCH, encode_padded
 from slimprompt.images.prefetch import prefetched
+from slimprompt.images.views import eval_pixels
 from slimprompt.progress import progress
 from slimprompt.storage import check_writable, locked_folder, new_file
 
@@ -142,13 +144,13 @@ class LocalPredictor:
         """Nothing was started."""
 
     def _predict_part(
-        self, number: int, decoded: Iterable[tuple[Item, str, Tensor | InputError]], advance: Advance
+        self, number: int, decoded: Iterable[tuple[Item, str, np.ndarray | InputError]], advance: Advance
     ) -> FinishedPart:
         items: list[Item] = []
         stamps: list[str] = []
         found: dict[int, Prediction] = {}
 
-        def readable() -> Iterator[tuple[int, Tensor]]:
+        def readable() -> Iterator[tuple[int, np.ndarray]]:
             for position, (item, stamp, view) in enumerate(decoded):
                 items.append(item)
                 stamps.append(stamp)
@@ -165,25 +167,25 @@ class LocalPredictor:
             advance(len(made))
         return FinishedPart(number, digest_of(items, stamps), [found[position] for position in range(len(items))])
 
-    def _encoded(self, views: Iterator[tuple[int, Tensor]]) -> Iterator[tuple[list[int], Tensor]]:
+    def _encoded(self, views: Iterator[tuple[int, np.ndarray]]) -> Iterator[tuple[list[int], Tensor]]:
         """Positions and features of each batch; a batch is launched before the one before it is yielded, so a GPU is not idle."""
         before: tuple[list[int], Tensor] | None = None
         size = self._spec.batch_size
         while batch := list(islice(views, size)):
-            features = encode_padded(self._backbone, [view for _, view in batch], size)
+            features = encode_padded(self._backbone, np.stack([view for _, view in batch]), size)
             if before is not None:
                 yield before
             before = [position for position, _ in batch], features
         if before is not None:
             yield before
 
-    def _decode(self, item: Item) -> tuple[str, Tensor | InputError]:
-        """The stamp, taken before the image is read, and its eval view."""
+    def _decode(self, item: Item) -> tuple[str, np.ndarray | InputError]:
+        """The stamp, taken before the image is read, and its eval view as 8-bit pixels."""
         stamp = item.place.stamp()
         try:
             image = item.place.open(item.image)
             self._check_shape(image, item.image)
-            return stamp, self._backbone.eval_view(image)
+            return stamp, eval_pixels(image, self._backbone.preprocess)
         except InputError as error:
             return stamp, error
 

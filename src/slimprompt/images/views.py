@@ -1,15 +1,23 @@
-"""Train views: the random crop and flip of an image that prompt learning trains on."""
+"""Views of images: 8-bit pixels by the model's own preprocessing, or by the random crop and flip that prompts are trained on.
+
+Views stay 8-bit until a whole batch is normalised, on the device of the model. Normalising is elementwise, so that a batch of views
+has the same bits as its views one by one.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import random
+from dataclasses import asdict
+from functools import lru_cache
 
 import numpy as np
 import torch
-from open_clip.transform import PreprocessCfg
+from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from torch import Tensor
+from torchvision.transforms import Compose, Normalize, ToTensor
 
 _RESAMPLING = {
     "bicubic": Image.Resampling.BICUBIC,
@@ -18,33 +26,60 @@ _RESAMPLING = {
 }
 
 
-def train_view(image: Image.Image, preprocess: PreprocessCfg, seed: int) -> Tensor:
-    """A train view of an image: random resized crop, horizontal flip with probability ½, normalisation.
+def eval_pixels(image: Image.Image, preprocess: PreprocessCfg) -> np.ndarray:
+    """The eval view of an RGB image before it is normalised, uint8 (height, width, 3), by the model's preprocessing."""
+    return np.array(_eval_transform(json.dumps(asdict(preprocess)))(image))  # a copy: torch wants writable memory
+
+
+def train_pixels(image: Image.Image, preprocess: PreprocessCfg, seed: int) -> np.ndarray:
+    """A train view of an image before it is normalised: random resized crop, horizontal flip with probability ½.
 
     Parameters
     ----------
     image
         RGB image.
     preprocess
-        Size, interpolation, mean and standard deviation of the model.
+        Size and interpolation of the model.
     seed
         Seed of the crop and the flip.
 
     Returns
     -------
-    Tensor
-        Pixels (3, height, width).
+    np.ndarray
+        uint8 (height, width, 3).
     """
     rng = random.Random(seed)
     left, top, width, height = crop_box(image.width, image.height, rng)
-    size = preprocess.size if isinstance(preprocess.size, tuple | list) else (preprocess.size, preprocess.size)
+    rows, columns = view_size(preprocess)
     crop = image.crop((left, top, left + width, top + height))
-    view = crop.resize((size[1], size[0]), _RESAMPLING[preprocess.interpolation])
-    pixels = torch.from_numpy(np.array(view, dtype=np.float32).transpose(2, 0, 1)).div_(255)
-    if rng.random() < 0.5:
-        pixels = pixels.flip(2)
-    mean, std = (torch.tensor(value).view(3, 1, 1) for value in (preprocess.mean, preprocess.std))
-    return (pixels - mean) / std
+    pixels = np.asarray(crop.resize((columns, rows), _RESAMPLING[preprocess.interpolation]))
+    return pixels[:, ::-1] if rng.random() < 0.5 else pixels
+
+
+def train_view(image: Image.Image, preprocess: PreprocessCfg, seed: int) -> Tensor:
+    """A normalised train view (3, height, width); see `train_pixels`."""
+    return normalise(torch.from_numpy(train_pixels(image, preprocess, seed).copy())[None], preprocess)[0]
+
+
+def normalise(pixels: Tensor, preprocess: PreprocessCfg) -> Tensor:
+    """(pixels / 255 − mean) / std: uint8 (n, height, width, 3) → float (n, 3, height, width), on the device of the pixels."""
+    mean, std = (torch.tensor(value, device=pixels.device).view(3, 1, 1) for value in (preprocess.mean, preprocess.std))
+    return pixels.permute(0, 3, 1, 2).contiguous().float().div_(255).sub_(mean).div_(std)
+
+
+def view_size(preprocess: PreprocessCfg) -> tuple[int, int]:
+    """Height and width of a view."""
+    size = preprocess.size
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+@lru_cache(maxsize=8)
+def _eval_transform(preprocess: str) -> Compose:
+    """open_clip's transform up to an 8-bit RGB image; its last two steps are those of `normalise`."""
+    steps = image_transform_v2(PreprocessCfg(**json.loads(preprocess)), is_train=False).transforms
+    if not (isinstance(steps[-2], ToTensor) and isinstance(steps[-1], Normalize)):
+        raise TypeError("open_clip's preprocessing does not end in ToTensor and Normalize")
+    return Compose(steps[:-2])
 
 
 def crop_box(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
+
+from slimprompt.errors import InputError
+from slimprompt.images.store import StorePrecision, default_store_precision
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,8 @@ class RunEnvironment:
     """Folder of the benchmarks; None: the environment variable SLIMPROMPT_DATA."""
     cache: Path | None = None
     """Cache directory; None: `storage.cache_dir()`."""
+    features: StorePrecision = field(default_factory=default_store_precision)
+    """Precision of stored image features."""
     threads: int = 1
     """Threads of one run."""
     device: str = "auto"
@@ -29,6 +35,20 @@ class RunEnvironment:
     """The command that started the runs."""
     executor: str = "inline"
     """The executor that runs them: "inline", "processes" or "ray"."""
+    imports: tuple[str, ...] = ()
+    """Modules of your own that every worker imports; they contain the functions of the bases of its runs."""
+
+
+def import_modules(names: Iterable[str]) -> None:
+    """Import modules of the user's own; one that cannot be imported is an `InputError`."""
+    for name in names:
+        try:
+            import_module(name)
+        except Exception as error:  # the module may raise anything
+            raise InputError(
+                f"cannot import {name}: {type(error).__name__}: {error}. It must be on Python's path; for a file in this folder, "
+                "set PYTHONPATH=."
+            ) from error
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from slimprompt.lab.environment import torch_threads
+from slimprompt.lab.environment import import_modules, torch_threads
 from slimprompt.lab.method_run import MethodRun
 from slimprompt.lab.prompt_batch import PromptBatch
 from slimprompt.lab.records import Record, find_complete_run
@@ -38,9 +38,10 @@ def make_runs(specs: Sequence[RunSpec], run_cache: RunCache) -> list[Record]:
     SetupError
         If the backbone or the dataset cannot be loaded.
     InputError
-        If a run folder cannot be written.
+        If a module of the user's own cannot be imported, or a run folder cannot be written.
     """
     environment = run_cache.environment
+    import_modules(environment.imports)
     found = {spec: find_complete_run(environment.runs, spec) for spec in specs}
     records = {spec: record for spec, record in found.items() if record is not None}
     missing = [spec for spec in specs if spec not in records]

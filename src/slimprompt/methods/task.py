@@ -124,7 +124,12 @@ class Task:
 
     def features_by_epoch(self, recipe: Recipe) -> Callable[[int], Tensor]:
         """A function from an epoch to the features (n_views · n_images, embed_dim) that it trains on."""
-        read = lru_cache(maxsize=recipe.views or 1)(  # views that several epochs use are kept in memory
-            lambda views: torch.cat([self.bank.features(self.images, view, decode=self.decode) for view in views])
-        )
+        known = self.bank.hashes(self.images, decode=self.decode)  # once, not for every view
+
+        @lru_cache(maxsize=recipe.views or 1)  # views that several epochs use are kept in memory
+        def read(views: tuple[str, ...]) -> Tensor:
+            return torch.cat(
+                [self.bank.features(self.images, view, decode=self.decode, hashes=known) for view in views]
+            )
+
         return lambda epoch: read(tuple(self._view_name(number) for number in recipe.views_at(epoch)))

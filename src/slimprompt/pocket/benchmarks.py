@@ -181,7 +181,7 @@ def seen_style(rng: np.random.Generator) -> Style:
             return style
 
 
-def render_benchmark(name: str, root: str | Path) -> Path:
+def render_benchmark(benchmark: str | PocketBenchmark, root: str | Path) -> Path:
     """Render a benchmark to the folder `root/name`; always the same bytes.
 
     The folder contains `images/<class>/<number>.png` and a split file `split.json` in CoOp's format. It is written
@@ -189,8 +189,8 @@ def render_benchmark(name: str, root: str | Path) -> Path:
 
     Parameters
     ----------
-    name
-        Key of `POCKET_BENCHMARKS`.
+    benchmark
+        Key of `POCKET_BENCHMARKS`, or a benchmark that is not in it.
     root
         Parent folder.
 
@@ -199,13 +199,15 @@ def render_benchmark(name: str, root: str | Path) -> Path:
     Path
         The folder; if it already exists, it is not changed.
     """
-    if name not in POCKET_BENCHMARKS:
-        raise unknown("pocket benchmark", name, POCKET_BENCHMARKS)
-    target = Path(root) / name
+    if isinstance(benchmark, str):
+        if benchmark not in POCKET_BENCHMARKS:
+            raise unknown("pocket benchmark", benchmark, POCKET_BENCHMARKS)
+        benchmark = POCKET_BENCHMARKS[benchmark]
+    target = Path(root) / benchmark.name
     if (target / "split.json").is_file():
         return target
     with draft_folder(target) as draft:
-        _write(POCKET_BENCHMARKS[name], draft)
+        _write(benchmark, draft)
         if not (target / "split.json").is_file():  # else another process has written the same bytes
             publish(draft, target)
     return target

@@ -45,6 +45,7 @@ class Description(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     format: int
+    """Version of the layout."""
     slimprompt: str
     """Version that wrote it."""
     checksum: str | None = None

@@ -27,16 +27,23 @@ class HeadDescription(Description):
 
     method: str
     class_names: ClassNames
+    """The classes it was fitted on, in order."""
     backbone: SavedBackbone
+    """The weights that it belongs to."""
     kind: Literal["linear", "cache"]
     numbers: dict[str, FiniteFloat]
     """The fields of the head that are numbers."""
     n_trained: int = Field(ge=0)
+    """How many numbers come from the training images."""
     settings: dict[str, FiniteFloat]
+    """Settings that were chosen by cross-validation, or their fixed values."""
     templates: list[str] = Field(min_length=1)
+    """Zero-shot templates that it was fitted with."""
     views: int = Field(ge=0)
+    """Train views of each image, beside the eval view."""
     seed: int = Field(ge=0)
     tensors_sha256: str
+    """Hash of `head.safetensors`."""
 
     @field_validator("method")
     @classmethod

@@ -26,10 +26,13 @@ class PromptDescription(Description):
     """The entries of `prompt.json`. A field that is added later has a default, so that older prompts keep loading."""
 
     class_names: ClassNames
+    """The classes it was trained on, in order."""
     backbone: SavedBackbone
+    """The weights that it belongs to."""
     variant: str
     basis: str | None
     trains: Trainable
+    """The factors that were trained."""
     n_ctx: int = Field(ge=1)
     rank: int = Field(ge=1)
     words: str | None = None
@@ -41,8 +44,11 @@ class PromptDescription(Description):
     """None if the prompt was trained by other software."""
     seed: int | None = Field(ge=0)
     imported: dict[str, Any] | None = None
+    """Origin of a prompt that was trained by other software."""
     factors_sha256: str
+    """Hash of `prompt.safetensors`."""
     templates: list[str] = Field(default_factory=list)
+    """Zero-shot templates that it was compared with."""
     grown_from: str | None = Field(None, pattern="^[0-9a-f]{64}$")
     """`factors_sha256` of the prompt that training started from; None if it started cold."""
 
