@@ -1,11 +1,13 @@
 """Time and memory of a training step against classes, context length, rank, images, and prompts per batch.
 
     python benchmarks/scaling.py [--classes 10 100 1000 10000] [--figure docs/scaling.svg] [--json FILE]
+    python benchmarks/scaling.py --sweeps "kept chunks"
 
 ViT-B/16-size text tower with random weights, 32 images per step (recipe `paper`) unless stated otherwise. Each point runs
-in a process of its own, whose peak memory includes the loaded model; the better of two steps counts. Many classes are
-divided into chunks, whose forward pass is recomputed in the backward pass. Seeds and variants that share their images are
-trained as one prompt batch.
+in a process of its own, whose peak memory includes the loaded model; the better of two steps counts, by wall time and by CPU
+time. Many classes are divided into chunks; those whose activations are not kept compute their forward pass again in the
+backward pass. The sweep "kept chunks" divides 1,000 classes into 8 chunks and keeps 0, 3 or 7 beside the first. Seeds and
+variants that share their images are trained as one prompt batch.
 """
 
 from __future__ import annotations
@@ -20,8 +22,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+SWEEPS = ["classes", "kept chunks", "context tokens", "rank", "images per step", "prompts per batch"]
 
-def measure(n_classes: int, n_ctx: int, rank: int, n_images: int, n_prompts: int) -> dict[str, Any]:
+
+def measure(
+    n_classes: int,
+    n_ctx: int,
+    rank: int,
+    n_images: int,
+    n_prompts: int,
+    chunk_size: int | None = None,
+    kept_chunks: int | None = None,
+) -> dict[str, Any]:
     import torch
     from torch.nn import functional as F
 
@@ -35,20 +47,20 @@ def measure(n_classes: int, n_ctx: int, rank: int, n_images: int, n_prompts: int
 
     keep_freed_memory()  # as the commands do
     backbone = load_backbone("ViT-B-16", seed=0, device="cpu", activation="quickgelu")
-    encoder = SharedPrefixTextEncoder(backbone, names(n_classes), n_ctx)
+    encoder = SharedPrefixTextEncoder(backbone, names(n_classes), n_ctx, chunk_size=chunk_size, kept_chunks=kept_chunks)
     prompts = [
         start_prompt("fixed-B", width=512, seed=seed, n_ctx=n_ctx, rank=min(rank, n_ctx), basis="orthogonal")
         for seed in range(n_prompts)
     ]
     features = F.normalize(torch.randn(n_images, 512), dim=-1)
-    times: list[float] = []
+    times: list[tuple[float, float]] = []
 
     def view(_: int) -> torch.Tensor:
-        times.append(time.perf_counter())  # called once before every step
+        times.append((time.perf_counter(), time.process_time()))  # called once before every step
         return features
 
     train(prompts, encoder, view, torch.arange(n_images) % n_classes, 100.0, Recipe(epochs=3, batch_size=None), seed=0)
-    steps = [after - before for before, after in pairwise(times)]
+    seconds, cpu_seconds = (min(b - a for a, b in pairwise(clock)) for clock in zip(*times, strict=True))
     return {
         "classes": n_classes,
         "n_ctx": n_ctx,
@@ -56,8 +68,10 @@ def measure(n_classes: int, n_ctx: int, rank: int, n_images: int, n_prompts: int
         "images": n_images,
         "prompts": n_prompts,
         "chunks": encoder.n_chunks,
+        "kept_chunks": encoder.kept_chunks(n_prompts),
         "tokens": encoder.n_tokens,
-        "seconds": min(steps),
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
         "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
 
@@ -65,6 +79,7 @@ def measure(n_classes: int, n_ctx: int, rank: int, n_images: int, n_prompts: int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--classes", type=int, nargs="+", default=[10, 100, 1000, 10000], help="numbers of classes")
+    parser.add_argument("--sweeps", nargs="+", choices=SWEEPS, default=SWEEPS, help="what to vary")
     parser.add_argument("--figure", help="plot the results to this file (.svg or .png)")
     parser.add_argument("--json", help="also write the results to this file")
     parser.add_argument("--point", help=argparse.SUPPRESS)
@@ -72,27 +87,33 @@ def main() -> None:
     if options.point:
         print(json.dumps(measure(**json.loads(options.point))))
         return
+    if options.figure and "classes" not in options.sweeps:
+        parser.error('--figure shows the sweep "classes": add it to --sweeps')
     base = {"n_classes": 100, "n_ctx": 16, "rank": 4, "n_images": 32, "n_prompts": 1}
-    sweeps = {
+    sweeps: dict[str, list[dict[str, int]]] = {
         "classes": [{**base, "n_classes": n} for n in options.classes],
+        "kept chunks": [{**base, "n_classes": 1000, "chunk_size": 125, "kept_chunks": n} for n in (0, 3, 7)],
         "context tokens": [{**base, "n_ctx": n} for n in (4, 16, 32, 60)],
         "rank": [{**base, "rank": n} for n in (1, 4, 16)],
         "images per step": [{**base, "n_images": n} for n in (32, 1000, 20000)],
         "prompts per batch": [{**base, "n_classes": 20, "n_prompts": n} for n in (1, 2, 4, 8)],
     }
     results: dict[str, list[dict[str, Any]]] = {}
-    for sweep, points in sweeps.items():
+    for sweep in options.sweeps:
         results[sweep] = []
-        for point in points:
+        for point in sweeps[sweep]:
             out = subprocess.run(
                 [sys.executable, __file__, "--point", json.dumps(point)], capture_output=True, text=True, check=True
             )
             row = json.loads(out.stdout.splitlines()[-1])
-            chunks = "" if row["chunks"] == 1 else f"  ({row['chunks']} chunks)"
+            chunks = (
+                "" if row["chunks"] == 1 else f"  ({row['chunks']} chunks, {row['kept_chunks']} kept beside the first)"
+            )
             results[sweep].append(row)
             print(
                 f"{sweep:17s} {row['classes']:6d} classes {row['n_ctx']:3d} context {row['rank']:3d} rank {row['images']:6d} images"
                 f" {row['prompts']:2d} prompts  {row['tokens']:6d} tokens  {row['seconds']:7.3f} s/step"
+                f" {row['cpu_seconds']:7.3f} s CPU"
                 f"  {1e3 * row['seconds'] / row['tokens'] / row['prompts']:.2f} ms/token  {row['peak_gib']:.2f} GiB{chunks}",
                 flush=True,
             )

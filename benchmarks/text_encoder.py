@@ -1,6 +1,7 @@
 """Time and memory of a text step: kernels against the plain shared-prefix reference and against open_clip's full pass.
 
     python benchmarks/text_encoder.py [--classes 20 47 100 1000] [--depth 1] [--seconds 15] [--json FILE]
+    python benchmarks/text_encoder.py --shared-beginnings
 
 A step is the forward and backward pass of all class features at ViT-B/16 size (width 512, 12 layers, 77 tokens, random
 weights, which do not affect the time). With --depth D, the first D layers have a context of their own. Prints two Markdown
@@ -12,6 +13,10 @@ step in a separate process. "Of the matmul rate" is the rate of the weight produ
 the kernels.
 
 Freed memory: the kernel step with and without `allocator.keep_freed_memory`, each in separate processes.
+
+With --shared-beginnings, nothing is timed: for the class names of each benchmark in the data root (SLIMPROMPT_DATA) and for
+open_clip's names of ImageNet's classes, prints the tokens per step, and how many there would be if class names that begin with
+the same tokens shared these as well.
 """
 
 from __future__ import annotations
@@ -22,16 +27,21 @@ import platform
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
 
 import torch
+from open_clip.zero_shot_metadata import IMAGENET_CLASSNAMES
 
 from slimprompt import Backbone, SharedPrefixTextEncoder, load_backbone
 from slimprompt.allocator import keep_freed_memory
+from slimprompt.data.benchmarks import BENCHMARKS
+from slimprompt.data.catalogue import benchmark_folder, find_source, load_benchmark
 from slimprompt.text.reference import full_pass_encoder, shared_prefix_reference
+from slimprompt.text.tokens import prompt_tokens
 
 N_CTX, WIDTH, LAYERS, PREFIX, LENGTH = 16, 512, 12, 17, 77
 WORDS = (
@@ -59,41 +69,51 @@ def backbone() -> Backbone:
     return load_backbone("ViT-B-16", seed=0, device="cpu", activation="quickgelu")
 
 
-def make_step(kind: str, n_classes: int, depth: int = 1) -> Callable[[], object]:
-    """Forward and backward pass of one of the `ENCODERS`."""
+def make_step(kind: str, n_classes: int, depth: int = 1, n_prompts: int | None = None) -> Callable[[], object]:
+    """Forward and backward pass of one of the `ENCODERS`, for one prompt or for a batch of `n_prompts`."""
     encode = ENCODERS[kind](backbone(), names(n_classes), N_CTX, depth=depth)
-    shape = (N_CTX, WIDTH) if depth == 1 else (depth, N_CTX, WIDTH)
+    batch = () if n_prompts is None else (n_prompts,)
+    shape = (*batch, N_CTX, WIDTH) if depth == 1 else (*batch, depth, N_CTX, WIDTH)
     context = (0.02 * torch.randn(shape)).requires_grad_()
-    grad = torch.randn(n_classes, WIDTH)
+    grad = torch.randn(*batch, n_classes, WIDTH)
     return lambda: torch.autograd.grad(encode(context), context, grad)
 
 
-def best_times(functions: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """Best time of each function. They run in turn, so that other load on the machine affects all of them equally."""
+def best_times(
+    functions: dict[str, Callable[[], object]], seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
+    """Best time of each function. They run in turn, so that other load on the machine affects all of them equally.
+
+    On one thread, `time.process_time` as the clock leaves out the time in which other processes had the core.
+    """
     best = dict.fromkeys(functions, float("inf"))
-    begin, rounds = time.perf_counter(), 0
-    while rounds < 2 or time.perf_counter() - begin < seconds:
+    begin, rounds = clock(), 0
+    while rounds < 2 or clock() - begin < seconds:
         for name, function in functions.items():
-            start = time.perf_counter()
+            start = clock()
             function()
-            best[name] = min(best[name], time.perf_counter() - start)
+            best[name] = min(best[name], clock() - start)
         rounds += 1
     return best
 
 
-def weight_products(n_tokens: int, n_classes: int) -> list[tuple[int, int, int]]:
+def weight_products(n_tokens: int, n_classes: int, n_prompts: int = 1) -> list[tuple[int, int, int]]:
     """(rows, inner, columns) of every product with weights that a step needs, forward and backward.
 
     In the first layer only the prefix needs queries, keys and values; in the last layer only the end-of-text rows are
-    query rows.
+    query rows. In the other layers, queries, keys and values are one product.
     """
     sizes = []
     for layer in range(LAYERS):
         key_rows = PREFIX if layer == 0 else n_tokens
         query_rows = n_classes if layer == LAYERS - 1 else key_rows
         out_rows = n_classes if layer == LAYERS - 1 else n_tokens
-        sizes += [(query_rows, WIDTH, WIDTH), (key_rows, WIDTH, 2 * WIDTH), (out_rows, WIDTH, WIDTH)]
-        sizes += [(out_rows, WIDTH, 4 * WIDTH), (out_rows, 4 * WIDTH, WIDTH)]
+        if query_rows == key_rows:
+            sizes.append((key_rows, WIDTH, 3 * WIDTH))
+        else:
+            sizes += [(query_rows, WIDTH, WIDTH), (key_rows, WIDTH, 2 * WIDTH)]
+        sizes += [(out_rows, WIDTH, WIDTH), (out_rows, WIDTH, 4 * WIDTH), (out_rows, 4 * WIDTH, WIDTH)]
+    sizes = [(n_prompts * rows, inner, columns) for rows, inner, columns in sizes]
     return sizes + [(rows, columns, inner) for rows, inner, columns in sizes]
 
 
@@ -187,6 +207,22 @@ def measure_allocator(n_classes: int) -> dict[str, float]:
     }
 
 
+def shared_beginnings() -> None:
+    """Table of token counts: one prefix for all classes, and a tree of all shared beginnings."""
+    lists = {"imagenet (open_clip)": list(IMAGENET_CLASSNAMES)}
+    for info in BENCHMARKS.values():
+        if not info.rendered and find_source(info, benchmark_folder(info)) is not None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of splits that are not the published ones
+                lists[info.name] = list(load_benchmark(info.name).class_names)
+    print("| class names of | classes | tokens | tokens in a tree | fewer |\n|---|---:|---:|---:|---:|")
+    for name, class_names in sorted(lists.items()):
+        sequences = prompt_tokens(backbone(), class_names, N_CTX)
+        n_tokens = PREFIX + sum(len(ids) - PREFIX for ids in sequences)
+        n_tree = len({tuple(ids[:end]) for ids in sequences for end in range(1, len(ids) + 1)})
+        print(f"| {name} | {len(class_names):,} | {n_tokens:,} | {n_tree:,} | {1 - n_tree / n_tokens:.1%} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--classes", type=int, nargs="+", default=[20, 47, 100, 1000], help="numbers of classes")
@@ -199,11 +235,15 @@ def main() -> None:
         "--full-limit", type=int, default=100, help="maximum number of classes of the full pass; scaled beyond"
     )
     parser.add_argument("--json", help="also write the results to this file")
+    parser.add_argument("--shared-beginnings", action="store_true", help="only count tokens of real class names")
     parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         measurement, *arguments = options.measure
         print({"memory": peak_memory, "time": step_time}[measurement](*arguments))
+        return
+    if options.shared_beginnings:
+        shared_beginnings()
         return
 
     keep_freed_memory()  # as the commands do

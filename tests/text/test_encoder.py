@@ -40,6 +40,31 @@ def test_kernels_equal_reference(double, position, chunk_size, shape):
     )
 
 
+@pytest.mark.parametrize("position", ["end", "middle", "front"])
+@pytest.mark.parametrize("shape", [(6,), (3, 6)], ids=["one context", "three contexts"])
+def test_results_do_not_depend_on_the_kept_chunks(tiny, position, shape):
+    """With none, some or all activations kept, features and gradients are equal bit by bit, also in a second pass."""
+    context = random_context(tiny, *shape)
+    results = []
+    for kept in (0, 1, 2, None):
+        encoder = SharedPrefixTextEncoder(tiny, NAMES, 6, position, chunk_size=2, kept_chunks=kept)
+        assert encoder.n_chunks == 3
+        assert encoder.kept_chunks(3) == (2 if kept is None else kept)  # so few classes fit into any memory
+        results += [features_and_gradient(encoder, context) for _ in range(2)]
+    for features, gradient in results[1:]:
+        assert torch.equal(features, results[0][0])
+        assert torch.equal(gradient, results[0][1])
+
+
+@pytest.mark.parametrize(("kept", "n_forward"), [(0, 3 + 2), (1, 3 + 1), (2, 3), (9, 3)])
+def test_only_chunks_that_are_not_kept_run_twice(tiny, monkeypatch, kept, n_forward):
+    encoder = SharedPrefixTextEncoder(tiny, NAMES, 4, chunk_size=2, kept_chunks=kept)
+    run, passes = encoder._run_chunk, []
+    monkeypatch.setattr(encoder, "_run_chunk", lambda *args: passes.append(args[0]) or run(*args))
+    features_and_gradient(encoder, random_context(tiny, 4))
+    assert len(passes) == n_forward
+
+
 def _depths(backbone):
     n_layers = len(backbone.text_tower.transformer.resblocks)
     return sorted({2, 3, n_layers})
@@ -212,6 +237,7 @@ def test_low_precision_is_close_to_fp32(tiny, precision):
         (["cat", " _ "], {}, "empty class name"),
         (["cat"], {"position": "back"}, "unknown position 'back'"),
         (["cat"], {"chunk_size": 0}, "at least 1 class"),
+        (["cat"], {"kept_chunks": -1}, "0 or more chunks, not -1"),
         (["cat"], {"depth": 0}, "depth 0 does not fit"),
         (["cat"], {"depth": 4}, "depth 4 does not fit.*number of layers of the text tower of .*, 3"),
     ],

@@ -7,6 +7,7 @@ implementation also precomputes constants, pads only in attention, and keeps onl
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from slimprompt.clip.towers import supports_shared_prefix
 from slimprompt.errors import InputError
 from slimprompt.text.kernels.block import BlockLayout, FrozenBlock, run_block
 from slimprompt.text.layout import block_layouts, default_chunk_size
+from slimprompt.text.memory import activation_budget, activation_bytes, chunks_that_fit
 from slimprompt.text.reference import FullPass, check_depth, output_dtype, project
 from slimprompt.text.tokens import CONTEXT, Position, prompt_tokens, shared_prefix_length
 
@@ -42,8 +44,11 @@ class SharedPrefixTextEncoder:
     depth
         Number of layers of the text tower that receive a context of their own.
     chunk_size
-        Classes per pass. With several chunks, the backward pass recomputes each chunk's forward pass, so memory is
-        bounded by one chunk. By default all classes form one chunk unless a step would need more than a few GB.
+        Classes per pass. By default all classes form one chunk unless a step would need more than a few GB.
+    kept_chunks
+        Number of chunks, besides the first, that keep their activations for the backward pass. The others compute their
+        forward pass again, which takes less memory and more time; the results are the same. By default as many are kept
+        as fit into half of the memory that is available when the encoder is made (`slimprompt.text.memory`).
 
     Attributes
     ----------
@@ -64,9 +69,12 @@ class SharedPrefixTextEncoder:
         *,
         depth: int = 1,
         chunk_size: int | None = None,
+        kept_chunks: int | None = None,
     ) -> None:
         if chunk_size is not None and chunk_size < 1:
             raise InputError(f"chunk_size must be at least 1 class, not {chunk_size}")
+        if kept_chunks is not None and kept_chunks < 0:
+            raise InputError(f"kept_chunks must be 0 or more chunks, not {kept_chunks}; None keeps as many as fit")
         check_depth(backbone, depth)
         self.backbone, self.n_ctx, self.depth, self.n_classes = backbone, n_ctx, depth, len(class_names)
         self._tower = backbone.text_tower
@@ -91,6 +99,19 @@ class SharedPrefixTextEncoder:
                 for start in range(0, len(suffixes), size)
             ]
         self.n_tokens, self.n_chunks = n_prefix + n_suffix_tokens, len(self._chunks)
+        self._given_kept_chunks = kept_chunks
+        self._budget = activation_budget(backbone.device) if self.n_chunks > 1 and kept_chunks is None else 0
+
+    def kept_chunks(self, n_prompts: int = 1) -> int:
+        """Number of chunks, besides the first, that keep their activations in a pass of `n_prompts` prompts.
+
+        The full pass keeps none.
+        """
+        if not self.shared_prefix:
+            return 0
+        if self._given_kept_chunks is not None:
+            return min(self._given_kept_chunks, self.n_chunks - 1)
+        return chunks_that_fit([n_prompts * chunk.activation_bytes for chunk in self._chunks], self._budget)
 
     def __call__(self, context: Tensor) -> Tensor:
         """Class features, unnormalised, in fp32 (fp64 if the backbone is in fp64).
@@ -119,15 +140,13 @@ class SharedPrefixTextEncoder:
         first, *others = self._chunks
         features, prefix_kv = self._run_chunk(first, context)
         chunk_features = [features]  # (n_prompts, classes of the chunk, embed_dim) each
-        for chunk in others:
-            chunk_features.append(
-                checkpoint(
-                    lambda context, *kv, chunk=chunk: self._run_chunk(chunk, context, kv)[0],
-                    context,
-                    *prefix_kv,
-                    use_reentrant=False,
-                )
-            )
+        n_recomputed = len(others) - self.kept_chunks(len(context))
+        for index, chunk in enumerate(others):
+            run = partial(self._run_later_chunk, chunk)
+            if index < n_recomputed:
+                chunk_features.append(checkpoint(run, context, *prefix_kv, use_reentrant=False))
+            else:
+                chunk_features.append(run(context, *prefix_kv))
         return torch.cat(chunk_features, 1)[:, self._unsort].to(output_dtype(self.backbone))
 
     def _embed(self, ids: Sequence[int], first_position: int) -> Tensor:
@@ -158,6 +177,7 @@ class SharedPrefixTextEncoder:
             (tokens == CONTEXT).nonzero()[:, 0].to(device),
             torch.tensor(context_index, dtype=torch.long, device=device),
             layouts,
+            activation_bytes(self._blocks, layouts[0], len(tokens), suffix.element_size()),
         )
 
     def _run_chunk(
@@ -181,6 +201,10 @@ class SharedPrefixTextEncoder:
                 computed_kv += kv
         return project(self._tower, self._tower.ln_final(x)), computed_kv
 
+    def _run_later_chunk(self, chunk: _Chunk, context: Tensor, *prefix_kv: Tensor) -> Tensor:
+        """Features of the classes of a chunk after the first."""
+        return self._run_chunk(chunk, context, prefix_kv)[0]
+
 
 class _Chunk(NamedTuple):
     """Rows and block layouts of the classes that are encoded in one pass."""
@@ -189,3 +213,4 @@ class _Chunk(NamedTuple):
     context_rows: Tensor  # rows that receive a context vector; before that, they have their position embedding only
     context_index: Tensor  # index of the context vector that each of them receives
     layouts: list[BlockLayout]  # one per block
+    activation_bytes: int  # saved for the backward pass of one prompt

@@ -55,7 +55,7 @@ def block_layouts(
     rows = _ChunkRows(suffix, suffix_lengths, n_prefix, blocks[0].n_heads, has_prefix)
     inner = rows.inner_layout()
     first = rows.first_layout(inner, blocks[0]) if constant_suffix and len(blocks) > 1 else inner
-    return [first, *[inner] * (len(blocks) - 2), rows.last_layout(inner)][-len(blocks) :]
+    return [first, *[inner] * (len(blocks) - 2), rows.last_layout()][-len(blocks) :]
 
 
 class _ChunkRows:
@@ -78,33 +78,28 @@ class _ChunkRows:
 
     def inner_layout(self) -> BlockLayout:
         """All rows are query rows and key rows."""
-        row_index, n_rows = self.prefix_index + self.suffix_index, self.first_row + len(self.suffix)
-        queries, keys = self._gather(row_index, n_rows, 1), self._gather(row_index, n_rows, 2)
         return BlockLayout(
             groups=tuple(
                 SequenceGroup(len(lengths), mask.repeat(len(lengths), 1))
                 for lengths, mask in zip(self.lengths, self.masks, strict=True)
             ),
             prefix_group=SequenceGroup(1, causal_mask(self.n_prefix, 0, self.suffix)) if self.has_prefix else None,
-            queries=queries,
-            keys=keys,
-            outputs=queries,
+            projections=self._gather_all(3),
+            outputs=self._gather_all(1),
             has_prefix=self.has_prefix,
         )
 
-    def last_layout(self, inner: BlockLayout) -> BlockLayout:
+    def last_layout(self) -> BlockLayout:
         """Only the end-of-text rows are query rows."""
         device, n_classes = self.suffix.device, len(self.last_rows)
-        queries = self._gather(torch.arange(n_classes)[:, None].split(self.sizes), n_classes, 1)
         return BlockLayout(
             groups=tuple(
                 SequenceGroup(len(lengths), mask[lengths.to(device) - 1])
                 for lengths, mask in zip(self.lengths, self.masks, strict=True)
             ),
             prefix_group=None,
-            queries=queries,
-            keys=inner.keys,
-            outputs=queries,
+            projections=self._gather_all(2),
+            outputs=self._gather(torch.arange(n_classes)[:, None].split(self.sizes), n_classes, 1),
             has_prefix=self.has_prefix,
             query_rows=self.last_rows.to(device),
         )
@@ -114,11 +109,13 @@ class _ChunkRows:
         index = [torch.where(rows == PADDING, PADDING, rows - self.first_row) for rows in self.suffix_index]
         return replace(
             inner,
-            queries=self._gather(self.prefix_index, self.n_prefix, 1) if self.has_prefix else None,
-            keys=self._gather(self.prefix_index, self.n_prefix, 2) if self.has_prefix else None,
+            projections=self._gather(self.prefix_index, self.n_prefix, 3) if self.has_prefix else None,
             n_computed=self.first_row,
             constants=block.constant_qkv(self.suffix, index),
         )
+
+    def _gather_all(self, n_parts: int) -> RowGather:
+        return self._gather(self.prefix_index + self.suffix_index, self.first_row + len(self.suffix), n_parts)
 
     def _gather(self, row_index: Sequence[Tensor], n_rows: int, n_parts: int) -> RowGather:
         return RowGather(row_index, n_rows, self.n_heads, n_parts, self.suffix.device)

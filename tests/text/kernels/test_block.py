@@ -17,10 +17,10 @@ from slimprompt.text.kernels.rows import RowGather
 def prefix_and_one_row(n_rows: int, n_heads: int, like: torch.Tensor) -> BlockLayout:
     """A prefix of n_rows − 1 rows and one sequence of one row."""
     row_index = [torch.arange(n_rows - 1)[None], torch.tensor([[n_rows - 1]])]
-    queries, keys = (RowGather(row_index, n_rows, n_heads, n_parts, torch.device("cpu")) for n_parts in (1, 2))
+    projections, outputs = (RowGather(row_index, n_rows, n_heads, n_parts, torch.device("cpu")) for n_parts in (3, 1))
     last = SequenceGroup(1, like.new_zeros(1, n_rows))
     prefix = SequenceGroup(1, causal_mask(n_rows - 1, 0, like))
-    return BlockLayout((last,), prefix, queries, keys, queries, has_prefix=True)
+    return BlockLayout((last,), prefix, projections, outputs, has_prefix=True)
 
 
 @pytest.mark.parametrize("activation", [QuickGELU(), nn.GELU(), nn.GELU(approximate="tanh")], ids=str)

@@ -8,6 +8,7 @@ They compute what `slimprompt.text.reference` does, with fewer operations:
 
 - The prefix is never copied per class: the queries of all classes meet its keys in one product per head.
 - Only attention pads the sequences; all products with weights run on unpadded rows.
+- Queries, keys and values are one product and one gather, except in the last block.
 - Weights are frozen, so the backward pass computes gradients of activations only, and residual sums and scalings are
   part of the neighbouring matrix product.
 - Queries, keys and values of constant rows are computed once (first block), and only the end-of-text rows continue

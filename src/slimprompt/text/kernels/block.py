@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -32,9 +33,9 @@ class FrozenBlock:
         width = attention.embed_dim
         self.n_heads: int = attention.num_heads
         self.norm_1, self.norm_2 = block.ln_1, block.ln_2
-        self.q, self.kv = (
+        self.qkv, self.q, self.kv = (
             _Linear(attention.in_proj_weight[rows], attention.in_proj_bias[rows])
-            for rows in (slice(None, width), slice(width, None))
+            for rows in (slice(None), slice(None, width), slice(width, None))
         )
         self.out = _with_layer_scale(attention.out_proj, block.ls_1)
         self.expand = _Linear(mlp.c_fc.weight, mlp.c_fc.bias)
@@ -45,10 +46,36 @@ class FrozenBlock:
 
     def constant_qkv(self, x: Tensor, row_index: list[Tensor]) -> tuple[QKV, ...]:
         """Queries, keys and values of constant rows x (n_rows, width), one `QKV` per group of `row_index`."""
-        y, *_ = _norm(x[None], self.norm_1)  # (1, n_rows, width)
-        gather = RowGather(row_index, len(x), self.n_heads, 1, x.device).gather
-        parts = (F.linear(y, *self.q), *F.linear(y, *self.kv).chunk(2, -1))  # (1, n_rows, width) each
-        return tuple(QKV(*qkv) for qkv in zip(*(gather(part.contiguous(), 1) for part in parts), strict=True))
+        y, *_ = _norm(x, self.norm_1)  # (n_rows, width)
+        rows = RowGather(row_index, len(x), self.n_heads, 3, x.device)
+        return tuple(_triples(rows.gather(F.linear(y, *self.qkv), 1)))
+
+    def project(self, y: Tensor, layout: BlockLayout) -> tuple[list[Tensor], list[Tensor]]:
+        """y (n_prompts, n_computed, width) → queries of the query rows; keys and values k, v, k, v, … of all rows.
+
+        The tensors are (b, n · a, e) and (b, n · t, e), for the prefix (if its rows are there) and for each group.
+        """
+        assert layout.projections is not None
+        if layout.query_rows is None:
+            parts = layout.projections.gather(F.linear(y, *self.qkv), len(y))  # q, k, v, q, k, v, …
+            return parts[::3], [part for number, part in enumerate(parts) if number % 3]
+        query_y = y.index_select(1, layout.query_rows)  # (n_prompts, n_query_rows, width)
+        qs = layout.outputs.gather(F.linear(query_y, *self.q), len(y))
+        return qs, layout.projections.gather(F.linear(y, *self.kv), len(y))
+
+    def project_backward(
+        self, grad_qs: list[Tensor], grad_kvs: list[Tensor], n_prompts: int, layout: BlockLayout
+    ) -> Tensor:
+        """Gradient of `y` (n_prompts, n_computed, width) from the gradients of `project`."""
+        assert layout.projections is not None
+        if layout.query_rows is None:
+            qkvs = [part for qkv in zip(grad_qs, grad_kvs[::2], grad_kvs[1::2], strict=True) for part in qkv]
+            grad_y = layout.projections.scatter(qkvs, n_prompts) @ self.qkv.weight  # (n_prompts · n_computed, width)
+            return grad_y.view(n_prompts, -1, grad_y.shape[1])
+        grad_y = layout.projections.scatter(grad_kvs, n_prompts) @ self.kv.weight  # (n_prompts · n_computed, width)
+        grad_query_y = layout.outputs.scatter(grad_qs, n_prompts) @ self.q.weight  # (n_prompts · n_query_rows, width)
+        grad_y, grad_query_y = (part.view(n_prompts, -1, part.shape[1]) for part in (grad_y, grad_query_y))
+        return grad_y.index_add_(1, layout.query_rows, grad_query_y)
 
     def hidden(self, y: Tensor) -> Tensor:
         """y (rows, width) → s · expand(y), the input of the activation (rows, mlp_width)."""
@@ -95,12 +122,11 @@ class BlockLayout:
     """The sequences, in groups padded to one length."""
     prefix_group: SequenceGroup | None
     """The prefix as a sequence of its own; None if its rows are not query rows."""
-    queries: RowGather | None
-    """Query rows among the computed rows: prefix, then groups; None if no row is computed."""
-    keys: RowGather | None
-    """Key rows among the computed rows, in the same order, for keys and values."""
+    projections: RowGather | None
+    """Computed rows (prefix, then groups), with queries, keys and values in one matrix, or only keys and values if
+    `query_rows` are given; None if no row is computed."""
     outputs: RowGather
-    """All query rows."""
+    """All query rows, in the same order."""
     has_prefix: bool
     """Whether the input contains the rows of the prefix; if not, its keys and values are passed in."""
     query_rows: Tensor | None = None
@@ -153,11 +179,9 @@ class _Block(torch.autograd.Function):
         qs: list[Tensor] = []  # (b, n · a, e) each
         kvs: list[Tensor] = []  # k, v, k, v, …: (b, n · t, e) each
         mean = rstd = None
-        if layout.queries is not None and layout.keys is not None:
+        if layout.projections is not None:
             y, mean, rstd = _norm(computed, block.norm_1)  # (n_prompts, n_computed, width)
-            query_y = y if layout.query_rows is None else y.index_select(1, layout.query_rows)
-            qs = layout.queries.gather(F.linear(query_y, *block.q), n_prompts)
-            kvs = layout.keys.gather(F.linear(y, *block.kv), n_prompts)
+            qs, kvs = block.project(y, layout)
         prefix_kv: Any = (kvs.pop(0), kvs.pop(0)) if layout.has_prefix else (given_k, given_v)  # (b, p, e) each
         prefix_qkv = [QKV(qs.pop(0), *prefix_kv)] if layout.prefix_group else []
         group_qkv = layout.repeated_constants(n_prompts) or [
@@ -184,10 +208,9 @@ class _Block(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, grad_k: Tensor | None, grad_v: Tensor | None) -> tuple[Tensor | None, ...]:
-        block, layout, (n_prompts, n_rows, width) = ctx.block, ctx.layout, ctx.shape
+        block, layout, (n_prompts, _, width) = ctx.block, ctx.layout, ctx.shape
         computed, mean, rstd, middle, mean_2, rstd_2, hidden, prefix_k, prefix_v, *rest = ctx.saved_tensors
-        weights, parts = rest[: ctx.n_attended], rest[ctx.n_attended :]
-        computed_qkv = [QKV(*parts[i : i + 3]) for i in range(0, len(parts), 3)]
+        weights, computed_qkv = rest[: ctx.n_attended], _triples(rest[ctx.n_attended :])
 
         grad = grad.reshape(-1, width)  # (rows, width)
         grad_y = block.mlp_backward(grad, hidden)  # (rows, width)
@@ -216,19 +239,18 @@ class _Block(torch.autograd.Function):
         if not ctx.needs_input_grad[0]:
             return None, *grad_prefix_kv, None, None
 
-        grad_y = layout.keys.scatter(grad_kvs, n_prompts) @ block.kv.weight  # (n_prompts · n_computed, width)
-        grad_q = layout.queries.scatter(grad_qs, n_prompts)  # (computed query rows, width)
-        if layout.query_rows is None:
-            grad_y.addmm_(grad_q, block.q.weight)
-            grad_computed = _norm_backward(grad_y.view(computed.shape), computed, mean, rstd, block.norm_1)
-            grad_x = grad_middle.view(n_prompts, n_rows, width)
-            grad_x[:, : layout.n_computed] += grad_computed
-        else:
-            grad_query_y = (grad_q @ block.q.weight).view(n_prompts, -1, width)  # (n_prompts, n_query_rows, width)
-            grad_y = grad_y.view(computed.shape).index_add_(1, layout.query_rows, grad_query_y)
-            grad_x = _norm_backward(grad_y, computed, mean, rstd, block.norm_1)  # (n_prompts, n_rows, width)
-            grad_x.index_add_(1, layout.query_rows, grad_middle.view(n_prompts, -1, width))
-        return grad_x, *grad_prefix_kv, None, None
+        grad_y = block.project_backward(grad_qs, grad_kvs, n_prompts, layout)  # (n_prompts, n_computed, width)
+        grad_computed = _norm_backward(grad_y, computed, mean, rstd, block.norm_1)  # (n_prompts, n_computed, width)
+        grad_middle = grad_middle.view(n_prompts, -1, width)  # (n_prompts, n_query_rows, width)
+        if layout.query_rows is not None:
+            return grad_computed.index_add_(1, layout.query_rows, grad_middle), *grad_prefix_kv, None, None
+        grad_middle[:, : layout.n_computed] += grad_computed
+        return grad_middle, *grad_prefix_kv, None, None
+
+
+def _triples(parts: Sequence[Tensor]) -> list[QKV]:
+    """q, k, v, q, k, v, … → one `QKV` per group."""
+    return [QKV(*parts[first : first + 3]) for first in range(0, len(parts), 3)]
 
 
 def _norm(x: Tensor, norm: Any) -> tuple[Tensor, Tensor, Tensor]:

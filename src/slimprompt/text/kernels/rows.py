@@ -28,7 +28,7 @@ class RowGather:
     n_heads
         Number of attention heads.
     n_parts
-        1 for queries or attention outputs, 2 for keys and values in one matrix.
+        1 for queries or attention outputs, 2 for keys and values, 3 for queries, keys and values in one matrix.
     device
         Device of the matrices.
     """
