@@ -5,17 +5,8 @@ import pandas as pd
 import pytest
 from scipy.linalg import subspace_angles
 
-from slimprompt.analysis.geometry import (
-    AXES,
-    class_subset_of,
-    compare_pairs,
-    measure,
-    medians,
-    one_axis_pairs,
-    overlap_and_angle,
-    random_overlaps,
-    subspaces,
-)
+from slimprompt.analysis.geometry import AXES, class_subset_of, measure, medians, one_axis_pairs
+from slimprompt.analysis.subspaces import compare_pairs, overlap_and_angle, random_overlaps, subspaces
 from slimprompt.errors import InputError
 from slimprompt.lab.records import load_records
 from tests.synthetic_runs import RANKS, factors_of, write_run, write_study
@@ -218,3 +209,19 @@ def test_too_few_runs_give_empty_tables(tmp_path, variants):
     assert found.pairs.empty and found.chance.empty
     assert found.medians().empty and medians(found.pairs).empty
     assert len(found.displacement) == 3 * sum(fields["variant"] != "dense" for fields in variants)
+
+
+def test_backbones_are_measured_independently(tmp_path):
+    """They are read one after the other; the rows keep the order of the runs."""
+    records = load_records(
+        write_study(tmp_path, backbones=("RN50", "ViT-B-16"), shots=(1,), datasets=("dtd", "food101"))
+    )
+    both = measure(records, draws=10)
+    assert len(both.pairs) and set(both.pairs["backbone"]) == {"RN50", "ViT-B/16"}
+    for backbone in ("RN50", "ViT-B/16"):
+        own = [record for record in records if record.spec.backbone == backbone.replace("/", "-")]
+        alone = measure(own, draws=10)
+        for table in ("pairs", "displacement"):
+            frame = getattr(both, table)
+            rows = frame[frame["backbone"] == backbone].reset_index(drop=True)
+            pd.testing.assert_frame_equal(rows, getattr(alone, table), check_exact=True)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from slimprompt.errors import InputError
+from slimprompt.images.cached import cached_banks
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.plan import Plan, check_disk, count_runs, plan_runs
@@ -32,10 +32,9 @@ def test_the_plan_is_what_happens(small_plan: tuple[Grid, RunEnvironment, Plan],
     assert plan.runs == len(records)
     assert plan.steps == sum(record.facts["steps"] for record in records)
     assert plan.tokens == sum(record.facts["steps"] * record.facts["tokens_per_step"] for record in records)
-    (bank,) = (tmp_path / "cache" / "features").glob("*.sqlite")
-    stored = sqlite3.connect(bank).execute("SELECT count(*) FROM features").fetchone()[0]
-    assert sum(bank.test + bank.train for bank in plan.banks) == stored
-    on_disk = sum(path.stat().st_blocks * 512 for path in environment.runs.rglob("*")) + bank.stat().st_size
+    (bank,) = cached_banks(tmp_path / "cache" / "features")
+    assert sum(bank.test + bank.train for bank in plan.banks) == bank.features
+    on_disk = sum(path.stat().st_blocks * 512 for path in environment.runs.rglob("*")) + bank.size
     assert on_disk / 2 < plan.disk_bytes < on_disk * 2
 
     after = plan_runs(studies_of(grid), environment, workers=2)
@@ -173,6 +172,5 @@ def test_methods_and_other_datasets_are_counted(
     assert [(bank.test, bank.train) for bank in plan.banks] == [(16, 0), (20, 10 * (1 + 10))]
     outcome = run_study(specs, environment.runs, InlineExecutor(environment))
     assert len(outcome.complete) == 3
-    (bank,) = (tmp_path / "cache" / "features").glob("*.sqlite")
-    stored = sqlite3.connect(bank).execute("SELECT count(*) FROM features").fetchone()[0]
-    assert sum(bank.test + bank.train for bank in plan.banks) == stored
+    (bank,) = cached_banks(tmp_path / "cache" / "features")
+    assert sum(bank.test + bank.train for bank in plan.banks) == bank.features

@@ -161,6 +161,24 @@ def test_an_entry_of_another_type_is_damage(tmp_path: Path, change: dict[str, An
         assert len(load_records(tmp_path)) == 1
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["", "epoch,lr,loss\n0,0.1,2.0\n", "epoch,lr,loss,accuracy\n", "epoch,lr,loss,accuracy\n0,0.1,nan,5.0\n"]
+    + [f"epoch,lr,loss,accuracy\n{row}\n" for row in ("0,0.1,2.0", "0,x,2.0,5.0", "0.5,0.1,2.0,5.0")],
+)
+def test_a_damaged_curve_is_an_error(tmp_path: Path, text: str) -> None:
+    stored = store_run(tmp_path, spec(), complete(), curve=[(0, 0.1, 2.0, 5.0)])
+    (stored.folder / "curve.csv").write_text(text)
+    with pytest.raises(InputError, match=r"curve\.csv cannot be read .* run it again"):
+        stored.curve()
+
+
+def test_columns_of_a_curve_are_found_by_their_names(tmp_path: Path) -> None:
+    stored = store_run(tmp_path, spec(), complete(), curve=[(0, 0.1, 2.0, 5.0)])
+    (stored.folder / "curve.csv").write_text("loss,note,epoch,accuracy,lr\n2.0,a,0,5.0,0.1\n")
+    assert stored.curve().to_dict("records") == [{"epoch": 0, "lr": 0.1, "loss": 2.0, "accuracy": 5.0}]
+
+
 def test_a_record_of_another_run_is_damage(tmp_path: Path) -> None:
     first, second = (store_run(tmp_path, spec(seed=seed), complete()) for seed in (1, 2))
     (first.folder / "record.json").write_bytes((second.folder / "record.json").read_bytes())

@@ -425,3 +425,24 @@ def test_workers_are_spread_over_the_gpus(
     for seed in range(4):
         executor.submit([run_spec(seed=seed)])
     assert started == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
+
+
+@pytest.mark.slow
+def test_a_basis_of_your_own_in_every_executor(
+    run_spec: MakeSpec, environment: RunEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Worker processes import the module that the environment names; without it, the run fails and says what to do."""
+    (tmp_path / "own_bases.py").write_text(
+        "def first(p0, rank, generator):\n    return p0.new_ones(len(p0), rank).tril()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = run_spec(variant="fixed-B", basis="own_bases:first")
+    other = run_spec(variant="fixed-B", basis="own_bases:first", seed=2)
+    outcome = run_study([spec], environment.runs, InlineExecutor(environment))
+    assert "own_bases is not imported" in str(outcome.failed[0].error)
+    environment = replace(environment, imports=("own_bases",))
+    outcome = run_study([spec, other], environment.runs, ProcessExecutor(environment, 2))
+    assert len(outcome.complete) == 2
+    assert outcome.complete[0].factors()["B"].tolist() == [[1, 0], [1, 1], [1, 1], [1, 1]]
+    outcome = run_study([spec], tmp_path / "inline", InlineExecutor(replace(environment, runs=tmp_path / "inline")))
+    assert outcome.complete[0].spec.label == "fixed-B own_bases:first r2"

@@ -219,7 +219,7 @@ def test_no_runs_give_empty_tables():
     tables = paper_tables(Results({}))
     assert [table.name for table in tables] == PAPER_NAMES[:9]
     assert all(table.empty for table in tables)
-    document = latex_document(tables)
+    document = latex_document(map(to_latex, tables))
     assert r"\end{document}" in document
     assert all("nan" not in to_markdown(table) for table in tables)
 
@@ -353,7 +353,8 @@ def test_all_formats_are_written(tables, tmp_path):
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_latex_compiles(results, published, tmp_path):
     compared = paper_tables(results, compare_published=True)
-    document = latex_document([*published.values(), *compared, comparisons(results), summaries(results), HOSTILE])
+    shown = [*published.values(), *compared, comparisons(results), summaries(results), HOSTILE]
+    document = latex_document(map(to_latex, shown))
     (tmp_path / "tables.tex").write_text(document, encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "tables.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)

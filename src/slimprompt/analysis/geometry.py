@@ -1,8 +1,5 @@
 """Geometry of the factors of trained prompts: overlap and principal angles between subspaces.
 
-With orthonormal bases Q₁, Q₂ of two subspaces and σᵢ the singular values of Q₁ᵀQ₂, clipped to [0, 1]:
-overlap = Σσᵢ/k and angle = Σ arccos(σᵢ)/k in degrees, where k is the smaller dimension.
-
 B is compared by its column space (tokens), A by its row space (embeddings), and P = BA by both. P is rebuilt from the
 factors in float64 and gets the rank of the factors: a product stored in low precision has rounding noise in every
 direction and appears to have full rank. In exact arithmetic, the row space of BA is that of A, and its column space
@@ -12,17 +9,19 @@ is that of B.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from slimprompt.analysis.observations import backbone_title, dataset_title
-from slimprompt.errors import InputError
+from slimprompt.analysis.subspaces import compare_pairs, random_overlaps, subspaces
+from slimprompt.forked import run_forked
 from slimprompt.lab.records import Record
 from slimprompt.lab.spec import RunSpec
 from slimprompt.spreadsheet import frame_csv
@@ -32,94 +31,8 @@ from slimprompt.storage import write_file
 AXES = ("seed", "dataset", "shots", "rank")
 #: Compared factors; "BA" is the row space of the product, as in the paper.
 FACTORS = ("A", "B", "BA", "BA columns")
-#: Pairs per batch of small singular value decompositions.
-_BATCH = 2048
-
-
-@dataclass(frozen=True)
-class Subspaces:
-    """Orthonormal bases of one factor of many runs, grouped by shape for batched decompositions.
-
-    Attributes
-    ----------
-    bases
-        (dimension, rank) → bases (runs, dimension, rank).
-    place
-        Group of each run, and its position in the group.
-    deficient
-        Runs whose factor has a numerical rank below the given rank, so that some directions are arbitrary.
-    """
-
-    bases: dict[tuple[int, int], np.ndarray]
-    place: list[tuple[tuple[int, int], int]]
-    deficient: list[int]
-
-
-def subspaces(matrices: Sequence[np.ndarray], ranks: Sequence[int]) -> Subspaces:
-    """Orthonormal bases of the column spaces of matrices (dimension, columns): the leading left singular vectors.
-
-    Parameters
-    ----------
-    matrices
-        One matrix per run.
-    ranks
-        Rank of each matrix; it is not estimated from the singular values.
-
-    Returns
-    -------
-    Subspaces
-    """
-    groups: dict[tuple[tuple[int, ...], int], list[int]] = defaultdict(list)
-    for run, (matrix, rank) in enumerate(zip(matrices, ranks, strict=True)):
-        groups[matrix.shape, rank].append(run)
-    pieces: dict[tuple[int, int], list[np.ndarray]] = defaultdict(list)
-    place: list[tuple[tuple[int, int], int]] = [((0, 0), 0)] * len(matrices)
-    deficient: list[int] = []
-    for (shape, rank), runs in groups.items():
-        stack = np.stack([matrices[run] for run in runs]).astype(float)  # (runs, dimension, columns)
-        if shape[1] > shape[0]:  # X = RᵀQᵀ has the column space of the smaller Rᵀ
-            stack = np.swapaxes(np.linalg.qr(np.swapaxes(stack, 1, 2), mode="r"), 1, 2)
-        orthonormal, triangle = np.linalg.qr(stack)
-        left, sizes, _ = np.linalg.svd(triangle)  # small and square, with the singular values of X
-        leading = orthonormal @ left[:, :, :rank]  # (runs, dimension, rank)
-        group = (shape[0], rank)
-        for position, run in enumerate(runs, start=len(pieces[group])):
-            place[run] = (group, position)
-        pieces[group].extend(leading)
-        weak = sizes[:, rank - 1] <= 1e-9 * sizes[:, 0]
-        deficient.extend(run for run, low in zip(runs, weak, strict=True) if low)
-    return Subspaces({group: np.stack(parts) for group, parts in pieces.items()}, place, sorted(deficient))
-
-
-def overlap_and_angle(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Overlap and mean principal angle in degrees of a batch of orthonormal bases (…, dimension, rank)."""
-    # scipy.linalg.subspace_angles takes one pair at a time; a study has thousands.
-    return _from_singular_values(np.swapaxes(first, -1, -2) @ second)
-
-
-def _from_singular_values(products: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean cosine and mean angle from the singular values of Q₁ᵀQ₂ (…, rank, rank)."""
-    cosines = np.linalg.svd(products, compute_uv=False).clip(0.0, 1.0)  # (…, k)
-    return cosines.mean(axis=-1), np.degrees(np.arccos(cosines)).mean(axis=-1)
-
-
-def compare_pairs(
-    first: Subspaces, second: Subspaces, pairs: Sequence[tuple[int, int]]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Overlap and angle of each pair (run of `first`, run of `second`), in the order of `pairs`."""
-    overlap, angle = np.full(len(pairs), np.nan), np.full(len(pairs), np.nan)
-    groups: dict[tuple[tuple[int, int], tuple[int, int]], list[int]] = defaultdict(list)
-    for index, (one, other) in enumerate(pairs):
-        groups[first.place[one][0], second.place[other][0]].append(index)
-    for (group_one, group_other), indices in groups.items():
-        for start in range(0, len(indices), _BATCH):
-            chunk = indices[start : start + _BATCH]
-            ones = [first.place[pairs[index][0]][1] for index in chunk]
-            others = [second.place[pairs[index][1]][1] for index in chunk]
-            overlap[chunk], angle[chunk] = overlap_and_angle(
-                first.bases[group_one][ones], second.bases[group_other][others]
-            )
-    return overlap, angle
+#: Runs whose displacement is measured together.
+_RUNS = 256
 
 
 def one_axis_pairs(specs: Sequence[RunSpec]) -> list[tuple[int, int, str]]:
@@ -219,8 +132,7 @@ def measure(
     plain = [record for record in shallow if not record.spec.beyond]
     low_rank = [record for record in plain if not record.spec.evaluate_on]
     records = [record for record in low_rank if class_subset in (None, record.spec.split)]
-    factors = [record.factors() for record in records]
-    chosen = [index for index, record in enumerate(records) if record.spec.variant == variant]
+    chosen = [record for record in records if record.spec.variant == variant]
     notes: list[str] = []
     if deep := len(factorised) - len(shallow):
         notes.append(f"geometry: {deep} runs of deep prompts are left out: they have coefficients for several layers")
@@ -237,15 +149,32 @@ def measure(
             f"geometry: {left_out} runs on another class subset than {class_subset!r} are left out; "
             "select a subset with --where split=base (or split=all,base for both)"
         )
-    pairs = _pair_table([records[index] for index in chosen], [factors[index] for index in chosen], notes)
+    specs = [record.spec for record in chosen]
+    found = one_axis_pairs(specs)
+    groups = _by_backbone(specs)  # two runs of a pair have the same one
+    parts = [records[start : start + _RUNS] for start in range(0, len(records), _RUNS)]
+    jobs: list[Callable[[], Any]] = [partial(_compare_runs, chosen, group, found) for group in groups]
+    jobs += [partial(_displacements, part) for part in parts]
+    measured = run_forked(jobs)
+    compared, moved = measured[: len(groups)], measured[len(groups) :]
+    notes += _lost_rank(chosen, compared)
+    pairs = _pair_table(chosen, found, compared)
     return Geometry(
         pairs,
-        _displacement_table(records, factors),
+        _displacement_table(records, moved),
         _chance_table(pairs, draws, seed),
         draws,
-        tuple(records[index].spec for index in chosen),
+        tuple(specs),
         tuple(notes),
     )
+
+
+def _by_backbone(specs: Sequence[RunSpec]) -> list[list[int]]:
+    """The runs of each backbone."""
+    groups: dict[tuple[str, str | None], list[int]] = defaultdict(list)
+    for run, spec in enumerate(specs):
+        groups[spec.backbone, spec.pretrained].append(run)
+    return list(groups.values())
 
 
 def _matrices(factors: Sequence[dict[str, np.ndarray]], factor: str, *, start: bool = False) -> list[np.ndarray]:
@@ -259,32 +188,70 @@ def _matrices(factors: Sequence[dict[str, np.ndarray]], factor: str, *, start: b
     return products if factor == "BA columns" else [product.T for product in products]
 
 
-def _pair_table(records: Sequence[Record], factors: Sequence[dict[str, np.ndarray]], notes: list[str]) -> pd.DataFrame:
-    """One row per pair of runs and factor."""
-    specs = [record.spec for record in records]
-    found = one_axis_pairs(specs)
-    index_pairs = [(one, other) for one, other, _ in found]
-    ranks = [int(spec.rank or 0) for spec in specs]
-    frames = []
+class _Compared(NamedTuple):
+    """Pairs of runs of one backbone."""
+
+    pairs: list[int]
+    """Their numbers."""
+    values: dict[str, dict[str, np.ndarray]]
+    """Factor → column of `Geometry.pairs` → values."""
+    deficient: dict[str, list[int]]
+    """Factor → runs that have lost rank in it."""
+
+
+def _compare_runs(records: Sequence[Record], group: Sequence[int], found: Sequence[tuple[int, int, str]]) -> _Compared:
+    """Compare the pairs `found` whose runs are in `group`."""
+    place = {run: position for position, run in enumerate(group)}
+    numbers = [number for number, (one, _, _) in enumerate(found) if one in place]
+    pairs = [(place[one], place[other]) for one, other, _ in (found[number] for number in numbers)]
+    ranks = [int(records[run].spec.rank or 0) for run in group]
+    factors = [records[run].factors() for run in group]
+    values, deficient = {}, {}
     for factor in FACTORS:
         ends = subspaces(_matrices(factors, factor), ranks)
         starts = subspaces(_matrices(factors, factor, start=True), ranks)
-        for run in ends.deficient:
-            notes.append(
-                f"{records[run].folder.name}: {factor} has lost rank in training, so some of its directions are arbitrary"
-            )
-        overlap, angle = compare_pairs(ends, ends, index_pairs)
-        start_overlap, start_angle = compare_pairs(starts, starts, index_pairs)
-        measured = {"overlap": overlap, "angle": angle, "start_overlap": start_overlap, "start_angle": start_angle}
-        dimension = [ends.place[one][0][0] for one, _ in index_pairs]
-        cosine = _cosines(factors, index_pairs) if factor == "BA" else np.nan
-        frames.append(pd.DataFrame({"factor": factor, **measured, "cosine": cosine, "dimension": dimension}))
+        overlap, angle = compare_pairs(ends, ends, pairs)
+        start_overlap, start_angle = compare_pairs(starts, starts, pairs)
+        values[factor] = {
+            "overlap": overlap,
+            "angle": angle,
+            "start_overlap": start_overlap,
+            "start_angle": start_angle,
+            "cosine": _cosines(factors, pairs) if factor == "BA" else np.full(len(pairs), np.nan),
+            "dimension": np.array([ends.place[one][0][0] for one, _ in pairs], dtype=int),
+        }
+        deficient[factor] = [group[run] for run in ends.deficient]
+    return _Compared(numbers, values, deficient)
+
+
+def _lost_rank(records: Sequence[Record], compared: Sequence[_Compared]) -> list[str]:
+    """A note for each factor that has lost rank in training."""
+    return [
+        f"{records[run].folder.name}: {factor} has lost rank in training, so some of its directions are arbitrary"
+        for factor in FACTORS
+        for run in sorted(run for part in compared for run in part.deficient[factor])
+    ]
+
+
+def _pair_table(
+    records: Sequence[Record], found: Sequence[tuple[int, int, str]], compared: Sequence[_Compared]
+) -> pd.DataFrame:
+    """One row per pair of runs and factor."""
     described = pd.DataFrame(
         [_describe(records[one], records[other], axis) for one, other, axis in found], columns=_DESCRIPTION
     )
-    return pd.concat([pd.concat([described, frame], axis=1) for frame in frames], ignore_index=True)
+    order = np.argsort(np.array([number for part in compared for number in part.pairs], dtype=int))
+    frames = []
+    for factor in FACTORS:
+        columns: dict[str, Any] = {
+            name: np.concatenate([part.values[factor][name] for part in compared])[order] if compared else []
+            for name in _MEASURED
+        }
+        frames.append(pd.concat([described, pd.DataFrame({"factor": factor, **columns})], axis=1))
+    return pd.concat(frames, ignore_index=True)
 
 
+_MEASURED = ("overlap", "angle", "start_overlap", "start_angle", "cosine", "dimension")
 _DESCRIPTION = [
     *("axis", "backbone", "dataset", "split", "shots", "rank", "seed"),
     *("other_dataset", "other_shots", "other_rank", "other_seed", "run", "other_run"),
@@ -312,72 +279,46 @@ def _cosines(factors: Sequence[dict[str, np.ndarray]], pairs: Sequence[tuple[int
     return cosines
 
 
-def _displacement_table(records: Sequence[Record], factors: Sequence[dict[str, np.ndarray]]) -> pd.DataFrame:
-    """One row per run and factor."""
+def _displacements(records: Sequence[Record]) -> dict[str, np.ndarray]:
+    """Factor → overlap, angle and ‖X−X₀‖/‖X₀‖ between initial and final factor, (3, runs)."""
     ranks = [int(record.spec.rank or 0) for record in records]
-    rows: list[dict[str, Any]] = []
-    for factor in ("A", "B", "BA"):
+    factors = [record.factors() for record in records]
+    itself = [(run, run) for run in range(len(records))]
+    found = {}
+    for factor in _MOVED:
         before, after = _matrices(factors, factor, start=True), _matrices(factors, factor)
-        itself = [(run, run) for run in range(len(records))]
         overlaps, angles = compare_pairs(subspaces(before, ranks), subspaces(after, ranks), itself)
-        for run, record in enumerate(records):
-            spec = record.spec
-            size = float(np.linalg.norm(before[run]))
-            rows.append(
-                {
-                    "backbone": backbone_title(spec),
-                    "dataset": dataset_title(spec.dataset),
-                    "split": spec.split,
-                    "shots": spec.shots,
-                    "variant": spec.variant,
-                    "basis": spec.basis or "trainable",
-                    "rank": spec.rank,
-                    "seed": spec.seed,
-                    "factor": factor,
-                    "overlap": float(overlaps[run]),
-                    "angle": float(angles[run]),
-                    "relative_norm": float(np.linalg.norm(after[run] - before[run])) / size if size else np.nan,
-                    "run": str(record.folder),
-                }
-            )
-    columns = ["backbone", "dataset", "split", "shots", "variant", "basis", "rank", "seed"]
-    return pd.DataFrame(rows, columns=[*columns, "factor", "overlap", "angle", "relative_norm", "run"])
+        sizes = [float(np.linalg.norm(start)) for start in before]
+        changes = [float(np.linalg.norm(end - start)) for start, end in zip(before, after, strict=True)]
+        norms = [change / size if size else np.nan for change, size in zip(changes, sizes, strict=True)]
+        found[factor] = np.stack([overlaps, angles, norms])
+    return found
 
 
-def random_overlaps(
-    dimension: int, rank: int, other_rank: int, *, draws: int, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Overlap and angle of pairs of independent, uniformly random subspaces of R^dimension.
+_MOVED = ("A", "B", "BA")
 
-    Parameters
-    ----------
-    dimension
-        Dimension of the space.
-    rank, other_rank
-        Dimensions of the two subspaces.
-    draws
-        Number of pairs.
-    generator
-        Random generator.
 
-    Returns
-    -------
-    overlap, angle : ndarray of shape (draws,)
-
-    Raises
-    ------
-    InputError
-        If a rank exceeds the dimension.
-    """
-    # By rotational invariance the first subspace can be the span of the first `rank` coordinate axes.
-    if max(rank, other_rank) > dimension:
-        raise InputError(f"a subspace of rank {max(rank, other_rank)} does not fit in {dimension} dimensions")
-    overlap, angle = np.empty(draws), np.empty(draws)
-    for start in range(0, draws, 256):
-        stop = min(start + 256, draws)
-        basis, _ = np.linalg.qr(generator.standard_normal((stop - start, dimension, other_rank)))
-        overlap[start:stop], angle[start:stop] = _from_singular_values(basis[:, :rank])
-    return overlap, angle
+def _displacement_table(records: Sequence[Record], moved: Sequence[dict[str, np.ndarray]]) -> pd.DataFrame:
+    """One row per run and factor."""
+    specs = [record.spec for record in records]
+    described = pd.DataFrame(
+        {
+            "backbone": [backbone_title(spec) for spec in specs],
+            "dataset": [dataset_title(spec.dataset) for spec in specs],
+            "split": [spec.split for spec in specs],
+            "shots": [spec.shots for spec in specs],
+            "variant": [spec.variant for spec in specs],
+            "basis": [spec.basis or "trainable" for spec in specs],
+            "rank": [spec.rank for spec in specs],
+            "seed": [spec.seed for spec in specs],
+        }
+    )
+    frames = []
+    for factor in _MOVED:
+        values = np.concatenate([np.empty((3, 0)), *(part[factor] for part in moved)], axis=1)
+        columns = dict(zip(("overlap", "angle", "relative_norm"), values, strict=True))
+        frames.append(described.assign(factor=factor, **columns, run=[str(record.folder) for record in records]))
+    return pd.concat(frames, ignore_index=True)
 
 
 def _chance_table(pairs: pd.DataFrame, draws: int, seed: int) -> pd.DataFrame:

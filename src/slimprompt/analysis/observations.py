@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
@@ -287,9 +287,11 @@ class Results:
         self._parameters = parameters or {}
         self._printed_averages = printed_averages or {}
         self._axes: dict[Any, list[Any]] = {}  # cache of `axis`; the cells never change
+        self._first: dict[tuple[str, str, str], Estimate] = {}
         self._over_sources: dict[CellKey, list[Estimate]] = defaultdict(list)
         self._index: dict[str, dict[Any, set[CellKey]]] = {name: defaultdict(set) for name in CellKey._fields}
         for key, estimate in cells.items():
+            self._first.setdefault((key.backbone, key.dataset, key.metric), estimate)
             self._over_sources[key._replace(source="")].append(estimate)
             for name, value in key._asdict().items():
                 self._index[name][value].add(key)
@@ -297,14 +299,18 @@ class Results:
     @classmethod
     def of(cls, observations: pd.DataFrame) -> Results:
         """The cells of a table that `observe` returned."""
+        rows: dict[CellKey, list[int]] = defaultdict(list)
+        keys = zip(*(observations[name].tolist() for name in CellKey._fields), strict=True)
+        for row, fields in enumerate(keys):
+            rows[CellKey(*fields)].append(row)
+        seeds, values, runs = (observations[name].tolist() for name in ("seed", "value", "run"))
         cells = {}
-        for fields, rows in observations.groupby(list(CellKey._fields), sort=True):
-            by_seed = {int(seed): float(value) for seed, value in zip(rows["seed"], rows["value"], strict=True)}
+        for key in sorted(rows):
+            by_seed = {seeds[row]: values[row] for row in rows[key]}
             summary = summarise(list(by_seed.values()))
             assert summary is not None  # a group has at least one row
-            key = CellKey._make(cast(Iterable[Any], fields))
-            key = key._replace(rank=int(key.rank), shots=int(key.shots))  # pandas gives its own integers
-            cells[key] = Estimate(summary.mean, summary.sd, summary.n, tuple(rows["run"]), by_seed)
+            folders = tuple(runs[row] for row in rows[key])
+            cells[key] = Estimate(summary.mean, summary.sd, summary.n, folders, by_seed)
         parameters: dict[tuple[str, Arm], int] = {}
         counted = observations.dropna(subset=["parameters"])
         names = ("backbone", "method", "basis", "rank", "parameters")
@@ -325,6 +331,10 @@ class Results:
             lengths = [self.cell(backbone, dataset, dense(m), shots, metric) for m in self.dense_lengths(backbone)]
             found = max((one for one in lengths if one), key=lambda one: one.mean, default=None)
         return found
+
+    def first(self, backbone: str, dataset: str, metric: str) -> Estimate | None:
+        """The first cell of these, for metrics that are the same for all arms and shots; None if there is none."""
+        return self._first.get((backbone, dataset, metric))
 
     def macro(
         self, backbone: str, datasets: Sequence[str], arm: Arm, shots: int, metric: str = "accuracy"
@@ -349,12 +359,17 @@ class Results:
         """Sorted values of the key field `name` over the cells whose other fields match `fixed` (a value or a set)."""
         query = (name, *sorted((key, repr(value)) for key, value in fixed.items()))
         if query not in self._axes:
-            keys = set(self.cells)
-            for field_name, value in fixed.items():
-                allowed = value if isinstance(value, (set, frozenset)) else {value}
-                keys &= set().union(*(self._index[field_name].get(one, ()) for one in allowed))
+            matching = [self._having(field_name, value) for field_name, value in fixed.items()]
+            keys = set.intersection(*sorted(matching, key=len)) if matching else self.cells
             self._axes[query] = sorted({getattr(key, name) for key in keys})
         return list(self._axes[query])
+
+    def _having(self, name: str, value: Any) -> set[CellKey]:
+        """The cells whose key field `name` is this value, or one of a set of values."""
+        index = self._index[name]
+        if isinstance(value, (set, frozenset)):
+            return set().union(*(index.get(one, ()) for one in value))
+        return index.get(value, set())
 
     def dense_lengths(self, backbone: str | None = None) -> list[int]:
         """Context lengths of the dense prompts, in cells or printed averages."""

@@ -44,8 +44,7 @@ def main_arms(results: Results, metric: str) -> dict[str, Arm]:
     }
     if full == rank:
         del arms["dense short"]
-    present = {key.arm for key in results.cells if key.metric == metric}
-    return {role: arm for role, arm in arms.items() if arm in present}
+    return {role: arm for role, arm in arms.items() if results.axis("shots", metric=metric, **arm._asdict())}
 
 
 def sorted_backbones(results: Results, *, resnet_first: bool, **where: Any) -> list[str]:
@@ -86,10 +85,8 @@ def chance_levels(records: Sequence[Record]) -> dict[tuple[str, str], float]:
 
 def zero_shot(results: Results, backbone: str, dataset: str, metric: str) -> float | None:
     """Accuracy of the hand-written prompt; it is the same for all arms, shots and seeds."""
-    for key, cell in results.cells.items():
-        if (key.backbone, key.dataset, key.metric) == (backbone, dataset, f"zero_shot_{metric}"):
-            return cell.mean
-    return None
+    cell = results.first(backbone, dataset, f"zero_shot_{metric}")
+    return cell.mean if cell else None
 
 
 def mean_if_complete(values: Sequence[float | None]) -> float | None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from slimprompt.errors import InputError, choose, one_line, shown, unknown, validate
 from slimprompt.lab.spec import PROMPT, RunSpec
-from slimprompt.prompts.variants import FIXED_BASES, check_rank
+from slimprompt.prompts.variants import FIXED_BASES, check_rank, is_own_basis
 from slimprompt.storage import read_text
 from slimprompt.training.recipe import Recipe, make_recipe
 
@@ -39,7 +39,9 @@ class Grid(BaseModel):
         description="seeds of the few-shot sample, the start, the image order and the views"
     )
     ranks: tuple[Count, ...] = Field((1, 2, 4, 8), description="ranks of the factorised prompts")
-    bases: tuple[str, ...] = Field(FIXED_BASES, description=f"fixed token bases: {', '.join(FIXED_BASES)}")
+    bases: tuple[str, ...] = Field(
+        FIXED_BASES, description=f"fixed token bases: {', '.join(FIXED_BASES)}, or your own, module:function"
+    )
     pairs: tuple[tuple[str, str], ...] | None = Field(
         None,
         description="transfers as [source, target]; empty: the paper's, or for other datasets each from the two before it",
@@ -54,7 +56,7 @@ class Grid(BaseModel):
     @classmethod
     def _known_bases(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
-            if name not in FIXED_BASES:
+            if name not in FIXED_BASES and not is_own_basis(name):
                 raise unknown("basis", name, FIXED_BASES)
         return names
 

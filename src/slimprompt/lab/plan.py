@@ -190,7 +190,7 @@ def _plan_backbone(
         plan.disk_bytes += _run_bytes(spec, samples(spec), _ModelSizes(speed.embed_dim, speed.text_width))
     plan.encoding_seconds += features * speed.image
     if features:
-        from slimprompt.images.bank import bytes_per_feature
+        from slimprompt.images.cached import bytes_per_feature
 
         plan.disk_bytes += round(features * bytes_per_feature(speed.embed_dim))
 
@@ -303,7 +303,7 @@ def check_disk(specs: Sequence[RunSpec], environment: RunEnvironment) -> str:
 
 def _bytes_by_disk(specs: Sequence[RunSpec], environment: RunEnvironment) -> dict[Path, int]:
     """Bytes that the incomplete runs need, by the existing folder whose disk they are written to."""
-    from slimprompt.images.bank import bytes_per_feature
+    from slimprompt.images.cached import bytes_per_feature, cached_banks
 
     todo: dict[tuple[str, str], list[RunSpec]] = defaultdict(list)
     for spec in specs:
@@ -324,7 +324,7 @@ def _bytes_by_disk(specs: Sequence[RunSpec], environment: RunEnvironment) -> dic
         features[sizes.embed_dim] += sum(samples.features(dataset, mine))
         run_bytes += sum(_run_bytes(spec, samples(spec), sizes) for spec in mine if spec.dataset == dataset)
     stored = environment.cache or cache_dir()
-    on_disk = sum(path.stat().st_size for path in (stored / "features").glob("*.sqlite"))
+    on_disk = sum(bank.size for bank in cached_banks(stored / "features"))
     feature_bytes = sum(round(number * bytes_per_feature(width)) for width, number in features.items())
     by_device: dict[int, tuple[Path, int]] = {}
     for folder, size in ((stored, max(0, feature_bytes - on_disk)), (environment.runs, run_bytes)):
@@ -341,7 +341,7 @@ class _ModelSizes(NamedTuple):
 
 def _model_sizes(name: str) -> _ModelSizes | None:
     """Sizes of a backbone from its configuration, without building it; None if they are not known."""
-    from slimprompt.clip.backbone import model_config
+    from slimprompt.clip.architectures import model_config
 
     config = model_config(name)
     return _ModelSizes(config["embed_dim"], config["text_cfg"]["width"]) if config else None

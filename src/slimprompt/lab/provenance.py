@@ -47,7 +47,7 @@ def machine() -> dict[str, Any]:
 def _processor() -> str:
     """Model name, which the standard library reports everywhere but on Linux."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
@@ -80,6 +80,7 @@ def origin(environment: RunEnvironment) -> dict[str, Any]:
         "threads": environment.threads,
         "executor": environment.executor,
         "invocation": list(environment.invocation),
+        **({} if environment.features == "fp32" else {"stored_features": environment.features}),
         "versions": versions(),
         "machine": machine(),
         "git": git_state(),
@@ -101,7 +102,7 @@ class PeakMemory:
     def __init__(self, device: str) -> None:
         self._cuda = device.startswith("cuda") or (device == "auto" and _has_cuda())
         try:
-            Path("/proc/self/clear_refs").write_text("5")
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
             self.of = "run"
         except OSError:
             self.of = "process"
@@ -121,7 +122,7 @@ class PeakMemory:
 
     def _cpu_mb(self) -> float:
         if self.of == "run":
-            lines = Path("/proc/self/status").read_text().splitlines()
+            lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
             return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
         if sys.platform == "win32":
             return float(psutil.Process().memory_info().peak_wset / 2**20)

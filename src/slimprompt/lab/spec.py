@@ -71,7 +71,8 @@ class RunSpec(BaseModel):
     )
     basis: str | None = Field(
         None,
-        description=f"where the frozen factor comes from: {', '.join(FIXED_BASES)}; in transfers {', '.join(TRANSFER_BASES)}",
+        description=f"where the frozen factor comes from: {', '.join(FIXED_BASES)}, or your own, module:function; in transfers "
+        + ", ".join(TRANSFER_BASES),
     )
     source: str | None = Field(None, description="with basis 'source': the dataset whose trained factor is used")
     words: str | None = Field(

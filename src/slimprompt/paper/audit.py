@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from slimprompt.analysis.geometry import random_overlaps
 from slimprompt.analysis.observations import (
     BEST_DENSE,
     TRANSFER_MODES,
@@ -23,6 +22,7 @@ from slimprompt.analysis.observations import (
     joint,
     transfer,
 )
+from slimprompt.analysis.subspaces import random_overlaps
 from slimprompt.paper.claims import check_claims
 from slimprompt.paper.claims.claim import ROUNDING, Claim, Finding, Measured, Outcome
 from slimprompt.paper.claims.evidence import Evidence, ParameterCount

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from slimprompt.analysis.geometry import class_subset_of, measure
-from slimprompt.analysis.methods import costs
+from slimprompt.analysis.geometry import Geometry, class_subset_of, measure
+from slimprompt.analysis.methods import Costs, costs
 from slimprompt.analysis.observations import Results, mixed_settings, observe
 from slimprompt.errors import InputError
+from slimprompt.forked import run_forked
 from slimprompt.lab.records import Record, load_records, select_records
 from slimprompt.paper.claims import Finding, check_claims, gather
-from slimprompt.paper.figures import all_figures
+from slimprompt.paper.figures import figure_functions
 from slimprompt.paper.published import published_pairs
 from slimprompt.paper.summary import key_figures, questions_table, summary_table, without_constants
 from slimprompt.paper.tables import comparisons, paper_tables, summaries, with_published_methods
@@ -27,7 +29,7 @@ from slimprompt.report.methods_tables import methods_tables
 from slimprompt.report.plotting import Figure, write_figures
 from slimprompt.report.runs import runs_section
 from slimprompt.report.table import Table
-from slimprompt.report.table_formats import write_tables
+from slimprompt.report.table_formats import table_files
 from slimprompt.spreadsheet import cell_text
 from slimprompt.storage import read_text, write_file
 
@@ -90,25 +92,36 @@ def build_report(runs: Path, *, where: Sequence[str] = (), compare_published: bo
         raise InputError(f"no complete runs{conditions} in {runs}{broken}; create some with `slimprompt study`")
     results = Results.of(observe(records))
     geometry = measure(records, class_subset=class_subset_of(where), draws=500)
-    evidence = gather(records, main_pairs=published_pairs(), measured=geometry)
-    tables = paper_tables(results, geometry.medians(), geometry.compared, compare_published=compare_published)
+    evidence = gather(records, main_pairs=published_pairs(), measured=geometry, results=results)
     found = costs(records)
-    compared = methods_tables(results, found)
-    if compare_published:
-        compared = [with_published_methods(table) for table in compared]
+    plots = figure_functions(records, results, geometry)
+    others: dict[str, Callable[[], Any]] = {
+        "summary_table": lambda: summary_table(results, records),
+        "questions": lambda: questions_table(results),
+        "findings": lambda: check_claims(evidence),
+        "tables": lambda: _tables(results, geometry, compare_published),
+        "methods_figures": lambda: methods_figures(results, found),
+        "methods_tables": lambda: _methods_tables(results, found, compare_published),
+    }
+    made = run_forked([*plots, *others.values()])
     return Report(
         folder=runs,
         records=records,
         failed=failed,
-        summary_table=summary_table(results, records),
-        questions=questions_table(results),
-        findings=check_claims(evidence),
-        figures=all_figures(records, results, geometry),
-        tables=[*tables, comparisons(results), summaries(results)],
+        figures=made[: len(plots)],
         notes=[*mixed_settings(records), *geometry.notes],
-        methods_figures=methods_figures(results, found),
-        methods_tables=compared,
+        **dict(zip(others, made[len(plots) :], strict=True)),
     )
+
+
+def _tables(results: Results, geometry: Geometry, compare_published: bool) -> list[Table]:
+    tables = paper_tables(results, geometry.medians(), geometry.compared, compare_published=compare_published)
+    return [*tables, comparisons(results), summaries(results)]
+
+
+def _methods_tables(results: Results, found: Costs, compare_published: bool) -> list[Table]:
+    compared = methods_tables(results, found)
+    return [with_published_methods(table) for table in compared] if compare_published else compared
 
 
 def write_report(report: Report, out: Path, *, theory: Path | None = None) -> Path:
@@ -130,9 +143,11 @@ def write_report(report: Report, out: Path, *, theory: Path | None = None) -> Pa
     """
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; give a folder for the report")
-    page = render_report(report, theory=theory)
-    tables = [*report.methods_tables, *report.tables]
-    write_tables([table for table in tables if not table.empty], out / "tables")
+    tables = [table for table in (*report.methods_tables, *report.tables) if not table.empty]
+    made: list[Any] = run_forked([lambda: render_report(report, theory=theory), lambda: table_files(tables)])
+    page, files = made
+    for name, content in files.items():
+        write_file(out / "tables" / name, content)
     write_figures([*report.figures, *report.methods_figures], out / "figures")
     findings = [finding.as_dict() for finding in report.findings]
     write_file(out / "claims.json", json.dumps(findings, indent=1, ensure_ascii=False) + "\n")

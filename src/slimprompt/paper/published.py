@@ -104,7 +104,7 @@ def published_numbers() -> pd.DataFrame:
     The rank of a dense row is its number of tokens; the best of several lengths has the basis "best".
     """
     path = files("slimprompt.paper").joinpath("published.csv")
-    with path.open() as file:
+    with path.open(encoding="utf-8") as file:
         frame = pd.read_csv(
             file, dtype={"rank": str, "shots": str}, keep_default_na=False, na_values={"std": [""], "bold": [""]}
         )

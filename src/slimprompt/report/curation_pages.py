@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slimprompt.clip.backbone import EMBEDDED, Backbone
+from slimprompt.clip.architectures import EMBEDDED
+from slimprompt.clip.backbone import Backbone
 from slimprompt.curation.duplicates import PIXEL_CORRELATION
 from slimprompt.curation.labels import DuplicatePair, LabelCheck, LabelledImage
 from slimprompt.curation.suggest import Suggestions

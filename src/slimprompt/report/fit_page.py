@@ -16,7 +16,8 @@ from slimprompt.classifiers.fitting import Classifier
 from slimprompt.classifiers.head import HeadClassifier
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.classifiers.scores import Accuracy, Scores, accuracy_of, mcnemar, scores_of
-from slimprompt.clip.backbone import EMBEDDED, Backbone
+from slimprompt.clip.architectures import EMBEDDED
+from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
 from slimprompt.images.files import ImageSource, open_image
 from slimprompt.prompts.variants import describe_start

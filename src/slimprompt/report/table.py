@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,8 @@ class Table:
             for row in self.rows
             for column, cell in zip(self.columns, row.cells, strict=True)
         ]
+        import pandas as pd
+
         return pd.DataFrame(entries, columns=LONG_COLUMNS)
 
 

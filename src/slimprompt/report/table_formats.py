@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pandas as pd
 from slimprompt.errors import InputError, choose
 from slimprompt.report.table import Cell, Row, Table
 from slimprompt.spreadsheet import cell_value, frame_csv
-from slimprompt.storage import new_file, write_file
+from slimprompt.storage import write_file
 
 # ---------------------------------------------------------------- Markdown
 
@@ -154,8 +155,8 @@ def _latex_cell(cell: Cell, compare: bool) -> str:
     return rf"{{\bfseries\boldmath {text}}}"  # \textbf does not apply to mathematical symbols
 
 
-def latex_document(tables: Iterable[Table]) -> str:
-    """A complete document with all tables, for pdflatex."""
+def latex_document(tables: Iterable[str]) -> str:
+    """A complete document for pdflatex with tables that `to_latex` made."""
     head = [
         r"\documentclass{article}",
         r"\usepackage[utf8]{inputenc}",
@@ -164,7 +165,7 @@ def latex_document(tables: Iterable[Table]) -> str:
         r"\usepackage{booktabs,multirow,adjustbox}",
         r"\begin{document}",
     ]
-    body = [to_latex(table) + "\\clearpage" for table in tables]
+    body = [table + "\\clearpage" for table in tables]
     return "\n".join([*head, *body, r"\end{document}"]) + "\n"
 
 
@@ -205,8 +206,8 @@ def _round(value: float | str | None) -> float | str | None:
     return round(value, 4) if isinstance(value, float) else value
 
 
-def write_workbook(tables: Sequence[Table], path: Path) -> None:
-    """Write a workbook with a contents sheet and one sheet per table.
+def to_workbook(tables: Sequence[Table]) -> bytes:
+    """An XLSX workbook with a contents sheet and one sheet per table.
 
     The best numbers are bold; numbers whose difference to the published value exceeds the spread are red.
     """
@@ -217,33 +218,37 @@ def write_workbook(tables: Sequence[Table], path: Path) -> None:
     assert contents is not None  # a new workbook has one sheet
     contents.title = "contents"
     contents.append(["sheet", "table"])
-    for table in tables:
+    for row, table in enumerate(tables, start=2):
         sheet = book.create_sheet(table.name[:31])  # Excel allows 31 characters
         contents.append([sheet.title, table.title])
-        contents.cell(contents.max_row, 1).hyperlink = f"#'{sheet.title}'!A1"
+        contents.cell(row, 1).hyperlink = f"#'{sheet.title}'!A1"
         _fill_sheet(sheet, table)
     contents.column_dimensions["A"].width, contents.column_dimensions["B"].width = 30, 90
-    with new_file(path) as draft:
-        book.save(draft)
+    file = io.BytesIO()
+    book.save(file)
+    return file.getvalue()
 
 
 def _fill_sheet(sheet: Any, table: Table) -> None:
     from openpyxl.styles import Font
     from openpyxl.utils import get_column_letter
 
+    fonts = {(bold, red): Font(bold=bold, color="C00000" if red else None) for bold in (0, 1) for red in (0, 1)}
     frame = to_frame(table)
     names = list(frame.columns)
+    places = [names.index(column.full_label) + 1 for column in table.columns]
     sheet.append([_literal(table.title)])
     sheet.append(names)
     for heading in sheet[2]:
-        heading.font = Font(bold=True)
-    for row, values in zip(table.rows, frame.itertuples(index=False), strict=True):
+        heading.font = fonts[1, 0]
+    rows = zip(table.rows, frame.itertuples(index=False), strict=True)
+    for number, (row, values) in enumerate(rows, start=3):  # `sheet.max_row` would look at all cells
         sheet.append([None if pd.isna(value) else _literal(value) for value in values])
-        for column, cell in zip(table.columns, row.cells, strict=True):
-            written = sheet.cell(sheet.max_row, names.index(column.full_label) + 1)
+        for place, cell in zip(places, row.cells, strict=True):
+            written = sheet.cell(number, place)
             digits = "0." + "0" * cell.decimals
             written.number_format = f"+{digits};-{digits}" if cell.signed else digits
-            written.font = Font(bold=cell.bold, color="C00000" if cell.beyond_sd else None)
+            written.font = fonts[int(cell.bold), int(bool(cell.beyond_sd))]
     for note in table.notes:
         sheet.append([_literal(note)])
     sheet.freeze_panes = sheet.cell(3, len(table.headers) + 1)
@@ -259,35 +264,38 @@ def _literal(value: Any) -> Any:
 # ---------------------------------------------------------------- files
 
 
-def _write_markdown(tables: Sequence[Table], folder: Path) -> list[Path]:
-    text = "# Tables\n\n" + "\n".join(to_markdown(table) for table in tables)
-    return [write_file(folder / "tables.md", text)]
+def _markdown_files(tables: Sequence[Table]) -> dict[str, str]:
+    return {"tables.md": "# Tables\n\n" + "\n".join(to_markdown(table) for table in tables)}
 
 
-def _write_latex(tables: Sequence[Table], folder: Path) -> list[Path]:
-    written = [write_file(folder / f"{table.name}.tex", to_latex(table)) for table in tables]
-    return [*written, write_file(folder / "tables.tex", latex_document(tables))]
+def _latex_files(tables: Sequence[Table]) -> dict[str, str]:
+    texts = {table.name: to_latex(table) for table in tables}
+    return {f"{name}.tex": text for name, text in texts.items()} | {"tables.tex": latex_document(texts.values())}
 
 
-def _write_csv(tables: Sequence[Table], folder: Path) -> list[Path]:
+def _csv_files(tables: Sequence[Table]) -> dict[str, str]:
     frames = {table.name: to_frame(table) for table in tables}
     frames["cells"] = pd.concat([table.long() for table in tables], ignore_index=True)
-    return [write_file(folder / f"{name}.csv", frame_csv(frame)) for name, frame in frames.items()]
+    return {f"{name}.csv": frame_csv(frame) for name, frame in frames.items()}
 
 
-def _write_workbook(tables: Sequence[Table], folder: Path) -> list[Path]:
-    path = folder / "tables.xlsx"
-    write_workbook(tables, path)
-    return [path]
+def _workbook_file(tables: Sequence[Table]) -> dict[str, bytes]:
+    return {"tables.xlsx": to_workbook(tables)}
 
 
-#: Format → function that writes it. `cells.csv` lists the runs behind every number.
-FORMATS: dict[str, Callable[[Sequence[Table], Path], list[Path]]] = {
-    "markdown": _write_markdown,
-    "latex": _write_latex,
-    "csv": _write_csv,
-    "xlsx": _write_workbook,
+#: Format → function that makes its files. `cells.csv` lists the runs behind every number.
+FORMATS: dict[str, Callable[[Sequence[Table]], Mapping[str, str | bytes]]] = {
+    "markdown": _markdown_files,
+    "latex": _latex_files,
+    "csv": _csv_files,
+    "xlsx": _workbook_file,
 }
+
+
+def table_files(tables: Sequence[Table], formats: Sequence[str] = tuple(FORMATS)) -> dict[str, str | bytes]:
+    """File name → content of the tables in some formats, keys of `FORMATS`."""
+    makers = [choose("table format", name, FORMATS) for name in dict.fromkeys(formats)]
+    return {name: content for make in makers for name, content in make(tables).items()}
 
 
 def write_tables(tables: Sequence[Table], folder: Path, formats: Sequence[str] = tuple(FORMATS)) -> list[Path]:
@@ -312,7 +320,7 @@ def write_tables(tables: Sequence[Table], folder: Path, formats: Sequence[str] =
     InputError
         If a format is unknown or `folder` is a file.
     """
-    writers = [choose("table format", name, FORMATS) for name in dict.fromkeys(formats)]
+    files = table_files(tables, formats)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; give a folder for the tables")
-    return [path for write in writers for path in write(tables, folder)]
+    return [write_file(folder / name, content) for name, content in files.items()]

@@ -24,7 +24,11 @@ CLAIMS: tuple[Claim, ...] = (
 
 
 def gather(
-    records: Sequence[Record], *, main_pairs: Iterable[tuple[str, str]] = (), measured: Geometry | None = None
+    records: Sequence[Record],
+    *,
+    main_pairs: Iterable[tuple[str, str]] = (),
+    measured: Geometry | None = None,
+    results: Results | None = None,
 ) -> Evidence:
     """Collect the evidence in a set of runs.
 
@@ -36,6 +40,8 @@ def gather(
         (target, source) pairs of the paper's main transfer table.
     measured
         Geometry of these runs; if None, it is measured on the runs on all classes.
+    results
+        Cells of these runs; if None, they are computed.
 
     Returns
     -------
@@ -43,7 +49,7 @@ def gather(
     """
     measured = measured or measure(records, draws=500)
     return Evidence(
-        Results.of(observe(records)),
+        results or Results.of(observe(records)),
         geometry=measured.medians(),
         displacement=measured.displacement,
         parameters=parameters.recorded_parameters(records),

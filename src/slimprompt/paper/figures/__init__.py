@@ -7,7 +7,7 @@
 - `training`: learning curves.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from slimprompt.analysis.geometry import Geometry
 from slimprompt.analysis.observations import Results
@@ -23,6 +23,7 @@ from slimprompt.report.plotting import Figure
 __all__ = [
     "all_figures",
     "displacement",
+    "figure_functions",
     "fixed_against_trained",
     "gain_over_dense",
     "geometry_violin",
@@ -33,15 +34,20 @@ __all__ = [
 ]
 
 
+def figure_functions(records: Sequence[Record], results: Results, geometry: Geometry) -> list[Callable[[], Figure]]:
+    """A function for every figure, in the order of the report."""
+    return [
+        lambda: shots_curve(results, chance_levels(records)),
+        lambda: gain_over_dense(results),
+        lambda: rank_curve(results),
+        lambda: fixed_against_trained(results),
+        lambda: transfer_matrix(results),
+        lambda: geometry_violin(geometry),
+        lambda: displacement(geometry),
+        lambda: learning_curves(records),
+    ]
+
+
 def all_figures(records: Sequence[Record], results: Results, geometry: Geometry) -> list[Figure]:
     """Every figure, in the order of the report."""
-    return [
-        shots_curve(results, chance_levels(records)),
-        gain_over_dense(results),
-        rank_curve(results),
-        fixed_against_trained(results),
-        transfer_matrix(results),
-        geometry_violin(geometry),
-        displacement(geometry),
-        learning_curves(records),
-    ]
+    return [plot() for plot in figure_functions(records, results, geometry)]
