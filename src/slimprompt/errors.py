@@ -141,9 +141,10 @@ def validate(model: type[Model], fields: Mapping[str, Any], what: str) -> Model:
     """
     from pydantic import ValidationError
 
+    known = model.model_fields
     for name in fields:
-        if name not in model.model_fields:
-            raise unknown(f"{what} field", name, model.model_fields)
+        if name not in known:
+            raise unknown(f"{what} field", name, known)
     try:
         return model(**fields)
     except ValidationError as error:

@@ -2,7 +2,7 @@
 
 import open_clip
 
-from slimprompt.clip.backbone import EMBEDDED, model_config
+from slimprompt.clip.architectures import EMBEDDED, model_config
 from slimprompt.clip.towers import config_support
 
 

@@ -3,11 +3,8 @@
 import csv
 import io
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 
 import pytest
@@ -16,10 +13,11 @@ from safetensors.torch import save_file
 
 from slimprompt import InputError, PromptClassifier
 from slimprompt.clip.backbone import Backbone
-from slimprompt.images.bank import cached_banks
+from slimprompt.images.cached import cached_banks
 from slimprompt.storage import cache_dir
 from tests.cli.conftest import QUICK, failed, ok
-from tests.conftest import TINY, TINY_CONFIG, draw
+from tests.conftest import TINY, draw
+from tests.fork_server import start_command
 
 
 @pytest.fixture(scope="module")
@@ -300,33 +298,10 @@ def test_debug_shows_where(run, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_no_half_written_output(run, photos, tmp_path, tmp_path_factory, number):
-    config = tmp_path_factory.mktemp("config") / f"{TINY}.json"
-    config.write_text(json.dumps(TINY_CONFIG))
-    program = f"import open_clip; open_clip.add_model_config({str(config)!r}); from slimprompt.cli import main; main()"
-    arguments = [
-        "fit",
-        str(photos),
-        "--out",
-        str(tmp_path / "p"),
-        *QUICK,
-        "--recipe",
-        "paper",
-        "--views",
-        "0",
-        "--epochs",
-        "100000",
-    ]
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ,
-        preexec_fn=lambda: signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        ),  # a background shell has its children ignore it
-    )
+def test_a_signal_leaves_no_half_written_output(run, photos, tiny_folder, tmp_path, number):
+    few = ("--backbone", tiny_folder, *QUICK[QUICK.index("--epochs") :])
+    long = ("--recipe", "paper", "--views", 0, "--epochs", 100000)
+    process = start_command(["fit", photos, "--out", tmp_path / "p", *few, *long])
     deadline = time.monotonic() + 60
     while sum(bank.features for bank in cached_banks()) < 18:  # all images are encoded: it trains
         assert process.poll() is None and time.monotonic() < deadline
@@ -340,7 +315,7 @@ def test_a_signal_leaves_no_half_written_output(run, photos, tmp_path, tmp_path_
     assert "stopped" in stderr
     assert "Traceback" not in stderr
     assert list(tmp_path.iterdir()) == []
-    ok(run("fit", photos, "--out", tmp_path / "p", *QUICK))  # the cache is intact
+    ok(run("fit", photos, "--out", tmp_path / "p", *few))  # the cache is intact
 
 
 def test_cache_commands(run, prompt, photos):

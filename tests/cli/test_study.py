@@ -22,6 +22,7 @@ from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import read_grid, study_specs
 from tests.conftest import fingerprints, run_folders
+from tests.fork_server import Command, start_command
 
 Run = Callable[..., Result]
 
@@ -153,18 +154,25 @@ def test_mistakes_are_explained(run: Run, arguments: tuple[str, ...], message: s
 WORKERS = ("--workers", "2")
 
 
-def start(
-    grid_file: Path, runs: Path, executor: Sequence[str] = WORKERS, *, background: bool = False
-) -> subprocess.Popen[str]:
-    """`slimprompt study`; in the background of a script, or under nohup, SIGINT and SIGHUP are ignored."""
+Started = subprocess.Popen[str] | Command
+
+
+def start(grid_file: Path, runs: Path, executor: Sequence[str] = WORKERS) -> Command:
+    """`slimprompt study`."""
+    arguments = ["study", grid_file.name, *executor, "--runs", runs, "--device", "cpu"]
+    return start_command(arguments, cwd=grid_file.parent, one_stream=True)
+
+
+def start_in_background(grid_file: Path, runs: Path) -> subprocess.Popen[str]:
+    """The same by a true start of Python; in the background of a script, or under nohup, SIGINT and SIGHUP are ignored."""
     command = [sys.executable, "-c", "from slimprompt.cli import main; main()", "study", grid_file.name]
 
     def set_signals() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN if background else signal.SIG_DFL)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN if background else signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     return subprocess.Popen(
-        [*command, *executor, "--runs", str(runs), "--device", "cpu"],
+        [*command, *WORKERS, "--runs", str(runs), "--device", "cpu"],
         cwd=grid_file.parent,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
@@ -175,7 +183,7 @@ def start(
     )
 
 
-def wait_for_runs(runs: Path, count: int, process: subprocess.Popen[str]) -> None:
+def wait_for_runs(runs: Path, count: int, process: Started) -> None:
     deadline = time.monotonic() + 120
     while len(list(runs.glob("[0-9a-f]*/record.json"))) < count:
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
@@ -229,7 +237,7 @@ def test_a_signal_to_the_study_alone_ends_its_workers(
 @pytest.mark.slow
 def test_a_study_in_the_background_ignores_ctrl_c_and_ends_on_sigterm(grid_file: Path, tmp_path: Path) -> None:
     grid_file.write_text(grid_file.read_text().replace("seeds: [1]", "seeds: [1, 2, 3, 4, 5, 6]"))
-    process = start(grid_file, tmp_path / "runs", background=True)
+    process = start_in_background(grid_file, tmp_path / "runs")
     wait_for_runs(tmp_path / "runs", 1, process)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         process.send_signal(number)
@@ -281,3 +289,11 @@ def test_interrupted_then_killed_then_finished(grid_file: Path, tmp_path: Path) 
     environment = RunEnvironment(runs=tmp_path / "undisturbed", cache=tmp_path / "other cache", device="cpu")
     run_study(study_specs(read_grid(grid_file)), environment.runs, InlineExecutor(environment))
     assert fingerprints(runs) == fingerprints(environment.runs)
+
+
+def test_a_module_that_cannot_be_imported_stops_the_study(run: Run) -> None:
+    result = run("study", "fixed-basis", "--pocket", "--bases", "no_such_bases:first", "--import", "no_such_bases")
+    assert isinstance(result.exception, InputError)
+    assert "cannot import no_such_bases: ModuleNotFoundError" in str(result.exception)
+    assert "PYTHONPATH=." in str(result.exception)
+    assert not Path("runs").exists()

@@ -10,8 +10,8 @@ import torch
 
 from slimprompt import InputError, PromptClassifier, SharedPrefixTextEncoder, load_backbone
 from slimprompt.clip import towers
-from slimprompt.clip.backbone import EMBEDDED
-from slimprompt.clip.backbone import model_config as config_of
+from slimprompt.clip.architectures import EMBEDDED
+from slimprompt.clip.architectures import model_config as config_of
 from slimprompt.clip.towers import PromptSupport, config_support, prompt_support
 from slimprompt.methods.prompt_learning import prompt_head
 from slimprompt.methods.zero_shot import zero_shot_head

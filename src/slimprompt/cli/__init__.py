@@ -34,14 +34,16 @@ from slimprompt.cli import (
     suggest,
     theory,
 )
+from slimprompt.cli.help import App
 from slimprompt.cli.printing import say
 from slimprompt.cli.startup import import_lightly
 from slimprompt.cli.streams import output_error, safe_streams
 from slimprompt.errors import InputError, one_line
+from slimprompt.extras import explain_missing
 
 import_lightly()  # here, because worker processes import this module but do not call `main`
 
-app = typer.Typer(
+app = App(
     name="slimprompt",
     no_args_is_help=True,
     add_completion=False,
@@ -124,6 +126,9 @@ def _explain(error: Exception) -> int:
     """Say what went wrong; returns the exit code."""
     if isinstance(error, InputError):
         _say(str(error))
+        return 2
+    if isinstance(error, ModuleNotFoundError) and (message := explain_missing(error)):
+        _say(message)
         return 2
     if isinstance(error, OSError):
         _say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")

@@ -24,7 +24,7 @@ def backbones(search: Annotated[str, typer.Argument(help="Show only names that c
     from open_clip import list_models
     from open_clip.pretrained import list_pretrained_tags_by_model
 
-    from slimprompt.clip.backbone import EMBEDDED, model_config
+    from slimprompt.clip.architectures import EMBEDDED, model_config
     from slimprompt.clip.towers import config_support
 
     names = [*EMBEDDED, *(name for name in list_models() if name not in EMBEDDED)]

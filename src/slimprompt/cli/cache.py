@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import typer
 
+from slimprompt.cli.help import App
 from slimprompt.cli.printing import count, print_table, say, size
 
-app = typer.Typer(help="Show or delete the image features on disk.", no_args_is_help=True)
+app = App(help="Show or delete the image features on disk.", no_args_is_help=True)
 
 
 @app.command()
 def show() -> None:
     """List the feature banks on disk with their sizes."""
-    from slimprompt.images.bank import cached_banks
+    from slimprompt.images.cached import cached_banks
     from slimprompt.storage import cache_dir
 
     banks = cached_banks()
@@ -25,7 +26,7 @@ def show() -> None:
 @app.command()
 def clear(yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask for confirmation.")) -> None:
     """Delete all image features, which are computed again when needed, and what killed commands left in the cache."""
-    from slimprompt.images.bank import cached_banks, clear_cached_banks
+    from slimprompt.images.cached import cached_banks, clear_cached_banks
     from slimprompt.storage import cache_dir, remove_leftovers
 
     total = sum(bank.size for bank in cached_banks())

@@ -69,7 +69,8 @@ def check_labels(
     for target in (out, report):
         if target is not None:
             check_writable(target)
-    from slimprompt.clip.backbone import EMBEDDED, default_pretrained, load_backbone
+    from slimprompt.clip.architectures import EMBEDDED, default_pretrained
+    from slimprompt.clip.backbone import load_backbone
     from slimprompt.curation import labels
     from slimprompt.curation.duplicates import SIMILARITY, check_similarity
     from slimprompt.images.bank import FeatureBank

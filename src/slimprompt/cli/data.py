@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slimprompt.cli.help import App
 from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError
 from slimprompt.storage import check_folder, check_writable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from slimprompt.data import Benchmark
     from slimprompt.data.benchmarks import BenchmarkInfo
 
-app = typer.Typer(help="List, check, download and sample benchmarks and your own images.", no_args_is_help=True)
+app = App(help="List, check, download and sample benchmarks and your own images.", no_args_is_help=True)
 
 DataRoot = Annotated[
     Path | None,

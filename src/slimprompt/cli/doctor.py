@@ -39,7 +39,7 @@ def doctor(
     Example: slimprompt doctor
     Example: slimprompt doctor --backbone ViT-B-16 --pretrained openai --device cuda --precision bf16 --data-root DATA
     """
-    from slimprompt.clip.backbone import default_pretrained
+    from slimprompt.clip.architectures import default_pretrained
     from slimprompt.doctor.check import FAILED, VERDICTS, Subject, run_checks
     from slimprompt.doctor.checks import CHECKS
 

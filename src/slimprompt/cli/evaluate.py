@@ -22,6 +22,7 @@ from slimprompt.cli.options import (
 )
 from slimprompt.cli.printing import print_json, print_table, say
 from slimprompt.errors import InputError, choose
+from slimprompt.extras import require_extra
 from slimprompt.storage import check_writable
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def evaluate(
         raise InputError(f"no such folder or CSV file: {source}")
     if report is not None:
         check_writable(report)
+        require_extra("lab", "the page of --report")
     from slimprompt.classifiers.fitting import compare_with_zero_shot, readable
     from slimprompt.classifiers.head import HeadClassifier, load_classifier
     from slimprompt.data import load_benchmark

@@ -28,6 +28,7 @@ from slimprompt.cli.options import (
 )
 from slimprompt.cli.printing import note, print_table, say
 from slimprompt.errors import InputError, choose
+from slimprompt.extras import require_extra
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS
 from slimprompt.storage import sha256
@@ -139,12 +140,14 @@ def fit(
     method, template = options["method"], options["template"]
     sampled: int | None = None if manifest else options["shots"]  # per class
     prompt, chosen = _checked(options, report)
+    if report is not None:
+        require_extra("lab", "the page of --report")
     images = _images(source, benchmark, data_root)
     sample = _sample(images, sampled, prompt["seed"], manifest, origin)
 
     # torch is imported from here on: everything above fails fast
     from slimprompt.classifiers.fitting import DEFAULT_VIEWS, compare_methods, fit_classifier
-    from slimprompt.clip.backbone import EMBEDDED
+    from slimprompt.clip.architectures import EMBEDDED
     from slimprompt.images.bank import FeatureBank
     from slimprompt.saved.head import HEAD_FILES
     from slimprompt.saved.prompt import PROMPT_FILES
@@ -217,7 +220,8 @@ def _sample(images: Benchmark, shots: int | None, seed: int, manifest: Path | No
 def _load_model(
     name: str, pretrained: str | None, activation: str, origin: Origin | None, *, device: str, precision: str
 ) -> Backbone:
-    from slimprompt.clip.backbone import default_pretrained, load_backbone
+    from slimprompt.clip.architectures import default_pretrained
+    from slimprompt.clip.backbone import load_backbone
 
     if origin is not None:
         return origin.load_backbone(pretrained, activation, device=device, precision=precision)

@@ -40,7 +40,8 @@ def import_coop(
     """
     from slimprompt.classifiers.coop import import_coop as import_checkpoint
     from slimprompt.classifiers.coop import read_coop_checkpoint
-    from slimprompt.clip.backbone import default_pretrained, load_backbone
+    from slimprompt.clip.architectures import default_pretrained
+    from slimprompt.clip.backbone import load_backbone
     from slimprompt.saved.prompt import PROMPT_FILES
 
     PROMPT_FILES.check_free(out, overwrite=overwrite)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slimprompt.cli.printing import print_table, say
+from slimprompt.extras import missing_packages
 from slimprompt.storage import check_folder
 
 if TYPE_CHECKING:
@@ -38,16 +39,20 @@ def quickstart(
 
     say(f"{len(quickstart_specs(benchmark))} small runs on {benchmark} …")
     result = run_quickstart(out, benchmark, workers=workers)
-    from slimprompt.quickstart.page import write_quickstart
-
-    page = write_quickstart(result, out)
     _print(result)
     say(f"best by validation: {result.best_method}, seed {result.best.spec.seed}; saved to {result.prompt}")
-    say(f"{result.seconds:.0f} s in all; open {page}")
+    if missing := missing_packages("lab"):
+        say(
+            f"{result.seconds:.0f} s in all; a page with figures needs {', '.join(missing)}: pip install 'slimprompt[lab]'"
+        )
+        return
+    from slimprompt.quickstart.page import write_quickstart
+
+    say(f"{result.seconds:.0f} s in all; open {write_quickstart(result, out)}")
 
 
 def _print(result: Quickstart) -> None:
-    from slimprompt.quickstart.page import results_table
+    from slimprompt.quickstart.table import results_table
 
     headings = ("method", "shots", "accuracy", "seen", "new", "H", "params", "time")
     rows: list[tuple[str, ...]] = []

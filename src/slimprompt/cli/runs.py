@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slimprompt.cli.help import App
 from slimprompt.cli.printing import note, print_table, say
 from slimprompt.cli.study import RunsFolder
 from slimprompt.errors import InputError
@@ -14,7 +15,7 @@ from slimprompt.errors import InputError
 if TYPE_CHECKING:
     from slimprompt.lab.records import Record
 
-app = typer.Typer(help="Inspect the runs of studies: list, show, remove.", no_args_is_help=True)
+app = App(help="Inspect the runs of studies: list, show, remove.", no_args_is_help=True)
 
 Where = Annotated[
     list[str] | None,

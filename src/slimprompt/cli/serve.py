@@ -12,6 +12,7 @@ import typer
 from slimprompt.cli.options import Activation, Device, Precision, Pretrained, options_from
 from slimprompt.cli.printing import note, say
 from slimprompt.errors import InputError, validate
+from slimprompt.extras import require_extra
 from slimprompt.service.limits import Limits
 from slimprompt.storage import read_text
 
@@ -47,15 +48,11 @@ def serve(
     """
     checked = validate(Limits, limits, "service")
     token = read_token(token_file)
-    try:
-        from slimprompt.service.app import create_app
-        from slimprompt.service.server import LOOPBACK_NAMES, address, bind, is_loopback, make_server
-        from slimprompt.service.server import serve as run
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("slimprompt"):
-            raise
-        raise InputError(f"the service needs another package ({error.name}): pip install 'slimprompt[serve]'") from None
+    require_extra("serve", "the service")
+    from slimprompt.service.app import create_app
     from slimprompt.service.models import load_models
+    from slimprompt.service.server import LOOPBACK_NAMES, address, bind, is_loopback, make_server
+    from slimprompt.service.server import serve as run
 
     with bind(host, port) as bound:  # before the models are loaded: a port in use is known at once
         local = is_loopback(bound)

@@ -70,6 +70,14 @@ def study(
         float | None,
         typer.Option(min=0.0, help="ray: GPUs per worker, such as 0.25; default: 1 if the cluster has GPUs."),
     ] = None,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import",
+            metavar="MODULE",
+            help="Import a module of your own, for bases MODULE:FUNCTION; may be repeated.",
+        ),
+    ] = None,
     log: Log = None,
     *,
     axes: dict[str, Any],
@@ -88,12 +96,13 @@ def study(
         return
     choose("executor", executor, _EXECUTORS)
     grid = _grid(name, pocket, axes, recipe, overrides)
-    from slimprompt.lab.environment import RunEnvironment
+    from slimprompt.lab.environment import RunEnvironment, import_modules
     from slimprompt.lab.study import check_train_splits
     from slimprompt.paper.studies import study_specs
     from slimprompt.storage import cache_dir
 
     check_train_splits(study_specs(grid))  # before Ray or workers start
+    import_modules(imports or ())
     environment = RunEnvironment(
         runs=runs,
         data_root=data_root,
@@ -101,6 +110,7 @@ def study(
         threads=threads,
         device=device,
         invocation=("slimprompt", *sys.argv[1:]),
+        imports=tuple(imports or ()),
     )
     if plan:
         _plan(grid, environment, workers, as_json=as_json)

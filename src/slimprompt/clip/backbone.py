@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import logging
-import pickle
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,27 +12,21 @@ from typing import Any
 
 import open_clip
 import torch
-from open_clip.convert import convert_state_dict
-from open_clip.model import convert_to_custom_text_state_dict, convert_weights_to_lp
-from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
+from open_clip.model import convert_weights_to_lp
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from open_clip.transformer import LayerNorm, LayerNormFp32
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from slimprompt.clip.checkpoints import read_state_dict, refusal
-from slimprompt.clip.towers import TOKENIZER_EXTRA, config_support, end_of_text, prompt_support
-from slimprompt.clip.weights import ACTIVATIONS, find_weights, recognise_activation
+from slimprompt.clip.architectures import EMBEDDED, load_architecture, load_embedded, load_hub, quiet
+from slimprompt.clip.towers import TOKENIZER_EXTRA, end_of_text, prompt_support
+from slimprompt.clip.weights import ACTIVATIONS
 from slimprompt.errors import InputError, shown, unknown
 from slimprompt.storage import cache_dir
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _DEVICES = ("auto", "cpu", "cuda", "mps")
-
-_MODELS = Path(__file__).parent / "models"
-EMBEDDED = tuple(sorted(path.stem for path in _MODELS.glob("*.safetensors")))
-"""Models whose weights are part of this package."""
 
 
 @dataclass(frozen=True)
@@ -235,10 +226,10 @@ def load_backbone(
     if name.startswith(("hf-hub:", "local-dir:")) or name in EMBEDDED:
         if pretrained is not None or seed is not None:
             raise InputError(f"the model {name!r} has its own weights: pass neither pretrained nor seed with it")
-        model = _load_embedded(name) if name in EMBEDDED else _load_hub(name)
+        model = load_embedded(name) if name in EMBEDDED else load_hub(name)
     else:
         name = name.replace("/", "-")
-        model = _load_architecture(name, pretrained, seed, activation, cache or cache_dir())
+        model = load_architecture(name, pretrained, seed, activation, cache or cache_dir())
         pretrained = pretrained or f"random:{seed}"
 
     prompt_support(getattr(model, "text", model)).require(name)
@@ -246,7 +237,7 @@ def load_backbone(
     fingerprint = _fingerprint(model)
     _lower_precision(model, precision)
     model.to(torch_device)
-    with warnings.catch_warnings(), _quiet():
+    with warnings.catch_warnings(), quiet():
         warnings.simplefilter("ignore")
         tokenizer = _tokenizer(name)
     backbone = Backbone(
@@ -284,38 +275,6 @@ def _load_again(
     return backbone
 
 
-def default_pretrained(name: str) -> str | None:
-    """OpenAI's tag for an architecture that OpenAI published weights of, else None.
-
-    >>> default_pretrained("ViT-B/16"), default_pretrained("pocket")
-    ('openai', None)
-    """
-    return "openai" if get_pretrained_cfg(name.replace("/", "-"), "openai") else None
-
-
-def _load_architecture(name: str, pretrained: str | None, seed: int | None, activation: str | None, cache: Path) -> Any:
-    known = [*open_clip.list_models(), *EMBEDDED]
-    if name not in known:
-        raise unknown("backbone", name, known, next_step="`slimprompt backbones` lists them all.")
-    config_support(open_clip.get_model_config(name)).require(name)  # before weights are downloaded
-    if pretrained is not None:
-        return _load_pretrained(name, pretrained, activation, cache)
-    if seed is None:
-        tags = ", ".join(list_pretrained_tags_by_model(name)) or "none published"
-        raise InputError(
-            f"which weights for {name}? Set pretrained to a tag ({tags}) or a checkpoint file; "
-            "random weights, for tests and benchmarks, need an explicit seed."
-        )
-    return _build(name, activation, seed)
-
-
-def model_config(name: str) -> dict[str, Any] | None:
-    """Open_clip's configuration of an embedded model or an architecture; None for hub ids, folders and unknown names."""
-    if name in EMBEDDED:
-        return json.loads((_MODELS / f"{name}.json").read_text())
-    return open_clip.get_model_config(name) if name in open_clip.list_models() else None
-
-
 def _seed(pretrained: str) -> int:
     number = pretrained.removeprefix("random:")
     if not number.isdecimal():
@@ -338,112 +297,6 @@ def _available(device: str) -> bool:
     if kind == "cuda":
         return torch.cuda.is_available()
     return torch.backends.mps.is_available() if kind == "mps" else kind == "cpu"
-
-
-class _quiet:
-    """Silences logging: open_clip logs each step of building a model to the root logger."""
-
-    def __enter__(self) -> None:
-        self._level = logging.root.manager.disable
-        logging.disable(logging.CRITICAL)
-
-    def __exit__(self, *_: object) -> None:
-        logging.disable(self._level)
-
-
-def _build(name: str, activation: str | None, seed: int = 0) -> Any:
-    """A model with random weights; None keeps the activation of its configuration."""
-    options = {} if activation is None else {"quick_gelu": activation == "quickgelu"}
-    with torch.random.fork_rng(devices=[]), _quiet():
-        torch.manual_seed(seed)
-        return open_clip.create_model(name, pretrained=None, **options)
-
-
-def _load_pretrained(name: str, pretrained: str, activation: str | None, cache: Path) -> Any:
-    tag = get_pretrained_cfg(name, pretrained)
-    if not tag and not Path(pretrained).exists():
-        tags = list_pretrained_tags_by_model(name)
-        if Path(pretrained).suffix or "/" in pretrained:
-            raise InputError(f"no checkpoint file at {pretrained}; tags known for {name}: {', '.join(tags) or 'none'}")
-        raise unknown(
-            f"weights tag for {name}", pretrained, tags, next_step="A checkpoint file can be used instead of a tag."
-        )
-    with _quiet():
-        path = find_weights(name, pretrained, tag, cache) if tag else Path(pretrained)
-    state, is_openai = read_state_dict(path)
-    model = _build(name, activation or recognise_activation(name, path, tag, is_openai=is_openai))
-    if tag:
-        model.visual.preprocess_cfg.update(
-            {key: tag[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in tag}
-        )
-    _load_weights(model, state, str(path), name)
-    return model
-
-
-def _load_weights(model: Any, state: dict[str, Tensor], path: str, name: str) -> None:
-    state = convert_state_dict(model, state)
-    if "positional_embedding" in state and not hasattr(model, "positional_embedding"):
-        state = convert_to_custom_text_state_dict(state)
-    expected = model.state_dict()
-    for key in ("logit_scale", "logit_bias"):  # some files store them as vectors of one number
-        if key in state and key in expected and state[key].numel() == 1:
-            state[key] = state[key].reshape(expected[key].shape)
-    # Converted files often lack the counters of batch norm, which are not used by a frozen model.
-    state = {key: value for key, value in expected.items() if key.endswith("num_batches_tracked")} | state
-    wrong = [
-        f"{key} has shape {tuple(state[key].shape)} instead of {tuple(expected[key].shape)}"
-        for key in expected
-        if key in state and state[key].shape != expected[key].shape
-    ]
-    missing = [f"{key} is missing" for key in expected if key not in state]
-    unexpected = [f"{key} is unexpected" for key in state if key not in expected]
-    problems = wrong + missing + unexpected
-    if problems:
-        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
-        raise InputError(
-            f"{path} does not fit {name}: {'; '.join(problems[:3])}{more}. Does the checkpoint belong to another architecture?"
-        )
-    model.load_state_dict(state)
-
-
-def _load_hub(name: str) -> Any:
-    try:
-        with _quiet():
-            config_support(open_clip.get_model_config(name)).require(name)  # before weights are downloaded
-            return open_clip.create_model(name, require_pretrained=True)
-    except InputError:
-        raise
-    except pickle.UnpicklingError as error:
-        raise refusal(name, error) from None
-    except Exception as error:
-        reason = str(error).splitlines()[0]
-        hint = (
-            "Check the id and the network connection."
-            if name.startswith("hf-hub:")
-            else "The folder must contain open_clip_config.json and the weights."
-        )
-        raise InputError(f"cannot load {name}: {reason}. {hint}") from None
-
-
-def _load_embedded(name: str) -> Any:
-    """A model of this package; its file contains only the token embeddings that were trained."""
-    from safetensors.torch import load_file
-
-    path = _MODELS / f"{name}.safetensors"
-    facts = json.loads((_MODELS / f"{name}.facts.json").read_text())
-    if hashlib.sha256(path.read_bytes()).hexdigest() != facts["sha256"]:
-        raise InputError(f"{path} is damaged (its hash differs from the published one); reinstall slimprompt")
-    open_clip.add_model_config(_MODELS / f"{name}.json")
-    model = _build(name, None)
-    state = {key: value.float() if value.is_floating_point() else value for key, value in load_file(path).items()}
-    rows, stored = state.pop("token_embedding.rows"), state["token_embedding.weight"]
-    # Untrained tokens get random embeddings of the same scale, from a fixed seed, so that they differ from each other.
-    table = torch.randn(model.vocab_size, stored.shape[1], generator=torch.Generator().manual_seed(0)) * stored.std()
-    table[rows] = stored
-    state["token_embedding.weight"] = table
-    _load_weights(model, state, str(path), name)
-    model.visual.preprocess_cfg.update(mean=tuple(facts["mean"]), std=tuple(facts["std"]))
-    return model
 
 
 def _tokenizer(name: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from torch.nn import functional as F
 
 from slimprompt.errors import InputError
 from slimprompt.export.contents import Classifier, check_target, head_of, image_size, metadata
+from slimprompt.extras import require_extra
 from slimprompt.images.files import open_image
 from slimprompt.methods.head import AnyHead, CacheHead
 from slimprompt.storage import new_file
@@ -87,7 +87,7 @@ def export_onnx(
         does not compute the same as torch. Then there is no new file at `target`.
     """
     target = Path(target)
-    _require_packages()
+    require_extra("onnx", "ONNX export")
     head = head_of(classifier)
     backbone = classifier.backbone_
     if backbone.precision != "fp32":
@@ -145,12 +145,6 @@ class _Network(nn.Module):
             alpha, beta = self.cache
             logits = logits + alpha * torch.exp(-beta * (1 - features @ self.keys.T)) @ self.values
         return torch.softmax(logits / self.temperature, dim=1)
-
-
-def _require_packages() -> None:
-    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InputError(f"ONNX export needs {' and '.join(missing)}: pip install 'slimprompt[onnx]'")
 
 
 def _on_cpu(tower: nn.Module) -> nn.Module:

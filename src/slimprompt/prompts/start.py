@@ -5,12 +5,21 @@ Each rule is a plain function of P0 and the rank that returns one or both factor
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from torch import Tensor
 
 from slimprompt.errors import InputError
 from slimprompt.prompts.prompt import Prompt
-from slimprompt.prompts.variants import BASES_FROM_A_RUN, TRANSFER_BASES, check_rank, check_variant, check_words
+from slimprompt.prompts.variants import (
+    BASES_FROM_A_RUN,
+    TRANSFER_BASES,
+    check_rank,
+    check_variant,
+    check_words,
+    is_own_basis,
+)
 from slimprompt.seeds import stream_seed
 
 P0_STD = 0.02
@@ -47,6 +56,27 @@ def orthogonal_basis(p0: Tensor, rank: int, generator: torch.Generator) -> Tenso
     basis, _ = balanced_svd(p0, rank)
     q, _ = torch.linalg.qr(torch.randn(p0.shape[0], rank, generator=generator))
     return q * (basis.norm() / q.norm())
+
+
+def own_basis(name: str, p0: Tensor, rank: int, generator: torch.Generator) -> Tensor:
+    """The basis of a function of your own, named `module:function`, (n_ctx, rank).
+
+    The function takes P0 (n_ctx, width), the rank and a seeded generator, as `orthogonal_basis` does. Its module must have
+    been imported: names in saved prompts and grids never import code.
+    """
+    module, _, function = name.partition(":")
+    rule = getattr(sys.modules.get(module), function, None)
+    if rule is None:
+        why = f"{module} has no {function}" if module in sys.modules else f"{module} is not imported"
+        raise InputError(f"cannot use the basis {name!r}: {why}; import it first (slimprompt study --import {module})")
+    try:
+        basis = torch.as_tensor(rule(p0, rank, generator)).detach().float()
+    except Exception as error:
+        raise InputError(f"the basis {name!r} failed: {type(error).__name__}: {error}") from error
+    shape = (p0.shape[0], rank)
+    if basis.shape != shape or not basis.isfinite().all():
+        raise InputError(f"the basis {name!r} must give finite numbers of shape {shape}; it gave {tuple(basis.shape)}")
+    return basis
 
 
 def least_squares(basis: Tensor, p0: Tensor) -> Tensor:
@@ -92,7 +122,8 @@ def start_prompt(
     rank
         Rank r of the factorisation; None for "dense".
     basis
-        Where the frozen factor comes from; None for "dense" and "joint".
+        Where the frozen factor comes from: a name of the variant's row, or with "fixed-B" a function of your own,
+        `module:function` (see `own_basis`). None for "dense" and "joint".
     trained
         Final (B, A) of the run that a "learned" or "source" basis comes from. B may come from a prompt of another depth.
     words
@@ -146,6 +177,8 @@ def _start_factors(
         b0 = orthogonal_basis(first, rank, generator)
     elif basis == "learned" and trained:
         b0 = trained[0].float()
+    elif basis is not None and is_own_basis(basis):
+        b0 = own_basis(basis, first, rank, generator)
     return b0, least_squares(b0, p0)
 
 

@@ -184,7 +184,7 @@ def _runs_folder(out: Path) -> Path:
     if runs.exists():
         if not note.is_file() and any(not path.name.startswith(".") for path in runs.iterdir()):
             raise InputError(f"{runs} exists and was not written by quickstart; choose another --out")
-        if note.is_file() and note.read_text().strip() != weights:
+        if note.is_file() and note.read_text(encoding="utf-8").strip() != weights:
             remove_folder(runs)
     write_file(note, weights + "\n")
     return runs

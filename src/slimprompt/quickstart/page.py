@@ -10,10 +10,10 @@ from slimprompt.analysis.selection import chance_levels
 from slimprompt.data import Benchmark, Item
 from slimprompt.images.files import open_image
 from slimprompt.paper.figures import learning_curves, shots_curve
-from slimprompt.quickstart.job import METRICS, Line, Quickstart
+from slimprompt.quickstart.job import Quickstart
+from slimprompt.quickstart.table import results_table
 from slimprompt.report.html import data_url, render, thumbnail, write_page
 from slimprompt.report.runs import runs_section
-from slimprompt.report.table import Cell, Column, Row, Table
 from slimprompt.storage import new_file
 
 if TYPE_CHECKING:
@@ -53,39 +53,6 @@ def contact_sheet(images: Benchmark, columns: int = 8) -> Image:
         lines = textwrap.wrap(images.class_names[label], 16)[:3]
         pen.multiline_text((x, y + _TILE + 3), "\n".join(lines), fill="black", font=font, spacing=2)
     return sheet
-
-
-def results_table(result: Quickstart) -> Table:
-    """Accuracy, base, new, H, trainable parameters and time of every method and shot count."""
-    rows = [
-        _row(line, rule=index == 0 or line.method != result.lines[index - 1].method)
-        for index, line in enumerate(result.lines)
-    ]
-    levels = [result.chance[metric] for metric in METRICS]
-    rows.append(Row(("chance", "—"), (*(Cell(level, decimals=1) for level in levels), Cell(), Cell()), rule=True))
-    columns = (
-        Column("Accuracy", "All classes (%)"),
-        *(Column(label, "Base-to-new (%)") for label in ("Base", "New", "H")),
-        Column("Trainable parameters"),
-        Column("Time (s)"),
-    )
-    notes = (
-        "Mean ± standard deviation over three seeds of the few-shot sample, the start, the image order and the train views. "
-        "Zero-shot and chance do not depend on a seed.",
-        "Base-to-new: trained on the first half of the classes (base), tested on it and on the other half (new). "
-        "H is the harmonic mean of the two.",
-        "Time: training one prompt for all classes on one thread, with the image features already computed.",
-    )
-    return Table("quickstart", "Few-shot prompts in the pocket world", ("Method", "Shots"), columns, tuple(rows), notes)
-
-
-def _row(line: Line, *, rule: bool) -> Row:
-    scores = [
-        Cell(mean, sd, 1 if sd is None else 3, line.runs, decimals=1, show_sd=True)
-        for mean, sd in (line.scores[metric] for metric in METRICS)
-    ]
-    cells = (*scores, Cell(float(line.parameters), decimals=0), Cell(line.seconds, decimals=1))
-    return Row((line.method, "0" if line.shots is None else str(line.shots)), cells, rule=rule)
 
 
 def render_quickstart(result: Quickstart, sheet: Image) -> str:

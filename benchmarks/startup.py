@@ -1,0 +1,66 @@
+"""Time of `slimprompt predict` on one image, compared with importing torch and open_clip.
+
+    python benchmarks/startup.py [--repeats 7] [--json FILE]
+
+The commands run in turn, each in a process of its own; the first round is not counted. The model is the embedded pocket model, so that
+the work itself takes a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from _output import make_parser, print_results
+from PIL import Image
+
+from slimprompt import HeadClassifier, load_backbone
+
+
+def save_model(folder: Path) -> tuple[Path, Path]:
+    """A zero-shot head on the pocket model, and an image."""
+    image = folder / "image.png"
+    Image.new("RGB", (64, 64), "red").save(image)
+    names = ["red square", "blue circle"]
+    classifier = HeadClassifier("zero-shot", load_backbone("pocket"), views=0, cache=False).fit([image] * 2, names)
+    return classifier.save(folder / "model"), image
+
+
+def seconds(command: list[str]) -> float:
+    start = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--repeats", type=int, default=7)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        model, image = save_model(Path(place))
+        slimprompt = [sys.executable, "-m", "slimprompt"]
+        commands = {
+            "import torch, open_clip": [sys.executable, "-c", "import torch, open_clip"],
+            "import torch": [sys.executable, "-c", "import torch"],
+            "slimprompt predict": [*slimprompt, "predict", str(model), str(image)],
+            "slimprompt --help": [*slimprompt, "--help"],
+        }
+        rounds = [{name: seconds(command) for name, command in commands.items()} for _ in range(options.repeats + 1)][
+            1:
+        ]
+    floor = "import torch, open_clip"
+    results = []
+    for name in commands:
+        median = statistics.median(one[name] for one in rounds)
+        ratio = statistics.median(one[name] / one[floor] for one in rounds)
+        print(f"{name}: {median:.2f} s, {ratio:.2f} of the floor")
+        results.append({"command": name, "seconds": median, "ratio": ratio})
+    print_results({"repeats": options.repeats, "results": results}, options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Help of the commands. On a narrow terminal, the text of an option is below it, instead of in a narrow column beside it."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+#: Columns below which the text of an option is written below it.
+NARROW = 80
+
+
+class Command(TyperCommand):
+    """A command whose help can be read at any width."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters; a flag shows no type, since it takes no value."""
+        parameters = super().get_params(ctx)
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return parameters
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help: as Typer does, or one option after the other."""
+        width = shutil.get_terminal_size().columns
+        if width >= NARROW:
+            super().format_help(ctx, formatter)
+            return
+        self.format_usage(ctx, formatter)
+        for line in _lines(self.help or ""):
+            formatter.write(_wrapped(line, width, indent=2))
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                names, text = record
+                formatter.write(f"\n  {names}\n" + _wrapped(text, width, indent=6))
+
+
+def _lines(text: str) -> Iterator[str]:
+    """The paragraphs of a help text, each after an empty line; examples are lines of their own."""
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        yield ""
+        examples = paragraph.replace("\n", " ").split(" Example: ")
+        yield examples[0]
+        yield from (f"Example: {example}" for example in examples[1:])
+
+
+def _wrapped(line: str, width: int, indent: int) -> str:
+    space = " " * indent
+    return (
+        textwrap.fill(line, max(width - 1, 30), initial_indent=space, subsequent_indent=space, break_on_hyphens=False)
+        + "\n"
+    )
+
+
+class App(typer.Typer):
+    """A Typer application of such commands."""
+
+    def command(self, name: str | None = None, **options: Any) -> Any:
+        """Register a command, as `typer.Typer.command` does."""
+        return super().command(name, cls=Command, **options)

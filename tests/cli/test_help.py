@@ -1,0 +1,44 @@
+"""The help of every command at the widths of common terminals."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from slimprompt.cli import app
+
+
+def leaves(command, path=()):
+    if hasattr(command, "commands"):
+        for name, child in command.commands.items():
+            yield from leaves(child, (*path, name))
+    elif not command.hidden:
+        yield path, command
+
+
+LEAVES = list(leaves(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("width", [60, 100])
+@pytest.mark.parametrize(("path", "command"), LEAVES, ids=[" ".join(path) for path, _ in LEAVES])
+def test_every_option_is_shown_in_full(path, command, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERMINAL_WIDTH", str(width))
+    result = CliRunner().invoke(app, [*path, "--help"])
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert max(map(len, lines)) <= width
+    for parameter in command.params:
+        for option in parameter.opts:
+            if option.startswith("--") and not parameter.hidden:
+                assert any(option in line.split() or option in line.replace(",", " ").split() for line in lines), option
+    assert "<bool>" not in result.output
+
+
+def test_the_text_of_an_option_is_readable_on_a_narrow_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    output = CliRunner().invoke(app, ["predict", "--help"]).output
+    assert "  --top <" in output and "\n      Number of classes to show per image." in output
+    examples = [line for line in output.splitlines() if "Example:" in line]
+    assert len(examples) > 2 and all(line.startswith("  Example: ") for line in examples)

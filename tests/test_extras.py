@@ -1,0 +1,120 @@
+"""The extras of pyproject.toml, and what an installation without them can do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import slimprompt
+from slimprompt.errors import InputError
+from slimprompt.extras import EXTRAS, explain_missing, missing_packages, require_extra
+
+ROOT = Path(slimprompt.__file__).parents[2]
+
+#: Names on the index that differ from the name of the import.
+_INDEX_NAMES = {"python_multipart": "python-multipart", "mlflow": "mlflow-skinny"}
+
+#: Commands run in one process in which the packages of all extras cannot be found; each prints its exit code.
+_WITHOUT_EXTRAS = """
+import sys
+from importlib.machinery import PathFinder
+
+from slimprompt.extras import EXTRAS
+
+hidden = {package for packages in EXTRAS.values() for package in packages}
+
+
+class Finder:
+    find_distributions = PathFinder.find_distributions
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return None if name.partition(".")[0] in hidden else PathFinder.find_spec(name, path, target)
+
+
+if __name__ == "__main__":
+    sys.meta_path = [Finder if finder is PathFinder else finder for finder in sys.meta_path]
+    from slimprompt.cli import main
+
+    for line in sys.stdin.read().splitlines():
+        print("$", line, flush=True)
+        sys.argv = ["slimprompt", *line.split()]
+        try:
+            main()
+        except SystemExit as stop:
+            print("exit code", stop.code or 0, flush=True)
+"""
+
+
+def without_extras(folder: Path, *commands: str) -> dict[str, tuple[int, str]]:
+    """Exit code and output of each command in an installation without extras."""
+    script = folder / "without_extras.py"
+    script.write_text(_WITHOUT_EXTRAS)
+    done = subprocess.run(
+        [sys.executable, script],
+        input="\n".join(commands),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=900,
+    )
+    found = {}
+    for part in ("\n" + done.stdout).split("\n$ ")[1:]:
+        command, _, output = part.partition("\n")
+        text, _, code = output.rpartition("exit code ")
+        found[command] = int(code), text
+    assert list(found) == list(commands), done.stdout
+    return found
+
+
+def test_pyproject_lists_the_same_packages() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no tomllib")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    listed = {name: {entry.partition(">=")[0] for entry in extras[name]} for name in EXTRAS}
+    assert listed == {name: {_INDEX_NAMES.get(one, one) for one in packages} for name, packages in EXTRAS.items()}
+    (every,) = extras["all"]
+    assert set(every.removeprefix("slimprompt[").removesuffix("]").split(",")) == set(EXTRAS)
+
+
+def test_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert missing_packages("lab") == ["pandas"]
+    with pytest.raises(InputError, match=r"the page needs pandas: pip install 'slimprompt\[lab\]'"):
+        require_extra("lab", "the page")
+    assert explain_missing(ModuleNotFoundError("No module named 'torchh'", name="torchh")) is None
+
+
+def test_the_tool_works_without_extras(tmp_path: Path) -> None:
+    images, model = "data pocket --out images", "fit images --backbone pocket --shots 2 --out model"
+    works = (
+        "evaluate model images/test",
+        "predict model images/test --out rows.csv",
+        "suggest model images/test --n 3",
+    )
+    page = "suggest model images/test --n 3 --report page.html"
+    refused = (
+        "fit images --backbone pocket --out other --report page2.html",
+        "claims --published",
+        "predict model images/test --out rows.parquet",
+        "export model --onnx model.onnx",
+        "serve model",
+    )
+    found = without_extras(tmp_path, images, model, *works, page, *refused)
+    for command in (images, model, *works, page):
+        assert found[command][0] == 0, found[command][1]
+    for command, extra in zip(refused, ("lab", "lab", "parquet", "onnx", "serve"), strict=True):
+        code, text = found[command]
+        assert code == 2 and f"pip install 'slimprompt[{extra}]'" in text, command
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.slow
+def test_quickstart_prints_its_table_without_extras(tmp_path: Path) -> None:
+    code, text = without_extras(tmp_path, "quickstart")["quickstart"]
+    assert code == 0 and "fixed orthogonal B" in text
+    assert "pip install 'slimprompt[lab]'" in text and not (tmp_path / "quickstart" / "quickstart.html").exists()
+    assert (tmp_path / "quickstart" / "prompt" / "prompt.json").exists()
