@@ -14,7 +14,7 @@ SOURCE = Path(slimprompt.__file__).parent
 #: From top to bottom; modules on one line do not import each other.
 ROOMS = (
     ("errors",),
-    ("seeds", "storage", "spreadsheet", "progress", "allocator", "cluster", "class_names"),
+    ("seeds", "extras", "storage", "spreadsheet", "progress", "allocator", "cluster", "forked", "class_names"),
     ("tracking",),
     ("clip",),
     ("images",),

@@ -84,7 +84,7 @@ def test_dense_training_is_coop_s(tiny, tmp_path):
         losses = []
         permutation = torch.randperm(45, generator=order)
         for batch in (permutation[:20], permutation[20:40]):
-            seeds = [stream_seed(0, "view", f"{seed}/{epoch}", bank._hash(paths[i])) for i in batch]
+            seeds = [stream_seed(0, "view", f"{seed}/{epoch}", bank.hashes([paths[i]])[0]) for i in batch]
             images = torch.stack([train_view(opened[i], tiny.preprocess, s) for i, s in zip(batch, seeds, strict=True)])
             loss = F.cross_entropy(plain(images), target[batch])
             optimizer.zero_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,10 +118,7 @@ def test_what_cannot_be_exported_is_one_line(
         patch.setattr(onnx, "_LARGEST_FILE", 10_000)
         with pytest.raises(InputError, match=r"one ONNX file holds at most 2 GB: .*--matrix"):
             export_onnx(classifier, file)
-    find_spec = onnx.importlib.util.find_spec
-    monkeypatch.setattr(
-        onnx.importlib.util, "find_spec", lambda name: None if name == "onnxscript" else find_spec(name)
-    )
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(InputError, match=r"needs onnxscript: pip install 'slimprompt\[onnx\]'"):
         export_onnx(classifier, file)
     assert not list(tmp_path.iterdir())

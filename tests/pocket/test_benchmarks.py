@@ -1,5 +1,6 @@
 import hashlib
 import json
+from dataclasses import replace
 from itertools import combinations, product
 
 import numpy as np
@@ -123,6 +124,7 @@ def test_pre_training_does_not_overlap_with_the_benchmarks() -> None:
     assert {s.shape for s in scenes} == set(OUTLINES)
     assert {s.medium for s in styles} == set(MEDIA)
     assert {m for s in styles for m in s.modifiers} == set(MODIFIERS)
+    assert max(len(s.modifiers) for s in styles) == 2  # styles with three modifiers are held out as well
 
 
 # Captions
@@ -245,6 +247,17 @@ def test_existing_benchmark_is_not_changed(rendered) -> None:
     before = (rendered / "split.json").stat().st_mtime_ns
     assert render_benchmark("pocket-negative", rendered.parent) == rendered
     assert (rendered / "split.json").stat().st_mtime_ns == before
+
+
+def test_a_benchmark_that_is_not_in_the_table_is_rendered(rendered, tmp_path) -> None:
+    """More test images leave the train and val images unchanged."""
+    larger = replace(POCKET_BENCHMARKS["pocket-negative"], test=25)
+    folder = render_benchmark(larger, tmp_path)
+    entries, before = (json.loads((root / "split.json").read_text()) for root in (folder, rendered))
+    assert len(entries["test"]) == 20 * 25
+    assert (entries["train"], entries["val"]) == (before["train"], before["val"])
+    for path, _, _ in (*before["train"][:50], *before["test"][:50]):
+        assert (folder / "images" / path).read_bytes() == (rendered / "images" / path).read_bytes()
 
 
 def test_unknown_benchmark(tmp_path) -> None:

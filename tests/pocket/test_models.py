@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 import slimprompt.clip.backbone
 from slimprompt.clip.backbone import Backbone, load_backbone
-from slimprompt.images.bank import encode_eval_views
+from slimprompt.images.encoding import encode_eval_views
 from slimprompt.methods.zero_shot import zero_shot_features
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS, PocketBenchmark
 from slimprompt.prompts.start import start_prompt

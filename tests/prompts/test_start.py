@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -193,3 +195,48 @@ def test_a_basis_learned_at_one_depth_is_used_at_another(basis, learned, used):
 def test_bad_input(kwargs, message):
     with pytest.raises(InputError, match=message):
         start_prompt(**kwargs, width=D, seed=1)
+
+
+def hadamard(p0, rank, generator):
+    """Columns of a Hadamard matrix."""
+    matrix = torch.ones(1, 1)
+    while len(matrix) < len(p0):
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return matrix[: len(p0), :rank]
+
+
+def too_wide(p0, rank, generator):
+    return torch.ones(len(p0), rank + 1)
+
+
+def broken(p0, rank, generator):
+    raise ZeroDivisionError("a mistake of the user")
+
+
+def test_a_basis_of_your_own_starts_at_the_projection_of_p0(p0):
+    prompt = start_prompt("fixed-B", width=D, seed=7, rank=R, basis=f"{__name__}:hadamard")
+    assert torch.equal(prompt.B.detach(), hadamard(p0, R, None))
+    torch.testing.assert_close(prompt.A.detach(), hadamard(p0, R, None).T @ p0 / M)  # its columns are orthogonal
+    assert prompt.trainable == "A"
+
+
+@pytest.mark.parametrize(
+    ("basis", "message"),
+    [
+        (f"{__name__}:too_wide", r"shape \(16, 4\); it gave \(16, 5\)"),
+        (f"{__name__}:broken", "failed: ZeroDivisionError: a mistake of the user"),
+        (f"{__name__}:M", "failed: TypeError"),
+        (f"{__name__}:absent", "has no absent"),
+        ("antigravity:fly", r"antigravity is not imported; import it first \(slimprompt study --import antigravity\)"),
+        ("my bases:hadamard", "unknown basis for fixed-B"),
+    ],
+)
+def test_a_basis_of_your_own_that_cannot_be_used(basis, message):
+    with pytest.raises(InputError, match=message):
+        start_prompt("fixed-B", width=D, seed=1, rank=R, basis=basis)
+    assert "antigravity" not in sys.modules  # a name never imports code
+
+
+def test_a_basis_of_your_own_is_a_token_basis_only():
+    with pytest.raises(InputError, match="unknown basis for fixed-A"):
+        start_prompt("fixed-A", width=D, seed=1, rank=R, basis=f"{__name__}:hadamard")

@@ -22,7 +22,8 @@ from slimprompt.quickstart.job import (
     quickstart_specs,
     run_quickstart,
 )
-from slimprompt.quickstart.page import contact_sheet, results_table, write_quickstart
+from slimprompt.quickstart.page import contact_sheet, write_quickstart
+from slimprompt.quickstart.table import results_table
 from slimprompt.training.recipe import Recipe
 from tests.html_page import Page
 

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -264,3 +265,9 @@ def test_a_damaged_pending_description_does_not_hide_the_prompt(folder):
     for text in ("", "{}", "[1]"):
         (folder / "prompt.json.new").write_text(text)
         assert read_prompt(folder).description.seed == 1
+
+
+def test_a_prompt_on_a_basis_of_your_own_loads_without_its_code(tmp_path):
+    write_prompt(tmp_path / "prompt", ENTRIES | {"basis": "antigravity:fly"}, prompt())
+    assert read_prompt(tmp_path / "prompt").description.basis == "antigravity:fly"
+    assert "antigravity" not in sys.modules

@@ -1,0 +1,53 @@
+"""The page about extending runs from top to bottom; its patches are applied to a copy of the repository."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slimprompt.lab.records import load_records
+from tests.docs.pages import ROOT, blocks, commands, run
+
+
+def run_page(copy: Path, folder: Path) -> str:
+    """Everything that the commands of the page print; files and commands are in `folder`, patches are applied to `copy`."""
+    printed = []
+    for block in blocks(ROOT / "docs" / "extending.md"):
+        if block.language == "diff":
+            done = subprocess.run(["git", "apply", "-"], input=block.text, cwd=copy, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+        elif block.language == "python":
+            assert block.file, "code of this page is saved in files"
+            path = (copy if block.file.startswith("src/") else folder) / block.file
+            assert not path.exists()
+            path.write_text(block.text)
+        elif block.language == "sh":
+            printed += [run(command, folder, copy / "src") for command in commands(block)]
+    return "\n".join(printed)
+
+
+@pytest.mark.slow
+def test_the_page(tmp_path: Path) -> None:
+    copy, folder = tmp_path / "repository", tmp_path / "work"
+    folder.mkdir()
+    for name in ("src", "tests/data"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    printed = run_page(copy, folder)
+    # the benchmark has its published sizes, and a prompt was fitted to it
+    assert "1152 images" in printed.replace(",", "")
+    assert (folder / "shapes-prompt" / "prompt.json").is_file()
+    # the method was saved and evaluated
+    assert '"method": "nearest-mean"' in (folder / "my-head" / "head.json").read_text()
+    assert "nearest-mean" in printed
+    # the basis was run and compared
+    bases = [record.spec.basis for record in load_records(folder / "basis-runs")]
+    assert sorted(bases) == ["my_bases:cosine"] * 4 + ["orthogonal"] * 4
+    assert "fixed-B my_bases:cosine r4 − fixed-B orthogonal r4" in printed
+    # the claim was checked
+    assert "on 2 cells, holds" in printed
+    # the executor made its runs
+    assert "6 runs by jobs" in printed
+    assert len(load_records(folder / "job-runs")) == 6

@@ -1,0 +1,59 @@
+"""The tutorial runs from top to bottom, with its service and its Python code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, arguments, blocks, command_environment, commands, run
+
+PORT = "8765"
+
+
+@pytest.mark.slow
+def test_the_tutorial(tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install 'slimprompt[onnx]')")
+    pytest.importorskip("fastapi", reason="fastapi is not installed (pip install 'slimprompt[serve]')")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    source, service, printed = ROOT / "src", None, {}
+    try:
+        for block in blocks(ROOT / "docs" / "tutorial.md"):
+            if block.language == "python":
+                (tmp_path / "same.py").write_text(block.text)
+                printed["python"] = run("python same.py", tmp_path, source)
+            for command in commands(block) if block.language == "sh" else ():
+                mine = command.replace(PORT, port)
+                if command.startswith("slimprompt serve"):
+                    environment = command_environment(source)
+                    service = subprocess.Popen(arguments(mine, source, environment), cwd=tmp_path, env=environment)
+                    continue
+                # curl waits until the service listens
+                mine = mine.replace("curl ", "curl -s --retry 120 --retry-connrefused --retry-delay 1 ")
+                printed[command] = run(mine, tmp_path, source)
+    finally:
+        if service is not None:
+            service.terminate()
+            service.wait(30)
+    assert service is not None
+    for line in next(
+        block.text for block in blocks(ROOT / "docs" / "tutorial.md") if block.language == "text"
+    ).splitlines():
+        first = next(text for command, text in printed.items() if command.startswith("slimprompt fit"))
+        assert line in first
+    assert (tmp_path / "my-prompt" / "prompt.json").is_file()
+    assert (tmp_path / "evaluation.html").is_file()
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 577
+    assert (tmp_path / "classifier.onnx").is_file()
+    answers = [text for command, text in printed.items() if command.startswith("curl")]
+    assert json.loads(answers[0]) == {"status": "ok"}
+    assert json.loads(answers[1])["predictions"][0]["answer"] == "checkered_brown_square"
+    assert "checkered_brown_square" in printed["python"]

@@ -1,0 +1,243 @@
+"""`slimprompt …` in a process of its own, forked from a server that has loaded the libraries once per test process.
+
+A command that is started by `start_command` is a real process: it has its own session, streams, environment, working folder
+and signals, and only the seconds of the imports are missing. What depends on the start of Python itself, such as
+PYTHONIOENCODING, or is read when a library is imported, such as HF_ENDPOINT, needs a true start by `subprocess`.
+
+    python -m tests.fork_server <descriptor of a socket>
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, TextIO
+
+_MOST = 2**18  # bytes of a message
+
+
+class Server:
+    """The server process, and the exit codes of the commands that it has reported."""
+
+    def __init__(self) -> None:
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # Children can be forked from a process whose libraries have no threads.
+        alone = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())]
+        self.process = subprocess.Popen(command, env=os.environ | alone, pass_fds=[theirs.fileno()])
+        theirs.close()
+        self.codes: dict[int, int] = {}
+
+    def start(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
+        """Start a command; its process id."""
+        socket.send_fds(self.socket, [json.dumps(request).encode()], list(descriptors))
+        while "started" not in (answer := self._receive(None)):
+            pass
+        return int(answer["started"])
+
+    def wait(self, process: int, timeout: float | None) -> int | None:
+        """The exit code of a command, None if it runs longer; negative if a signal has ended it."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while process not in self.codes:
+            left = None if end is None else end - time.monotonic()
+            if not self._receive(None if left is None else max(0.0, left)) and left is not None and left <= 0:
+                return None
+        return self.codes[process]
+
+    def _receive(self, timeout: float | None) -> dict[str, int]:
+        if not select.select([self.socket], [], [], timeout)[0]:
+            return {}
+        answer: dict[str, int] = json.loads(self.socket.recv(_MOST) or b"null")
+        assert answer, "the fork server has ended"
+        if "ended" in answer:
+            self.codes[answer["ended"]] = answer["code"]
+        return answer
+
+
+@cache
+def server() -> Server:
+    """The server of this test process; it ends with it, because its socket is then closed."""
+    return Server()
+
+
+class Command:
+    """A running command, with the members of `subprocess.Popen` that tests use."""
+
+    def __init__(self, pid: int, stdout: TextIO, stderr: TextIO | None) -> None:
+        self.pid, self.stdout, self.stderr = pid, stdout, stderr
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code; None if it is still running."""
+        return self._wait(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended; its exit code."""
+        if (code := self._wait(timeout)) is None:
+            raise subprocess.TimeoutExpired("slimprompt", timeout or 0.0)
+        return code
+
+    def _wait(self, timeout: float | None) -> int | None:
+        if self.returncode is None:
+            self.returncode = server().wait(self.pid, timeout)
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Read both streams to their ends, and wait."""
+        streams = [self.stdout] if self.stderr is None else [self.stdout, self.stderr]
+        texts = dict.fromkeys(streams, b"")
+        unread = {stream for stream in streams if not stream.closed}
+        end = None if timeout is None else time.monotonic() + timeout
+        while unread:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            ready = select.select(list(unread), [], [], left)[0]
+            if not ready:
+                raise subprocess.TimeoutExpired("slimprompt", timeout or 0.0)
+            for stream in ready:
+                if part := os.read(stream.fileno(), 65536):
+                    texts[stream] += part
+                else:
+                    stream.close()
+                    unread.remove(stream)
+        self.wait(None if end is None else max(0.0, end - time.monotonic()))
+        output, *errors = (text.decode() for text in texts.values())
+        return output, "".join(errors)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
+
+def start_command(
+    arguments: Sequence[object],
+    *,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    one_stream: bool = False,
+    background: bool = False,
+    module: str = "",
+) -> Command:
+    """Start `slimprompt …` with pipes as its streams.
+
+    Parameters
+    ----------
+    arguments
+        The command line after `slimprompt`.
+    cwd
+        Working folder; by default that of this process.
+    environment
+        All environment variables; by default those of this process.
+    one_stream
+        Write errors to standard output.
+    background
+        Ignore SIGINT and SIGHUP, as in the background of a script or under nohup.
+    module
+        Run the function `main` of this module of the tests instead of `slimprompt`.
+    """
+    pipes = [os.pipe() for _ in range(1 if one_stream else 2)]
+    request = {
+        "arguments": [str(one) for one in arguments],
+        "cwd": str(cwd or Path.cwd()),
+        "environment": dict(os.environ if environment is None else environment),
+        "background": background,
+        "module": module,
+    }
+    with open(os.devnull) as nothing:
+        pid = server().start(request, [nothing.fileno(), pipes[0][1], pipes[-1][1]])
+    for _, write in pipes:
+        os.close(write)
+    streams = [os.fdopen(read, encoding="utf-8") for read, _ in pipes]
+    return Command(pid, streams[0], None if one_stream else streams[1])
+
+
+# --- the server process ------------------------------------------------------------------------------------------------
+
+
+def _become(request: dict[str, Any], descriptors: Sequence[int]) -> int:
+    """In a forked child: run the command; its exit code."""
+    import types
+
+    from tests.robustness.commands import run_command
+
+    os.setsid()
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+    os.closerange(3, 256)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["cwd"])
+    sys.modules["__main__"] = types.ModuleType("__main__")  # worker processes would import the module of the real one
+    ignored = request["background"]
+    signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    if not request["module"]:
+        return run_command(request["arguments"])
+    sys.argv = [request["module"], *request["arguments"]]
+    try:
+        importlib.import_module(request["module"]).main()
+        sys.stdout.flush()
+        return 0
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        return 1
+
+
+def _fork(request: dict[str, Any], descriptors: list[int]) -> int:
+    child = os.fork()
+    if child:
+        return child
+    code = 99
+    try:
+        code = _become(request, descriptors)
+    finally:
+        os._exit(code)
+
+
+def main() -> None:
+    """Fork a child for every request, and report its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and this process when their socket is closed
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    import slimprompt.cli  # noqa: F401
+    from tests.robustness.commands import load_libraries
+
+    load_libraries()
+    running: dict[int, int] = {}
+    while True:
+        ready = select.select([channel, *running], [], [])[0]
+        for watched in [one for one in ready if one is not channel]:
+            child = running.pop(watched)
+            os.close(watched)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            channel.send(json.dumps({"ended": child, "code": code}).encode())
+        if channel in ready:
+            message, descriptors, _, _ = socket.recv_fds(channel, _MOST, 8)
+            if not message:
+                return
+            child = _fork(json.loads(message), descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            running[os.pidfd_open(child)] = child
+            channel.send(json.dumps({"started": child}).encode())
+
+
+if __name__ == "__main__":
+    main()
