@@ -4,16 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: quickstart test test-fast check format clean
+.PHONY: quickstart test test-fast check format docs notebooks wheel clean
 
 quickstart: $(STAMP)  ## set everything up and run the main job
 	$(BIN)/slimprompt quickstart
 
 test: $(STAMP)  ## set everything up and run all the tests
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-fast: $(STAMP)  ## the tests without the slow ones
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff check .
@@ -24,12 +24,22 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+wheel: $(STAMP)  ## build the package, install it in an empty environment and run it there
+	$(BIN)/python tools/try_wheel.py --extras lab
+
+docs: $(STAMP)  ## build the documentation site; a warning is an error
+	$(BIN)/python -m sphinx -W --keep-going -q -c docs -d docs/_build/doctrees . docs/_build/html
+	@echo "the first page is docs/_build/html/index.html"
+
+notebooks: $(STAMP)  ## execute the notebooks and store their outputs
+	$(BIN)/python tools/run_notebooks.py
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache
 
 # The stamp is written last, so that an interrupted installation is resumed.
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing slimprompt and its dependencies into $(VENV) (a few minutes the first time) ..."
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all,dev,docs]'
 	touch $@
