@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -125,26 +126,56 @@ def cluster() -> Iterator[tuple[str, list[Node]]]:
 
 
 class Disturb(StudyObserver):
-    """Kills a worker process after the first run, and the whole second node after a third of them."""
+    """Kills in a thread beside the study: the events do not tell which worker is in the middle of a run."""
 
-    def __init__(self, nodes: list[Node]) -> None:
-        self.nodes = nodes
+    def __init__(self) -> None:
         self.total = self.ended_runs = 0
-        self.worker = self.node = 0
+        self.killed: list[int] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self.disturb)
 
     def begin(self, specs: list[RunSpec], present: list[Record]) -> None:
         self.total = len(specs)
+        self._thread.start()
 
     def ended(self, record: Record) -> None:
         self.ended_runs += 1
-        if not self.worker:
-            busy = [process for node in self.nodes for process in node.workers()]
-            if busy:
-                self.worker = busy[0]
-                os.kill(self.worker, signal.SIGKILL)
-        elif not self.node and self.ended_runs > self.total / 3 and self.nodes[1].workers():
-            self.node = self.nodes[1].process.pid
-            self.nodes[1].kill()
+
+    def disturb(self) -> None:
+        """What to kill, and when."""
+        raise NotImplementedError
+
+    def wait_until(self, condition: Callable[[], bool]) -> bool:
+        """Wait until it holds; False if the study was over before."""
+        while not condition():
+            if self._over.wait(0.005):
+                return False
+        return True
+
+    def join(self) -> None:
+        """End the thread; the study is over."""
+        self._over.set()
+        self._thread.join()
+
+
+class KillWorkerAndNode(Disturb):
+    """Kills the worker of the first node, and the whole second node after a third of the runs.
+
+    While the first node starts another worker, which takes seconds, the second one makes all the runs.
+    """
+
+    def __init__(self, nodes: list[Node]) -> None:
+        super().__init__()
+        self.first, self.second = nodes
+
+    def disturb(self) -> None:
+        if self.wait_until(lambda: bool(self.first.workers() and self.second.workers())):
+            for worker in self.first.workers():
+                self.killed.append(worker)
+                os.kill(worker, signal.SIGKILL)
+        if self.wait_until(lambda: self.ended_runs > self.total / 3 and bool(self.second.workers())):
+            self.killed.append(self.second.process.pid)
+            self.second.kill()
 
 
 def test_two_nodes_give_the_bytes_of_one_process_even_if_a_worker_and_a_node_are_killed(
@@ -155,27 +186,28 @@ def test_two_nodes_give_the_bytes_of_one_process_even_if_a_worker_and_a_node_are
     inline = replace(environment, runs=tmp_path / "inline")
     run_study(specs, inline.runs, InlineExecutor(inline))
 
-    watch = Disturb(nodes)
+    watch = KillWorkerAndNode(nodes)
     executor = RayExecutor(replace(environment, cache=tmp_path / "cache"), address=address)
     outcome = run_study(specs, environment.runs, executor, watch)
+    watch.join()
     assert outcome.failed == []
-    assert watch.worker and watch.node, "nothing was killed, so nothing was tested"
+    assert len(watch.killed) == 2, "a worker and a node were not killed, so nothing was tested"
     assert len(outcome.complete) == watch.total == len(load_records(environment.runs))
     assert fingerprints(environment.runs) == fingerprints(inline.runs)
     assert {record.facts["executor"] for record in load_records(environment.runs)} == {"ray"}
 
 
-class KillRaylet(StudyObserver):
+class KillRaylet(Disturb):
     """Kills the raylet of the second node, and nothing else, while a run is made there."""
 
     def __init__(self, node: Node) -> None:
+        super().__init__()
         self.node = node
-        self.raylet = 0
 
-    def ended(self, record: Record) -> None:
-        if not self.raylet and self.node.workers():
-            self.raylet = self.node.raylet()
-            os.kill(self.raylet, signal.SIGKILL)
+    def disturb(self) -> None:
+        if self.wait_until(lambda: self.ended_runs > 0 and bool(self.node.workers())):
+            self.killed.append(self.node.raylet())
+            os.kill(self.killed[0], signal.SIGKILL)
 
 
 def test_a_study_survives_the_loss_of_a_raylet(
@@ -188,7 +220,8 @@ def test_a_study_survives_the_loss_of_a_raylet(
     watch = KillRaylet(nodes[1])
     executor = RayExecutor(replace(environment, cache=tmp_path / "cache"), address=address)
     outcome = run_study(specs, environment.runs, executor, watch)
-    assert watch.raylet, "nothing was killed, so nothing was tested"
+    watch.join()
+    assert watch.killed, "nothing was killed, so nothing was tested"
     assert outcome.failed == []
     assert fingerprints(environment.runs) == fingerprints(inline.runs)
 
