@@ -66,9 +66,10 @@ def _print(result: Quickstart) -> None:
     say(f"{result.benchmark.name}: {result.title}, {len(result.benchmark.class_names)} classes")
     print_table(headings, rows, right=headings[1:])
     say("Accuracy in percent, mean±sd over 3 seeds. H: harmonic mean of base (seen) and new classes.")
-    if result.predictions:
-        say(f"{len(result.predictions)} test images sampled at random, and the predictions of the saved prompt:")
-    for one in result.predictions[:6]:
+    shown = result.predictions[:6]
+    if shown:
+        say(f"Predictions of the saved prompt for {len(shown)} test images sampled at random:")
+    for one in shown:
         name, share = one.best[0]
         verdict = "correct" if one.right else f"wrong, it is a {one.true}"
         say(f"  {one.image.parent.name}/{one.image.name}: {name} ({share:.0f} %), {verdict}")
