@@ -362,3 +362,18 @@ def test_a_manifest_given_back_gives_the_same_prompt(run, photos, tmp_path):
     factors = [(tmp_path / name / "prompt.safetensors").read_bytes() for name in "ab"]
     assert factors[0] == factors[1]
     failed(run("fit", photos, "--out", tmp_path / "c", "--manifest", tmp_path / "none.json", *QUICK), "none.json")
+
+
+def test_a_basis_of_ones_own_is_imported_on_request(run, photos, tmp_path, monkeypatch):
+    (tmp_path / "bases_of_this_test.py").write_text(
+        "from slimprompt.prompts.start import balanced_svd\n"
+        "def reversed_svd(p0, rank, generator):\n    return balanced_svd(p0, rank)[0].flip(1)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    command = ("fit", photos, *QUICK, "--basis", "bases_of_this_test:reversed_svd", "--out", tmp_path / "prompt")
+    message = failed(run(*command))
+    assert "bases_of_this_test is not imported; import it first (--import bases_of_this_test)" in message
+    assert not (tmp_path / "prompt").exists()
+    output = ok(run(*command, "--import", "bases_of_this_test"))
+    assert "bases_of_this_test:reversed_svd basis" in output
+    assert PromptClassifier.load(tmp_path / "prompt").basis == "bases_of_this_test:reversed_svd"

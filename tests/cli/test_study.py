@@ -297,3 +297,10 @@ def test_a_module_that_cannot_be_imported_stops_the_study(run: Run) -> None:
     assert "cannot import no_such_bases: ModuleNotFoundError" in str(result.exception)
     assert "PYTHONPATH=." in str(result.exception)
     assert not Path("runs").exists()
+
+
+def test_a_basis_that_is_not_imported_stops_the_study(run: Run) -> None:
+    result = run("study", "fixed-basis", "--pocket", "--bases", "no_such_bases:first")
+    assert isinstance(result.exception, InputError)
+    assert "no_such_bases is not imported; import it first (--import no_such_bases)" in str(result.exception)
+    assert not Path("runs").exists()

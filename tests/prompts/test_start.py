@@ -227,7 +227,7 @@ def test_a_basis_of_your_own_starts_at_the_projection_of_p0(p0):
         (f"{__name__}:broken", "failed: ZeroDivisionError: a mistake of the user"),
         (f"{__name__}:M", "failed: TypeError"),
         (f"{__name__}:absent", "has no absent"),
-        ("antigravity:fly", r"antigravity is not imported; import it first \(slimprompt study --import antigravity\)"),
+        ("antigravity:fly", r"antigravity is not imported; import it first \(--import antigravity\)"),
         ("my bases:hadamard", "unknown basis for fixed-B"),
     ],
 )

@@ -15,6 +15,7 @@ from slimprompt.cli.options import (
     BackboneName,
     DataRoot,
     Device,
+    Imports,
     Log,
     NoCache,
     Overwrite,
@@ -31,6 +32,7 @@ from slimprompt.errors import InputError, choose
 from slimprompt.extras import require_extra
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS
+from slimprompt.prompts.variants import is_own_basis
 from slimprompt.storage import sha256
 from slimprompt.tracking import RunLog, TrackedRun, open_log
 from slimprompt.training.recipe import Recipe, make_recipe
@@ -117,6 +119,7 @@ def fit(
         Path | None,
         typer.Option(help="Write an HTML page about the prompt: accuracy per class, confusions, worst mistakes."),
     ] = None,
+    imports: Imports = None,
     log: Log = None,
     verbose: Verbose = False,
     *,
@@ -149,9 +152,14 @@ def fit(
     from slimprompt.classifiers.fitting import DEFAULT_VIEWS, compare_methods, fit_classifier
     from slimprompt.clip.architectures import EMBEDDED
     from slimprompt.images.bank import FeatureBank
+    from slimprompt.lab.environment import import_modules
+    from slimprompt.prompts.start import basis_function
     from slimprompt.saved.head import HEAD_FILES
     from slimprompt.saved.prompt import PROMPT_FILES
 
+    import_modules(imports or ())
+    if is_own_basis(prompt["basis"]):
+        basis_function(prompt["basis"])
     out = out or Path("prompt" if method == "prompt" else "head")
     files = PROMPT_FILES if method == "prompt" else HEAD_FILES
     files.check_free(out, overwrite=overwrite)

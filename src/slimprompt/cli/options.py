@@ -60,6 +60,14 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite a saved 
 DataRoot = Annotated[
     Path | None, typer.Option("--data-root", help="Folder of the benchmarks; default: $SLIMPROMPT_DATA.")
 ]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Import a module of your own, for bases MODULE:FUNCTION; may be repeated.",
+    ),
+]
 Log = Annotated[
     str | None,
     typer.Option(

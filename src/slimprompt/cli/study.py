@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.options import DataRoot, Device, Log, options_from
+from slimprompt.cli.options import DataRoot, Device, Imports, Log, options_from
 from slimprompt.cli.printing import count, print_json, print_table, say, size
 from slimprompt.errors import InputError, choose, unknown
 from slimprompt.lab.grid import Grid
@@ -70,14 +70,7 @@ def study(
         float | None,
         typer.Option(min=0.0, help="ray: GPUs per worker, such as 0.25; default: 1 if the cluster has GPUs."),
     ] = None,
-    imports: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--import",
-            metavar="MODULE",
-            help="Import a module of your own, for bases MODULE:FUNCTION; may be repeated.",
-        ),
-    ] = None,
+    imports: Imports = None,
     log: Log = None,
     *,
     axes: dict[str, Any],
@@ -97,12 +90,14 @@ def study(
     choose("executor", executor, _EXECUTORS)
     grid = _grid(name, pocket, axes, recipe, overrides)
     from slimprompt.lab.environment import RunEnvironment, import_modules
-    from slimprompt.lab.study import check_train_splits
+    from slimprompt.lab.study import check_own_bases, check_train_splits
     from slimprompt.paper.studies import study_specs
     from slimprompt.storage import cache_dir
 
-    check_train_splits(study_specs(grid))  # before Ray or workers start
+    specs = study_specs(grid)
+    check_train_splits(specs)  # before Ray or workers start
     import_modules(imports or ())
+    check_own_bases(specs)
     environment = RunEnvironment(
         runs=runs,
         data_root=data_root,

@@ -18,6 +18,8 @@ from slimprompt.lab.records import FAILED, Record, find_complete_run, store_run
 from slimprompt.lab.run import prompt_batch_key
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS
+from slimprompt.prompts.start import basis_function
+from slimprompt.prompts.variants import is_own_basis
 from slimprompt.storage import remove_leftovers
 
 
@@ -58,6 +60,13 @@ def check_train_splits(specs: Iterable[RunSpec]) -> None:
             f"no run can be trained on {', '.join(bad)}, which {'has' if len(bad) == 1 else 'have'} only test images: train on "
             "other datasets. The study cross-dataset evaluates on them (`--datasets imagenet,imagenet_sketch`)"
         )
+
+
+def check_own_bases(specs: Iterable[RunSpec]) -> None:
+    """Raise an `InputError` if the function of a basis of the user's own has not been imported in this process."""
+    for name in dict.fromkeys(spec.basis for spec in specs):
+        if name is not None and is_own_basis(name):
+            basis_function(name)
 
 
 def run_study(

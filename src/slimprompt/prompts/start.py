@@ -6,6 +6,8 @@ Each rule is a plain function of P0 and the rank that returns one or both factor
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -58,17 +60,25 @@ def orthogonal_basis(p0: Tensor, rank: int, generator: torch.Generator) -> Tenso
     return q * (basis.norm() / q.norm())
 
 
-def own_basis(name: str, p0: Tensor, rank: int, generator: torch.Generator) -> Tensor:
-    """The basis of a function of your own, named `module:function`, (n_ctx, rank).
+def basis_function(name: str) -> Callable[[Tensor, int, torch.Generator], Tensor]:
+    """The function of a basis of your own, named `module:function`.
 
-    The function takes P0 (n_ctx, width), the rank and a seeded generator, as `orthogonal_basis` does. Its module must have
-    been imported: names in saved prompts and grids never import code.
+    Its module must have been imported: names in saved prompts and grids never import code.
     """
     module, _, function = name.partition(":")
     rule = getattr(sys.modules.get(module), function, None)
     if rule is None:
         why = f"{module} has no {function}" if module in sys.modules else f"{module} is not imported"
-        raise InputError(f"cannot use the basis {name!r}: {why}; import it first (slimprompt study --import {module})")
+        raise InputError(f"cannot use the basis {name!r}: {why}; import it first (--import {module})")
+    return cast(Callable[[Tensor, int, torch.Generator], Tensor], rule)
+
+
+def own_basis(name: str, p0: Tensor, rank: int, generator: torch.Generator) -> Tensor:
+    """The basis of a function of your own, named `module:function`, (n_ctx, rank).
+
+    The function takes P0 (n_ctx, width), the rank and a seeded generator, as `orthogonal_basis` does.
+    """
+    rule = basis_function(name)
     try:
         basis = torch.as_tensor(rule(p0, rank, generator)).detach().float()
     except Exception as error:
