@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import slimprompt
+import slimprompt.cli
 from slimprompt.errors import InputError
-from slimprompt.extras import EXTRAS, explain_missing, missing_packages, require_extra
+from slimprompt.extras import EXTRAS, explain_mismatch, explain_missing, missing_packages, require_extra
 
 ROOT = Path(slimprompt.__file__).parents[2]
 
@@ -118,3 +119,19 @@ def test_quickstart_prints_its_table_without_extras(tmp_path: Path) -> None:
     assert code == 0 and "fixed orthogonal B" in text
     assert "pip install 'slimprompt[lab]'" in text and not (tmp_path / "quickstart" / "quickstart.html").exists()
     assert (tmp_path / "quickstart" / "prompt" / "prompt.json").exists()
+
+
+def test_a_torchvision_of_another_torch_is_explained(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """The error is the one that `import torchvision` raises if its operators cannot be loaded."""
+    assert explain_mismatch(RuntimeError("operator aten::nms does not exist")) is None
+
+    def fail() -> None:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr(slimprompt.cli, "app", fail)
+    with pytest.raises(SystemExit, match="2"):
+        slimprompt.cli.main()
+    message = " ".join(capsys.readouterr().err.split())
+    assert "do not fit together" in message and "install both with one command" in message

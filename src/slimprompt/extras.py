@@ -1,8 +1,9 @@
-"""Optional packages: which extra of slimprompt installs them, and one clear line where they are missing."""
+"""Packages that are missing or do not fit together: which extra installs them, and one clear line that says what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import version
 from importlib.util import find_spec
 
 from slimprompt.errors import InputError
@@ -51,3 +52,13 @@ def explain_missing(error: ModuleNotFoundError) -> str | None:
     package = (error.name or "").partition(".")[0]
     extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
     return extra and f"this command needs the package {package}: pip install 'slimprompt[{extra}]'"
+
+
+def explain_mismatch(error: RuntimeError) -> str | None:
+    """The message for an import of torchvision that failed because it was built for another torch, or None for any other error."""
+    if not str(error).startswith("operator torchvision::"):
+        return None
+    return (
+        f"torch {version('torch')} and torchvision {version('torchvision')} do not fit together, for instance because only one of "
+        "them is a build without CUDA: install both with one command, as pytorch.org shows for your system"
+    )

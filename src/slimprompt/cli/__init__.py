@@ -39,7 +39,7 @@ from slimprompt.cli.printing import say
 from slimprompt.cli.startup import import_lightly
 from slimprompt.cli.streams import output_error, safe_streams
 from slimprompt.errors import InputError, one_line
-from slimprompt.extras import explain_missing
+from slimprompt.extras import explain_mismatch, explain_missing
 
 import_lightly()  # here, because worker processes import this module but do not call `main`
 
@@ -128,6 +128,9 @@ def _explain(error: Exception) -> int:
         _say(str(error))
         return 2
     if isinstance(error, ModuleNotFoundError) and (message := explain_missing(error)):
+        _say(message)
+        return 2
+    if isinstance(error, RuntimeError) and (message := explain_mismatch(error)):
         _say(message)
         return 2
     if isinstance(error, OSError):
