@@ -39,7 +39,7 @@ def push(
 
     Log in once with `hf auth login`, or set HF_TOKEN to a token with the right to write. Pushed are the prompt or head, usually a
     few KB, and a generated README.md: classes, backbone and its fingerprint, held-out accuracy, recipe. Images and the weights of
-    the backbone are not pushed. It can then be used by its name: predict, evaluate, export and suggest take hf:user/name.
+    the backbone are not pushed. It can then be used by its name: predict, evaluate, export, suggest and serve take hf:user/name.
 
     Example: slimprompt push my-prompt user/name --private --licence cc-by-4.0
     Example: slimprompt push my-prompt user/name --dry-run to-push
