@@ -96,8 +96,8 @@ def unknown(kind: str, given: object, allowed: Iterable[str], *, next_step: str 
     return InputError(f"unknown {kind} {shown(given)}{hint}{listing}{' ' + next_step if next_step else ''}")
 
 
-def did_you_mean(given: object, allowed: Iterable[str]) -> str:
-    """A question that suggests the allowed names closest to `given`; empty if there is none.
+def did_you_mean(given: object, allowed: Iterable[str], most: int = 3) -> str:
+    """A question that suggests up to `most` allowed names close to `given`; empty if there is none.
 
     >>> did_you_mean("oter", ["badger", "otter"])
     "did you mean 'otter'?"
@@ -105,19 +105,19 @@ def did_you_mean(given: object, allowed: Iterable[str]) -> str:
     if not isinstance(given, str) or len(given) > 200:  # a number, or a text that is no misspelt name
         return ""
     names = sorted(set(allowed))
-    close = difflib.get_close_matches(given, names, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(given, names, n=most, cutoff=0.5)
     if not close:  # a difference in case alone is a very close match
         close = [name for name in names if name.lower() == given.lower()]
     return f"did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
 
 
-def first_few(names: Sequence[str]) -> str:
-    """Up to three names, for a message that should stay short.
+def first_few(names: Sequence[str], most: int = 80) -> str:
+    """Up to three names of up to `most` characters, for a message that should stay short.
 
     >>> first_few(["a", "b", "c", "d"])
     'a, b, c, …'
     """
-    return ", ".join(one_line(name, 80) for name in names[:3]) + (", …" if len(names) > 3 else "")
+    return ", ".join(one_line(name, most) for name in names[:3]) + (", …" if len(names) > 3 else "")
 
 
 def choose(kind: str, given: object, allowed: Mapping[str, Any], *, next_step: str = "") -> Any:

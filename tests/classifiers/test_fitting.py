@@ -68,10 +68,10 @@ def test_work_ahead() -> None:
     """Two classes of four images, five held out; three folds of a calibration train on 4, 6 and 6 of the eight images."""
     labels = [0] * 4 + [1] * 4
     paper = PromptClassifier("pocket", recipe="paper")
-    assert work_ahead(paper, labels, 5, 0) == "to encode, unless stored: 1,613 views; to train: 200 steps"
+    assert work_ahead(paper, labels, 5, 0) == "encoding up to 1,613 image views; training 200 steps"
     recipe = make_recipe("paper", epochs=10, batch_size=2, views=3, tolerance=0.1)
     some = PromptClassifier("pocket", recipe=recipe, calibrate=True)
-    expected = "to encode, unless stored: 37 views; to train: at most 40 steps and 80 for the calibration"
+    expected = "encoding up to 37 image views; training up to 40 steps, plus 80 for the calibration"
     assert work_ahead(some, labels, 5, 0) == expected
     for method, views in {"gda": 8 * 11 + 5, "linear-probe": 8 + 5}.items():
-        assert work_ahead(HeadClassifier(method), labels, 5, 10) == f"to encode, unless stored: {views} views"
+        assert work_ahead(HeadClassifier(method), labels, 5, 10) == f"encoding up to {views} image views"

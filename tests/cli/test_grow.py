@@ -50,7 +50,7 @@ def grown_images(first, tmp_path):
 def test_settings_come_from_the_model_and_classes_are_added(run, old, grown_images, tmp_path):
     out = ok(run("fit", grown_images, "--from", old, "--out", tmp_path / "new", "--device", "cpu"))
     assert "4 classes, 12 training images (3 per class), 18 held out" in out
-    assert f"grown from {old}: 3 of the training images are new to it, 9 are not" in out
+    assert f"started from {old}: 3 of the training images are new to it, 9 are not" in out
     assert out.splitlines()[-1] == "classes: 1 added (yellow disc), none removed"
     before, after = described(old), described(tmp_path / "new")
     for name in ("variant", "rank", "n_ctx", "depth", "position", "recipe", "seed", "shots", "backbone", "templates"):
@@ -70,7 +70,7 @@ def test_the_accuracy_of_the_start_is_that_of_the_old_prompt_on_the_new_classes(
     shown = {title.strip(): value.strip() for title, value in lines}
     assert list(shown) == [
         "zero-shot, “a photo of a {}.”",
-        "the prompt it grew from",
+        "the prompt it started from",
         "learned prompt",
         "chance (4 classes)",
     ]
@@ -80,7 +80,7 @@ def test_the_accuracy_of_the_start_is_that_of_the_old_prompt_on_the_new_classes(
     images = sorted(test.glob("*/*.png"))
     renamed = PromptClassifier.load(old, device="cpu").with_classes(sorted({path.parent.name for path in images}))
     accuracy = 100 * renamed.score(images, [path.parent.name for path in images])
-    assert shown["the prompt it grew from"] == f"{accuracy:.1f} %"
+    assert shown["the prompt it started from"] == f"{accuracy:.1f} %"
     held_out = described(tmp_path / "new")["held_out"]
     assert held_out["start"] == pytest.approx(accuracy) and held_out["images"] == 16
 
@@ -111,7 +111,7 @@ def test_training_images_of_the_model_are_not_held_out(run, old, grown_images, t
     """Also with another seed and fewer shots: the start knows these images, whatever is sampled now."""
     out = ok(run("fit", grown_images, "--from", old, "--out", tmp_path / "new", "--seed", 7, "--shots", 1))
     assert "4 classes, 10 training images (at least 1 per class), 20 held out" in out
-    assert f"grown from {old}: 1 of the training images are new to it, 9 are not" in out
+    assert f"started from {old}: 1 of the training images are new to it, 9 are not" in out
     assert "were training images" not in out
     assert (described(tmp_path / "new")["seed"], described(tmp_path / "new")["shots"]) == (7, 1)
 

@@ -126,13 +126,11 @@ def test_trainings_that_cannot_end_are_counted_and_refused(run, photos, tmp_path
     monkeypatch.setattr("slimprompt.progress._ENDLESS", 60.0)
     fit = ("fit", photos, "--out", tmp_path / "p", *QUICK, "--shots", "2", "--no-calibration")
     endless = ("--epochs", "1000000", "--batch-size", "12")
-    text = failed(
-        run(*fit, *endless, "--tolerance", "0"), "to encode, unless stored: 24 views; to train: 1,000,000 steps"
-    )
+    text = failed(run(*fit, *endless, "--tolerance", "0"), "encoding up to 24 image views; training 1,000,000 steps")
     assert "training: 1,000,000 steps will take about" in text and "which is too long; lower --epochs" in text
     result = run(*fit, *endless, "--tolerance", "0.9", "--patience", "2")
     ok(result)
-    assert "to train: at most 1,000,000 steps" in result.stderr
+    assert "training up to 1,000,000 steps" in result.stderr
     assert "training: 1,000,000 steps will take at most" in result.stderr
     monkeypatch.setattr("slimprompt.progress._ENDLESS", 0.0)
     shutil.copytree(photos, tmp_path / "others")

@@ -99,7 +99,7 @@ def test_unreadable_images_are_rows(
     assert (summary.images, summary.errors, sum(summary.answers.values())) == (21, 4, 17)
     found = {Path(row.image).name: row for row in rows(tmp_path / "p.jsonl") if row.error}
     assert set(found) == {"a text.jpg", "gone.png", "strip.png", good[1].name}
-    assert "cannot identify image file" in found["a text.jpg"].error
+    assert "it is not an image" in found["a text.jpg"].error
     assert "no such image" in found["gone.png"].error and "too narrow" in found["strip.png"].error
     assert all(row.answer is None and row.classes == () for row in found.values())
     undisturbed = predict(spec, images, tmp_path / "q.jsonl")

@@ -170,7 +170,7 @@ def test_repositories_that_are_refused(saved: Path, local_hub: Hub) -> None:
 
 
 def test_problems_are_one_line(saved: Path, local_hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="no saved prompt at"):
+    with pytest.raises(InputError, match="no saved prompt or head at"):
         push(tmp_path / "nothing", "user/name")
     with pytest.raises(InputError, match=r"licence 'MIT License': expected an identifier"):
         push(saved, "user/name", licence="MIT License")

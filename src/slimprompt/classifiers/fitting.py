@@ -40,7 +40,7 @@ Classifier = PromptClassifier | HeadClassifier
 DEFAULT_VIEWS = 10
 
 #: Title of the prompt that training started from.
-START = "the prompt it grew from"
+START = "the prompt it started from"
 
 _SIGNIFICANCE = 0.05
 
@@ -208,13 +208,13 @@ def work_ahead(classifier: Classifier, labels: Sequence[int], n_held_out: int, v
     if isinstance(classifier, HeadClassifier):
         reads = METHODS[classifier.method].reads
         n_views = 1 + views if reads == "all views" else 1
-        return f"to encode, unless stored: {n_views * len(labels) + n_held_out:,} views"
+        return f"encoding up to {n_views * len(labels) + n_held_out:,} image views"
     recipe = make_recipe(classifier.recipe)
     n_views = sum(1 for number in recipe.all_view_numbers() if number is not None)
-    steps = f"{'at most ' if recipe.tolerance else ''}{recipe.steps(len(labels)):,} steps"
+    steps = f"{'up to ' if recipe.tolerance else ''}{recipe.steps(len(labels)):,} steps"
     again = sum(recipe.steps(len(kept)) for kept, _ in folds(labels, classifier.seed, FOLDS) if classifier.calibrate)
-    more = f" and {again:,} for the calibration" if again else ""
-    return f"to encode, unless stored: {(1 + n_views) * len(labels) + n_held_out:,} views; to train: {steps}{more}"
+    more = f", plus {again:,} for the calibration" if again else ""
+    return f"encoding up to {(1 + n_views) * len(labels) + n_held_out:,} image views; training {steps}{more}"
 
 
 def _fit_encoded(classifier: Classifier, task: Task) -> float:

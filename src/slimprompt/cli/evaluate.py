@@ -13,6 +13,7 @@ from slimprompt.cli.options import (
     Activation,
     DataRoot,
     Device,
+    Model,
     NoCache,
     Precision,
     Pretrained,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    prompt: Annotated[Path, typer.Argument(help="Folder of a saved prompt or head, or hf:user/name.")],
+    model: Model,
     source: Annotated[
         Path | None, typer.Argument(help="Labelled images: <class>/<image>, {train,test}/<class>/<image>, or a CSV.")
     ] = None,
@@ -74,9 +75,9 @@ def evaluate(
     from slimprompt.saved.prompt import read_prompt
     from slimprompt.text.tokens import name_tokens
 
-    prompt = model_folder(prompt)
+    model = model_folder(model)
     classifier = load_classifier(
-        prompt, pretrained=pretrained, activation=activation, device=device, precision=precision
+        model, pretrained=pretrained, activation=activation, device=device, precision=precision
     )
     known = [str(name) for name in classifier.classes_]
     # Two spellings with equal tokens are one class: names read from a CoOp checkpoint have lost their spelling.
@@ -88,7 +89,7 @@ def evaluate(
         classifier = classifier.with_classes(names)
     bank = FeatureBank(classifier.backbone_, None if no_cache else "default")
     items, skipped = readable(bank, images, images.test or images.train, skip_bad=skip_bad_images)
-    own = classifier.templates if isinstance(classifier, HeadClassifier) else read_prompt(prompt).description.templates
+    own = classifier.templates if isinstance(classifier, HeadClassifier) else read_prompt(model).description.templates
     templates = template or own or images.templates
     comparison = compare_with_zero_shot(classifier, bank, images, items, templates)
 

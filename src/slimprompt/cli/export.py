@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from slimprompt.cli.options import Activation, Pretrained
+from slimprompt.cli.options import Activation, Model, Pretrained
 from slimprompt.cli.predict import parse_class_names
 from slimprompt.cli.printing import say, size
 from slimprompt.errors import InputError
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="Folder of a saved prompt or head, or hf:user/name.")],
+    model: Model,
     onnx: Annotated[
         Path | None,
         typer.Option(help="Write image tower, head, temperature and softmax as one ONNX file: pixels → probabilities."),
@@ -28,7 +28,7 @@ def export(
     classes: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated other class names: the same prompt on new classes (not for heads, but zero-shot)."
+            help="Comma-separated other class names: the same prompt on new classes (prompts and zero-shot heads only)."
         ),
     ] = None,
     images: Annotated[
@@ -48,7 +48,7 @@ def export(
     --onnx: one file with everything from pixels to probabilities, for batches of any size. Class names and preprocessing are
     in its metadata. It is run by onnxruntime and compared with torch before it is kept. Needs: pip install 'slimprompt\\[onnx]'.
 
-    --matrix: only the class features, for code that computes image features with the same CLIP, as CLIPModel of transformers.
+    --matrix: only the class features, for code that computes image features with the same CLIP, such as CLIPModel of transformers.
 
     Example: slimprompt export my-prompt --onnx classifier.onnx
     Example: slimprompt export my-prompt --onnx classifier.onnx --classes "red panda,otter"

@@ -110,7 +110,7 @@ def fit(
         bool,
         typer.Option(
             "--no-calibration",
-            help="Do not fit a temperature of the probabilities, which takes three more trainings inside the training images.",
+            help="Do not fit a temperature of the probabilities, which takes three more trainings on parts of the training images.",
         ),
     ] = False,
     skip_bad_images: SkipBad = False,
@@ -166,7 +166,7 @@ def fit(
     tracker = None if log is None else open_log(log)
     name = options["backbone"] or _default_backbone(benchmark)
     model = _load_model(name, pretrained, activation, origin, device=device, precision=options["precision"])
-    if name in EMBEDDED and benchmark is None:
+    if name in EMBEDDED and benchmark is None and origin is None:
         note(f"{name} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
     bank = FeatureBank(model, None if no_cache else "default")
     templates = tuple(template or images.templates)
@@ -326,12 +326,12 @@ def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path
     from slimprompt.data import short_classes
 
     classifier = result.classifier
-    more = (
-        "at least " if result.n_train > (shots or 0) * len(images.class_names) else ""
-    )  # images of a warm start are kept
+    short = short_classes(images, shots) if shots else {}
+    more = "up to " if short else ""
+    if result.n_train > (shots or 0) * len(images.class_names):  # images of a warm start are kept
+        more = "at least "
     where = f"{more}{shots} per class" if shots else f"from {manifest}"
     say(f"{len(images.class_names)} classes, {result.n_train} training images ({where}), {result.n_held_out} held out")
-    short = short_classes(images, shots) if shots else {}
     if short:
         few = ", ".join(f"{name} ({count})" for name, count in list(short.items())[:5])
         note(f"fewer than {shots} images, all used:", f"{few}{' …' if len(short) > 5 else ''}")

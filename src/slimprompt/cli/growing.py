@@ -114,7 +114,7 @@ class Origin(NamedTuple):
             hashes = short_hashes(result.task.bank, result.task.images, result.task.decode)
             known = sum(one in before for one in hashes)
             say(
-                f"grown from {self.folder}: {result.n_train - known} of the training images are new to it, {known} are not"
+                f"started from {self.folder}: {result.n_train - known} of the training images are new to it, {known} are not"
             )
         added, removed = class_changes(self.description.class_names, result.task.class_names)
         if removed:

@@ -29,11 +29,14 @@ class Command(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help: as Typer does, or one option after the other."""
         width = shutil.get_terminal_size().columns
+        self.help = "\n".join(
+            _lines(self.help or "")
+        ).strip()  # a paragraph is one line, wrapped at the width of the terminal
         if width >= NARROW:
             super().format_help(ctx, formatter)
             return
         self.format_usage(ctx, formatter)
-        for line in _lines(self.help or ""):
+        for line in ["", *self.help.split("\n")]:
             formatter.write(_wrapped(line, width, indent=2))
         for parameter in self.get_params(ctx):
             if record := parameter.get_help_record(ctx):

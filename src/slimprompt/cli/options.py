@@ -49,7 +49,8 @@ Activation = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 Precision = Annotated[
-    str, typer.Option("--precision", help="Of the frozen model: fp32, bf16 or fp16. The prompt is always fp32.")
+    str,
+    typer.Option("--precision", help="Precision of the frozen model: fp32, bf16 or fp16. The prompt is always fp32."),
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write image features on disk.")]
 SkipBad = Annotated[
@@ -68,6 +69,7 @@ Imports = Annotated[
         help="Import a module of your own, for bases MODULE:FUNCTION; may be repeated.",
     ),
 ]
+Model = Annotated[Path, typer.Argument(help="Folder of a saved prompt or head, or hf:user/name.")]
 Log = Annotated[
     str | None,
     typer.Option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.options import Activation, Device, Precision, Pretrained, SkipBad
+from slimprompt.cli.options import Activation, Device, Model, Precision, Pretrained, SkipBad
 from slimprompt.cli.printing import count, print_json, print_table, say
 from slimprompt.errors import InputError, choose
 from slimprompt.spreadsheet import csv_text
@@ -26,7 +26,7 @@ _MOST_ANSWERS = 20
 
 
 def predict(
-    prompt: Annotated[Path, typer.Argument(help="Folder of a saved prompt or head, or hf:user/name.")],
+    model: Model,
     images: Annotated[
         list[Path],
         typer.Argument(
@@ -38,7 +38,7 @@ def predict(
     classes: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated other class names: the same prompt on new classes (not for heads, but zero-shot)."
+            help="Comma-separated other class names: the same prompt on new classes (prompts and zero-shot heads only)."
         ),
     ] = None,
     min_confidence: Annotated[
@@ -50,7 +50,7 @@ def predict(
         typer.Option(
             min=0,
             max=1,
-            help="The same, with the confidence that this fraction of the training images reached when they were held out.",
+            help='Answer "none of these" below the confidence that this fraction of the training images reached when held out.',
         ),
     ] = None,
     format: Annotated[str, typer.Option("--format", help="table, json or csv; without --out.")] = "table",
@@ -119,9 +119,8 @@ def predict(
 ) -> None:
     """Classify images with a saved prompt or head.
 
-    Answers for a few images are printed. With --out, those for any number of images are written to one file.
-
-    Stop it at any time; re-run the same command to resume.
+    Answers for a few images are printed. With --out, those for any number of images are written to one
+    file: stop it at any time, and re-run the same command to resume.
 
     Example: slimprompt predict my-prompt a.jpg b.jpg --top 3
     Example: slimprompt predict my-prompt a.jpg --classes "red panda,otter"
@@ -152,7 +151,7 @@ def predict(
         **({} if batch_size is None else {"batch_size": batch_size}),
     }
     if out is None:
-        _predict_few(prompt, images, answering, show, skip_bad=skip_bad_images)
+        _predict_few(model, images, answering, show, skip_bad=skip_bad_images)
         return
     from slimprompt.collections.inputs import open_collection
     from slimprompt.collections.output import writer_of
@@ -161,7 +160,7 @@ def predict(
     collection = open_collection(images, column)
     from slimprompt.collections.predict import PredictionSpec
 
-    spec = PredictionSpec(str(prompt), **answering)
+    spec = PredictionSpec(str(model), **answering)
     make = partial(_predictor, spec, executor, address, cpus, gpus)
     _predict_collection(collection, out, make, overwrite=overwrite)
 
@@ -178,7 +177,7 @@ def parse_class_names(text: str) -> list[str]:
 
 
 def _predict_few(
-    prompt: Path,
+    model: Path,
     images: Sequence[Path],
     answering: dict[str, Any],
     show: Callable[[Sequence[Prediction]], None],
@@ -192,7 +191,7 @@ def _predict_few(
     from slimprompt.collections.predict import PredictionSpec
     from slimprompt.collections.rows import make_predictions
 
-    spec = PredictionSpec(str(prompt), **answering)
+    spec = PredictionSpec(str(model), **answering)
     classifier, lowest = spec.classifier()
     features = classifier.encode(paths)
     show(make_predictions(classifier, [str(path) for path in paths], features, top=spec.top, lowest=lowest))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slimprompt.cli.fit import note_skipped
-from slimprompt.cli.options import Activation, Device, NoCache, Precision, Pretrained, SkipBad
+from slimprompt.cli.options import Activation, Device, Model, NoCache, Precision, Pretrained, SkipBad
 from slimprompt.cli.printing import print_json, print_table, say
 from slimprompt.errors import choose
 from slimprompt.spreadsheet import csv_text
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def suggest(
-    model: Annotated[Path, typer.Argument(help="Folder of a saved prompt or head, or hf:user/name.")],
+    model: Model,
     images: Annotated[list[Path], typer.Argument(help="Unlabelled image files, or folders of them.")],
     n: Annotated[int, typer.Option("--n", min=1, help="Number of images to suggest.")] = 50,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the suggestions to this CSV file.")] = None,

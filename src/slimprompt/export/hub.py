@@ -7,10 +7,10 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from slimprompt import __version__
+from slimprompt.classifiers.head import saved_files
 from slimprompt.errors import InputError
 from slimprompt.export.card import check_licence, model_card
 from slimprompt.export.contents import is_local_backbone, public_backbone
-from slimprompt.saved.files import SavedFiles
 from slimprompt.saved.head import HEAD_FILES, HeadDescription, read_head
 from slimprompt.saved.hub import hub_error, model_folder, parse_repository
 from slimprompt.saved.prompt import PROMPT_FILES, PromptDescription, read_prompt
@@ -117,12 +117,9 @@ def push(
 
 
 def _write(folder: Path, repository: str, draft: Path, licence: str | None, *, image_hashes: bool) -> HubFiles:
-    files: SavedFiles
+    files = saved_files(folder)
     saved: PromptDescription | HeadDescription
-    if HEAD_FILES.is_saved(folder):
-        files, saved = HEAD_FILES, read_head(folder)[0]
-    else:
-        files, saved = PROMPT_FILES, read_prompt(folder).description
+    saved = read_head(folder)[0] if files is HEAD_FILES else read_prompt(folder).description
     _, entries, tensors = files.read(folder, type(saved))
     backbone = public_backbone(entries["backbone"])
     hashes = saved.training_images.split()

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import IO, Literal
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
-from slimprompt.errors import InputError
+from slimprompt.errors import InputError, first_few
 from slimprompt.storage import check_regular, sha256
 
 #: Suffixes of the files that count as images when a folder is read.
@@ -127,7 +127,9 @@ def is_image_name(name: str) -> bool:
 
 def no_images(folder: Path) -> InputError:
     """The error for a folder without images."""
-    return InputError(f"no images under {folder} (looked for {', '.join(sorted(IMAGE_SUFFIXES))})")
+    names = sorted(path.name for path in folder.iterdir())
+    holds = f"it holds {first_few(names)}" if names else "it is empty"
+    return InputError(f"no images under {folder} (looked for {', '.join(sorted(IMAGE_SUFFIXES))}); {holds}")
 
 
 def file_sha256(path: Path) -> str:
@@ -163,6 +165,8 @@ def _given_image(image: Image.Image, decode: Decode) -> Image.Image:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "it is not an image, or of a format that Pillow does not know"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from slimprompt.classifiers.calibration import Calibration, softmax
-from slimprompt.classifiers.head import HeadClassifier, load_classifier
+from slimprompt.classifiers.head import HeadClassifier, load_classifier, saved_files
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.collections.rows import predictions_of
@@ -128,7 +128,7 @@ def load_models(folders: Sequence[Path], **options: Any) -> dict[str, ServedMode
     models: dict[str, ServedModel] = {}
     for folder in folders:
         local = model_folder(folder)
-        saved = read_head(local)[0] if HEAD_FILES.is_saved(local) else read_prompt(local).description
+        saved = read_head(local)[0] if saved_files(local) is HEAD_FILES else read_prompt(local).description
         shared = backbones.get(saved.backbone.fingerprint)
         classifier = load_classifier(local, backbone=shared, **options)
         backbones[saved.backbone.fingerprint] = classifier.backbone_
