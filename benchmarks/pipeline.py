@@ -4,7 +4,8 @@
 
 The feature bank is compared with the code of version 0.1: views as float tensors of 16 per task, one row of SQLite per feature. Its
 encoder is replaced by one that sleeps 0.3 ms per view. "views/s per core" are views per second of processor time of all threads,
-which does not depend on what else the machine does. Then the steps of a view are measured one by one, on one thread.
+which does not depend on what else the machine does. Then the steps of a view are measured one by one, on one thread. All of this is
+repeated with train views that torch resizes (`--resize torch` of commands), whose pixels are compared with those of Pillow.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from slimprompt.images.encoding import BATCH
 from slimprompt.images.files import decode_image, open_image
 from slimprompt.images.prefetch import prefetched
 from slimprompt.images.store import FeatureStore
-from slimprompt.images.views import crop_box, normalise, train_pixels, view_size
+from slimprompt.images.views import crop_box, normalise, train_pixels, train_pixels_by_torch, view_size
 from slimprompt.seeds import stream_seed
 
 OLD_VIEWS_PER_TASK, VIEWS_PER_TASK = 16, 64
@@ -125,8 +126,8 @@ def milliseconds(function: Callable[[], object], n: int) -> float:
     return 1000 * min(timed(function)[1] for _ in range(5)) / n
 
 
-def steps(backbone: Backbone, path: Path, folder: Path) -> dict[str, tuple[float, float]]:
-    """Processor time in ms per view of each step: version 0.1, now."""
+def steps(backbone: Backbone, path: Path, folder: Path) -> dict[str, tuple[float, float, float]]:
+    """Processor time in ms per view of each step: version 0.1, now, now with torch. Version 0.1 flips in "to tensor"."""
     preprocess, content, image = backbone.preprocess, path.read_bytes(), open_image(path)
     boxes = [crop_box(image.width, image.height, random.Random(seed)) for seed in range(BATCH)]
     rows, columns = view_size(preprocess)
@@ -136,13 +137,22 @@ def steps(backbone: Backbone, path: Path, folder: Path) -> dict[str, tuple[float
             image.crop((x, y, x + w, y + h)).resize((columns, rows), Image.Resampling.BICUBIC) for x, y, w, h in boxes
         ]
 
-    made = cropped()
-    floats = [float_pixels(view, preprocess, flip=False) for view in made]
+    def made_now() -> list[np.ndarray]:
+        return [train_pixels(image, preprocess, seed) for seed in range(BATCH)]
+
+    def made_by_torch() -> list[np.ndarray]:
+        return [train_pixels_by_torch(tensor, preprocess, seed) for seed in range(BATCH)]
+
+    def to_tensors() -> list[Tensor]:
+        return [float_pixels(view, preprocess, flip=number % 2 == 0) for number, view in enumerate(old)]
+
+    old, pixels, tensor = cropped(), made_now(), torch.from_numpy(np.array(image))
+    floats = to_tensors()
     buffer = np.empty((BATCH, rows, columns, 3), dtype=np.uint8)
 
     def fill() -> None:
-        for row, view in zip(buffer, made, strict=True):
-            row[:] = np.asarray(view)
+        for row, view in zip(buffer, pixels, strict=True):
+            row[:] = view
 
     fill()
     features = stub_features(BATCH, 0)
@@ -157,22 +167,35 @@ def steps(backbone: Backbone, path: Path, folder: Path) -> dict[str, tuple[float
 
     read = milliseconds(path.read_bytes, 1)
     decode = milliseconds(lambda: decode_image(content, "image"), 1)
-    resize = milliseconds(cropped, BATCH)
+    by_torch = decode + milliseconds(lambda: torch.from_numpy(np.array(image)), 1)
+    filled, stored = milliseconds(fill, BATCH), milliseconds(new_write, BATCH)
+    normalised = milliseconds(lambda: normalise(torch.from_numpy(buffer), preprocess), BATCH)
     return {
-        "read": (read / OLD_VIEWS_PER_TASK, read / VIEWS_PER_TASK),
-        "decode": (decode / OLD_VIEWS_PER_TASK, decode / VIEWS_PER_TASK),
-        "crop and resize": (resize, resize),
-        "to tensor": (
-            milliseconds(lambda: [float_pixels(view, preprocess, flip=False) for view in made], BATCH),
-            milliseconds(fill, BATCH),
+        "read": (read / OLD_VIEWS_PER_TASK, read / VIEWS_PER_TASK, read / VIEWS_PER_TASK),
+        "decode": (decode / OLD_VIEWS_PER_TASK, decode / VIEWS_PER_TASK, by_torch / VIEWS_PER_TASK),
+        "crop, resize and flip": (
+            milliseconds(cropped, BATCH),
+            milliseconds(made_now, BATCH),
+            milliseconds(made_by_torch, BATCH),
         ),
-        "stack": (milliseconds(lambda: torch.stack(floats), BATCH), 0.0),
-        "store": (milliseconds(old_write, BATCH), milliseconds(new_write, BATCH)),
-        "normalise, on the encoder's device": (
-            0.0,
-            milliseconds(lambda: normalise(torch.from_numpy(buffer), preprocess), BATCH),
-        ),
+        "to tensor": (milliseconds(to_tensors, BATCH), filled, filled),
+        "stack": (milliseconds(lambda: torch.stack(floats), BATCH), 0.0, 0.0),
+        "store": (milliseconds(old_write, BATCH), stored, stored),
+        "normalise, on the encoder's device": (0.0, normalised, normalised),
     }
+
+
+def pixel_differences(backbone: Backbone, paths: list[Path]) -> dict[str, float]:
+    """Largest and mean difference, of 255, between train views resized by torch and by Pillow, and the share that differs."""
+    differences = []
+    for path in paths:
+        image = open_image(path)
+        tensor = torch.from_numpy(np.array(image))
+        for seed in range(BATCH):
+            found = train_pixels_by_torch(tensor, backbone.preprocess, seed).astype(np.int16)
+            differences.append(np.abs(found - train_pixels(image, backbone.preprocess, seed)))
+    joined = np.stack(differences)
+    return {"largest": int(joined.max()), "mean": float(joined.mean()), "differing": float((joined > 0).mean())}
 
 
 def main() -> None:
@@ -186,6 +209,7 @@ def main() -> None:
     backbone = load_backbone("ViT-B-32", "random:0", device="cpu")
     StubBank.milliseconds = options.encoder
     views = [train_view_name(1, number) for number in range(options.views)]
+    torch_views = [train_view_name(1, number, "torch") for number in range(options.views)]
     n = options.images * options.views
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -196,21 +220,31 @@ def main() -> None:
         bank = StubBank(backbone, folder / "bank", show_progress=False)
         after = timed(lambda: bank.build(paths, views))
         assert len(bank) == n
+        by_torch = timed(lambda: bank.build(paths, torch_views))
+        assert len(bank) == 2 * n
         by_step = steps(backbone, paths[0], folder)
+        differences = pixel_differences(backbone, paths)
+    print(f"{n:,} views: version 0.1 {n / before[0]:,.0f} views/s, {n / before[1]:,.0f} views/s per core")
+    for name, (clock, processor) in {"now": after, "now, resized by torch": by_torch}.items():
+        print(f"{name}: {n / clock:,.0f} views/s, {n / processor:,.0f} views/s per core ({before[1] / processor:.2f}x)")
+    print(f"{'ms per view':36}{'0.1':>8}{'now':>8}{'torch':>8}")
+    for step, times in by_step.items():
+        print(f"{step:36}" + "".join(f"{time:8.3f}" for time in times))
     print(
-        f"{n:,} views: version 0.1 {n / before[0]:,.0f} views/s, {n / before[1]:,.0f} views/s per core; now {n / after[0]:,.0f} "
-        f"views/s, {n / after[1]:,.0f} views/s per core ({before[1] / after[1]:.2f}x)"
+        f"torch's pixels against Pillow's: largest difference {differences['largest']} of 255, mean {differences['mean']:.4f}, "
+        f"{100 * differences['differing']:.1f} % of the values differ"
     )
-    print(f"{'ms per view':36}{'0.1':>8}{'now':>8}")
-    for step, (old, new) in by_step.items():
-        print(f"{step:36}{old:8.3f}{new:8.3f}")
     result = {
         "views": n,
         "old_views_per_s": n / before[0],
         "views_per_s": n / after[0],
         "old_views_per_s_per_core": n / before[1],
         "views_per_s_per_core": n / after[1],
+        "torch_views_per_s": n / by_torch[0],
+        "torch_views_per_s_per_core": n / by_torch[1],
         "speedup_per_core": before[1] / after[1],
+        "torch_speedup_per_core": before[1] / by_torch[1],
+        "torch_pixel_differences": differences,
         "ms_per_view": by_step,
     }
     print_results(result, options.json)

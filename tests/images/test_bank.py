@@ -16,7 +16,7 @@ from slimprompt.images.bank import train_view_name
 from slimprompt.images.cached import cached_banks, clear_cached_banks
 from slimprompt.images.encoding import encode_eval_views
 from slimprompt.images.files import open_image
-from slimprompt.images.views import train_view
+from slimprompt.images.views import normalise, train_pixels_by_torch, train_view
 from slimprompt.seeds import stream_seed
 from tests.conftest import TINY, draw
 from tests.images.odd_images import write_odd_image
@@ -80,6 +80,26 @@ def test_train_views_depend_only_on_view_and_image(tiny, images):
     seed = stream_seed(0, "view", "1/0", bank.hashes(images[3:4])[0])
     expected = tiny.encode_images(train_view(open_image(images[3]), tiny.preprocess, seed)[None])
     torch.testing.assert_close(a[3:4], expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("decode", ["upright", "plain"])
+def test_views_resized_by_torch_are_stored_beside_those_of_pillow(tiny, images, tmp_path, decode):
+    pillow, by_torch = train_view_name(1, 0), train_view_name(1, 0, "torch")
+    bank = FeatureBank(tiny, tmp_path / "bank")
+    bank.build(images, [by_torch, "", pillow], decode=decode)
+    assert len(bank) == 3 * len(images)
+    prefix = "" if decode == "upright" else "plain:"
+    assert bank.store.view_names == {prefix, f"{prefix}1/0", f"{prefix}1/0@torch"}
+    for view in ("", pillow):
+        alone = FeatureBank(tiny, tmp_path / f"alone-{view != ''}")
+        assert torch.equal(bank.features(images, view, decode=decode), alone.features(images, view, decode=decode))
+    for path, key, feature in zip(
+        images, bank.hashes(images), bank.features(images, by_torch, decode=decode), strict=True
+    ):
+        pixels = torch.from_numpy(np.array(open_image(path)))
+        view = train_pixels_by_torch(pixels, tiny.preprocess, stream_seed(0, "view", "1/0", key)).copy()
+        expected = tiny.encode_images(normalise(torch.from_numpy(view)[None], tiny.preprocess))[0]
+        torch.testing.assert_close(feature, expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("view", ["", "1/0"])

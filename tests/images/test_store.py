@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import sqlite3
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +112,22 @@ def test_writers_own_shards_and_leave_them_to_later_ones(tmp_path: Path) -> None
     assert len(shards(tmp_path / "s")) == 2
     found = third.read([digest(n) for n in range(9)], "1/0")  # from two shards
     assert found is not None and np.array_equal(found, np.concatenate(rows))
+
+
+def test_a_store_that_is_dropped_closes_its_files(tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for first in (0, 3):  # a writer, and one that also reads
+            store = FeatureStore(tmp_path / "s", KEY)
+            write(store, range(first, first + 3))
+            assert store.read([digest(0)], "1/0") is not None
+            del store
+            gc.collect()
+        reader = FeatureStore(tmp_path / "s", KEY)
+        assert len(reader) == 6 and len(shards(tmp_path / "s")) == 1  # the shard was free for the second writer
+        del reader
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
 
 
 def test_a_part_of_a_row_that_a_killed_writer_left_is_skipped(tmp_path: Path) -> None:

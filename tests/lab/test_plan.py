@@ -67,6 +67,22 @@ def test_counts_by_hand(small_plan: tuple[Grid, RunEnvironment, Plan]) -> None:
     assert plan.missing == []
 
 
+def test_views_resized_by_pillow_and_by_torch_are_counted(
+    small_grid: Callable[..., Grid], environment: RunEnvironment, tmp_path: Path
+) -> None:
+    environment = replace(environment, cache=tmp_path / "cache")
+    recipes = [{"epochs": 3, "views": 2, "batch_size": 4, "resize": resize} for resize in ("pillow", "torch")]
+    grids = [small_grid(study="headline", shots=[2], recipe=recipe) for recipe in recipes]
+    studies = {str(number): study_specs(grid) for number, grid in enumerate(grids)}
+    plan = plan_runs(studies, environment, workers=1)
+    specs = [spec for some in studies.values() for spec in some]
+    records = run_study(specs, environment.runs, InlineExecutor(environment)).complete
+    assert plan.runs == len(records) == len(specs)
+    (bank,) = cached_banks(tmp_path / "cache" / "features")
+    assert sum(bank.test + bank.train for bank in plan.banks) == bank.features
+    assert [record.spec.recipe.resize for record in records].count("torch") == len(specs) / 2
+
+
 def test_sources_are_counted(small_grid: Callable[..., Grid], environment: RunEnvironment) -> None:
     plan = count_runs(studies_of(small_grid(study="transfer", shots=[2])), environment, workers=1)
     assert (plan.studies, plan.runs, plan.sources) == ({"transfer": 8}, 10, 2)

@@ -2,7 +2,7 @@
 
 The key of a feature holds the backbone's fingerprint, precision and preprocessing (one store per combination, which holds
 them inside), the hash of the image's content, how the image is decoded, and the view: the eval view or a numbered train
-view. All variants, ranks, shot counts and seeds share the features they have in common.
+view, with what resized it if that was not Pillow. All variants, ranks, shot counts and seeds share the features they have in common.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ from slimprompt.images.hashes import FileHashes, image_hash
 from slimprompt.images.prefetch import prefetched, written_behind
 from slimprompt.images.sources import image_sources
 from slimprompt.images.store import FeatureStore, StorePrecision, default_store_precision
-from slimprompt.images.views import eval_pixels, train_pixels, view_size
+from slimprompt.images.views import Resize, eval_pixels, train_pixels, train_pixels_by_torch, view_size
 from slimprompt.progress import progress
 from slimprompt.seeds import stream_seed
 from slimprompt.storage import cache_dir
 
-#: A view's name: "" is the eval view, "seed/number" a train view.
+#: A view's name: "" is the eval view, "seed/number" a train view, "seed/number@torch" the same train view resized by torch.
 EVAL_VIEW = ""
+_BY_TORCH = "@torch"
 
 _VIEWS_PER_TASK = 64  # of one decoded image; as 8-bit pixels they take about 10 MB
 _MANY_FEATURES = 100_000  # before so many are encoded, the space on the disk is compared
 _CHANGED = "an image file was changed while its features were computed; run the command again"
 
 
-def train_view_name(seed: int, number: int) -> str:
+def train_view_name(seed: int, number: int, resize: Resize = "pillow") -> str:
     """The name of train view `number` in the stream of `seed`."""
-    return f"{seed}/{number}"
+    return f"{seed}/{number}" + (_BY_TORCH if resize == "torch" else "")
 
 
 class FeatureBank:
@@ -244,11 +245,17 @@ class FeatureBank:
             return error
         preprocess = self.backbone.preprocess
         pixels = np.empty((len(task.views), *view_size(preprocess), 3), dtype=np.uint8)
+        tensor: Tensor | None = None
         for row, view in zip(pixels, task.views, strict=True):
+            name = view.removesuffix(_BY_TORCH)
+            seed = stream_seed(0, "view", name, task.key)  # the same crop and flip for both ways to resize
             if view == EVAL_VIEW:
                 row[:] = eval_pixels(image, preprocess)
+            elif view == name:
+                row[:] = train_pixels(image, preprocess, seed)
             else:
-                row[:] = train_pixels(image, preprocess, stream_seed(0, "view", view, task.key))
+                tensor = torch.from_numpy(np.array(image)) if tensor is None else tensor  # once for all views
+                row[:] = train_pixels_by_torch(tensor, preprocess, seed)
         return pixels
 
     def _encode(self, pixels: np.ndarray) -> Tensor:

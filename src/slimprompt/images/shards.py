@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ class FileShard:
             raise ValueError(f"it holds features of {embed_dim} numbers")
         self.name, self.process = path.stem, os.getpid()
         self._held, self._file = held, path.open("rb" if held is None else "r+b", buffering=0)
+        self._close_file = weakref.finalize(self, self._file.close)  # a shard may be dropped without `close`
         self._dtype, self._row_bytes = dtype, embed_dim * dtype.itemsize
         self._rows = np.empty((0, embed_dim), dtype=dtype)
 
@@ -75,7 +77,7 @@ class FileShard:
 
     def close(self) -> None:
         """Close the file, and free the shard for other writers."""
-        self._file.close()
+        self._close_file()
         if self._held is not None:
             self._held.release()
 

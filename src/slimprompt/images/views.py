@@ -11,19 +11,25 @@ import math
 import random
 from dataclasses import asdict
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 import torch
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional as F
 from torchvision.transforms import Compose, Normalize, ToTensor
+
+#: What resizes train views: Pillow, as in the paper, or torch's faster 8-bit kernel, whose pixels differ slightly.
+Resize = Literal["pillow", "torch"]
 
 _RESAMPLING = {
     "bicubic": Image.Resampling.BICUBIC,
     "bilinear": Image.Resampling.BILINEAR,
     "random": Image.Resampling.BICUBIC,
 }
+_TORCH_MODES = {"bicubic": "bicubic", "bilinear": "bilinear", "random": "bicubic"}
 
 
 def eval_pixels(image: Image.Image, preprocess: PreprocessCfg) -> np.ndarray:
@@ -48,12 +54,37 @@ def train_pixels(image: Image.Image, preprocess: PreprocessCfg, seed: int) -> np
     np.ndarray
         uint8 (height, width, 3).
     """
-    rng = random.Random(seed)
-    left, top, width, height = crop_box(image.width, image.height, rng)
+    (left, top, width, height), flip = _crop_and_flip(image.width, image.height, seed)
     rows, columns = view_size(preprocess)
     crop = image.crop((left, top, left + width, top + height))
-    pixels = np.asarray(crop.resize((columns, rows), _RESAMPLING[preprocess.interpolation]))
-    return pixels[:, ::-1] if rng.random() < 0.5 else pixels
+    view = crop.resize((columns, rows), _RESAMPLING[preprocess.interpolation])
+    # Pillow flips whole pixels; NumPy would copy three bytes at a time
+    return np.asarray(view.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else view)
+
+
+def train_pixels_by_torch(image: Tensor, preprocess: PreprocessCfg, seed: int) -> np.ndarray:
+    """The train view of `train_pixels`, with the same crop and flip, resized by torch's 8-bit kernel.
+
+    The kernel computes what Pillow does, horizontally and then vertically, with weights of 16 instead of 22 bits. On noise, it
+    differs by at most 2 of 255 from Pillow before version 13. Pillow 13 resizes some crops vertically first.
+
+    Parameters
+    ----------
+    image
+        8-bit RGB image (height, width, 3).
+    preprocess, seed
+        As for `train_pixels`.
+
+    Returns
+    -------
+    np.ndarray
+        uint8 (height, width, 3).
+    """
+    (left, top, width, height), flip = _crop_and_flip(image.shape[1], image.shape[0], seed)
+    crop = image[None, top : top + height, left : left + width].permute(0, 3, 1, 2)  # (1, 3, height, width)
+    mode = _TORCH_MODES[preprocess.interpolation]
+    view = F.interpolate(crop, view_size(preprocess), mode=mode, antialias=True)[0].permute(1, 2, 0)
+    return (view.flip(1) if flip else view).numpy()
 
 
 def train_view(image: Image.Image, preprocess: PreprocessCfg, seed: int) -> Tensor:
@@ -80,6 +111,12 @@ def _eval_transform(preprocess: str) -> Compose:
     if not (isinstance(steps[-2], ToTensor) and isinstance(steps[-1], Normalize)):
         raise TypeError("open_clip's preprocessing does not end in ToTensor and Normalize")
     return Compose(steps[:-2])
+
+
+def _crop_and_flip(width: int, height: int, seed: int) -> tuple[tuple[int, int, int, int], bool]:
+    """Crop box and flip of the train view of a seed."""
+    rng = random.Random(seed)
+    return crop_box(width, height, rng), rng.random() < 0.5
 
 
 def crop_box(

@@ -222,7 +222,7 @@ class _Samples:
         mine = [spec for spec in specs if spec.dataset == dataset]
         if not mine and not any(dataset in spec.evaluate_on for spec in specs):
             return 0, 0
-        views: dict[tuple[int, str], int] = {}
+        views: dict[tuple[int, str, str], int] = {}
         plain: set[str] = set()
         for spec in {(s.split, s.shots, s.seed, s.recipe, s.method): s for s in mine}.values():
             numbers = set(_view_numbers(spec))
@@ -230,7 +230,8 @@ class _Samples:
                 if None in numbers:
                     plain.add(item.path)
                 # train views are numbered from 0, so the longest recipe includes those of the others
-                views[spec.seed, item.path] = max(len(numbers - {None}), views.get((spec.seed, item.path), 0))
+                key = (spec.seed, spec.recipe.resize, item.path)
+                views[key] = max(len(numbers - {None}), views.get(key, 0))
         return self._tests[dataset], sum(views.values()) + len(plain)
 
 

@@ -108,7 +108,7 @@ class Task:
 
     def encode(self, recipe: Recipe) -> None:
         """Encode every view that the recipe uses and the bank does not have."""
-        names = [self._view_name(number) for number in recipe.all_view_numbers()]
+        names = [self._view_name(number, recipe) for number in recipe.all_view_numbers()]
         self._check_number(len(names))
         self.bank.build(self.images, names, decode=self.decode)
 
@@ -119,8 +119,8 @@ class Task:
                 f"images to encode, more than {_MOST_FEATURES:,}. Lower epochs, or set views to reuse views (--views 2)"
             )
 
-    def _view_name(self, number: int | None) -> str:
-        return EVAL_VIEW if number is None else train_view_name(self.seed, number)
+    def _view_name(self, number: int | None, recipe: Recipe) -> str:
+        return EVAL_VIEW if number is None else train_view_name(self.seed, number, recipe.resize)
 
     def features_by_epoch(self, recipe: Recipe) -> Callable[[int], Tensor]:
         """A function from an epoch to the features (n_views · n_images, embed_dim) that it trains on."""
@@ -132,4 +132,4 @@ class Task:
                 [self.bank.features(self.images, view, decode=self.decode, hashes=known) for view in views]
             )
 
-        return lambda epoch: read(tuple(self._view_name(number) for number in recipe.views_at(epoch)))
+        return lambda epoch: read(tuple(self._view_name(number, recipe) for number in recipe.views_at(epoch)))
