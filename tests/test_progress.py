@@ -13,20 +13,22 @@ from slimprompt.errors import InputError
 from slimprompt.progress import progress
 
 SCRIPT = """
+import threading
 from slimprompt.progress import progress
-with progress("encoding", 3, "images", show={show}) as advance:
+with progress("encoding", 3, "images", show={show}, threads={threads}) as advance:
     for _ in range(3):
         advance(note="loss 0.5")
+    assert threading.active_count() == (2 if {threads} and {show} else 1)
 print("done")
 """
 
 
-def on_a_terminal(show: bool) -> str:
+def on_a_terminal(show: bool, threads: bool = True) -> str:
     """What the script writes to standard error when that is a terminal."""
     pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
     variables = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
-    command = [sys.executable, "-c", SCRIPT.format(show=show)]
+    command = [sys.executable, "-c", SCRIPT.format(show=show, threads=threads)]
     process = subprocess.Popen(command, stderr=theirs, stdout=subprocess.PIPE, text=True, env=variables)
     os.close(theirs)
     shown = b""
@@ -43,8 +45,9 @@ def on_a_terminal(show: bool) -> str:
     return shown.decode()
 
 
-def test_a_bar_with_count_and_note_on_a_terminal() -> None:
-    shown = on_a_terminal(show=True)
+@pytest.mark.parametrize("threads", [True, False])
+def test_a_bar_with_count_and_note_on_a_terminal(threads: bool) -> None:
+    shown = on_a_terminal(show=True, threads=threads)
     assert "encoding" in shown
     assert "3/3" in shown
     assert "loss 0.5" in shown

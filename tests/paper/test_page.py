@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
+import io
 import json
 import re
 from pathlib import Path
@@ -96,6 +98,30 @@ def test_every_number_links_to_its_runs(report: Report, page: Page):
     for run in cell.runs:
         record = next(record for record in report.records if str(record.folder) == run)
         assert rows[f"run-{run_index[run]}"] == f"{record.spec.title} · {record.folder.name}"
+
+
+def test_a_page_of_too_many_runs_refers_to_a_file(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("slimprompt.report.runs.MAX_LISTED", len(report.records) - 1)
+    page = Page(write_report(report, tmp_path).read_text(encoding="utf-8"))
+    assert not page.all("tr", id="run-0") and not page.all("table", id="table-runs")
+    assert page.all("a", href="runs.csv")
+    assert f"These {len(report.records)} runs are too many" in page.text
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "runs.csv").read_text(encoding="utf-8"))))
+    cell = next(cell for cell in report.tables[0].rows[0].cells if cell.runs)
+    numbers = [row["Run"] for row in rows if row["Run folder"] in {Path(run).name for run in cell.runs}]
+    assert len(numbers) == len(cell.runs)
+    assert " ".join(numbers) in {link["data-runs"] for link in page.all("a", class_="n")}
+
+
+def test_runs_csv_holds_every_run(report: Report, tmp_path: Path):
+    write_report(report, tmp_path)
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "runs.csv").read_text(encoding="utf-8"))))
+    assert [row["Run folder"] for row in rows] == [record.folder.name for record in report.records]
+    assert [row["Run"] for row in rows] == [str(number) for number in range(len(rows))]
+    for row, record in zip(rows, report.records, strict=True):
+        assert row["Accuracy"] == str(record.metrics.get("accuracy", ""))
+        assert row["Parameters"] == str(record.facts["trainable_parameters"])
+        assert (row["Shots"], row["Seed"]) == (str(record.spec.shots), str(record.spec.seed))
 
 
 def test_tables_are_accessible(page: Page):
