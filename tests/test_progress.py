@@ -95,13 +95,19 @@ def test_work_that_cannot_end_is_refused_if_something_can_be_lowered(capsys: pyt
     assert "about 20 days" in forecast(days // 2, capsys, lower="--epochs")
 
 
-def test_lines_without_a_terminal_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_without_a_terminal_if_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with progress("predicting", None, "images", line_every=0) as advance:
         advance(1000)
         advance(500, total=1500, note="almost")
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("predicting: 1,000 images, ") and first.endswith(" images/s")
     assert second.startswith("predicting: 1,500 of 1,500 images, ") and second.endswith(" 0.0 s left, almost")
+    monkeypatch.setattr("slimprompt.progress.time.monotonic", count(step=4).__next__)  # a rate below one is not shown
+    with progress("figures", 2, "parts", line_every=0) as advance:
+        advance()
+    assert capsys.readouterr().err == "figures: 1 of 2 parts, 4.0 s left\n"
     with progress("predicting", 10, "images", line_every=3600) as advance:
         advance(10)
     assert capsys.readouterr().err == ""

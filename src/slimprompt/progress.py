@@ -190,7 +190,8 @@ class _Lines:
         rate = (self._done - self._before) / max(now - self._last, 1e-9)  # of the time since the last line
         self._last, self._before = now, self._done
         parts = [f"{self._done:,}{f' of {self._total:,}' if self._total is not None else ''} {self._unit}".rstrip()]
-        parts.append(f"{rate:,.0f} {self._unit}/s")
+        if rate >= 1:
+            parts.append(f"{rate:,.0f} {self._unit}/s")
         if self._total is not None and rate > 0:
             parts.append(f"{duration((self._total - self._done) / rate)} left")
         if note:
