@@ -85,8 +85,9 @@ def _shots_panel(panel: Axes, results: Results, chance: Chance, backbone: str, m
         panel.axhline(level, color=GREY, linewidth=1.1, linestyle=(0, (4, 2)), label="zero-shot", zorder=1)
     level = mean_if_complete([chance.get((one, metric)) for one in datasets])
     if level is not None:  # as text, because a line would compress the range of the other lines
-        text = f"chance {level:.1f} %"  # accuracy grows with shots, so that this corner is empty
-        panel.text(0.02, 0.98, text, transform=panel.transAxes, va="top", color=GREY, fontsize=8)
+        text = f"chance {level:.1f} %"
+        behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # the zero-shot line may be here
+        panel.text(0.99, 0.02, text, transform=panel.transAxes, ha="right", color=GREY, fontsize=8, bbox=behind)
     log2_axis(panel, shots, "shots (training images per class)")
     panel.set_xlim(min(shots) / 1.4, max(shots) * 1.4)
     return datasets
