@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from slimprompt.analysis.observations import backbone_title, dataset_title
+from slimprompt.analysis.arms import backbone_title, dataset_title
 from slimprompt.analysis.subspaces import compare_pairs, random_overlaps, subspaces
 from slimprompt.forked import run_forked
 from slimprompt.lab.records import Record

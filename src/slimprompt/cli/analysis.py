@@ -210,8 +210,10 @@ def compare(
     """Compare two arms over matched cells: difference, interval, tests of difference and of equivalence."""
     from dataclasses import asdict
 
+    from slimprompt.analysis.arms import arm_label
     from slimprompt.analysis.comparisons import compare_arms
-    from slimprompt.analysis.observations import UNITS, Results, arm_label, observe
+    from slimprompt.analysis.observations import observe
+    from slimprompt.analysis.results import UNITS, Results
 
     if not 0 < margin <= 100:
         raise InputError(f"the equivalence margin must be above 0 and at most 100 points (given: {margin})")
@@ -304,7 +306,8 @@ def _build_tables(runs: Path | None, where: Sequence[str] | None, compare_publis
     """The tables of a folder of runs, or the published ones."""
     from slimprompt.analysis.geometry import class_subset_of, measure
     from slimprompt.analysis.methods import costs
-    from slimprompt.analysis.observations import Results, observe
+    from slimprompt.analysis.observations import observe
+    from slimprompt.analysis.results import Results
     from slimprompt.paper.published import published_results
     from slimprompt.paper.tables import (
         comparisons,

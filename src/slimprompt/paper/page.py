@@ -12,7 +12,8 @@ from typing import Any
 
 from slimprompt.analysis.geometry import Geometry, class_subset_of, measure
 from slimprompt.analysis.methods import Costs, costs
-from slimprompt.analysis.observations import Results, mixed_settings, observe
+from slimprompt.analysis.observations import mixed_settings, observe
+from slimprompt.analysis.results import Results
 from slimprompt.errors import InputError
 from slimprompt.forked import run_forked
 from slimprompt.lab.records import Record, load_records, select_records

@@ -7,17 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from slimprompt.analysis.arms import arm_label, backbone_title, dataset_title, dense, fixed_basis, joint
 from slimprompt.analysis.comparisons import compare_arms
-from slimprompt.analysis.observations import (
-    Estimate,
-    Results,
-    arm_label,
-    backbone_title,
-    dataset_title,
-    dense,
-    fixed_basis,
-    joint,
-)
+from slimprompt.analysis.results import Estimate, Results
 from slimprompt.analysis.selection import (
     best_covered,
     chance_levels,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from slimprompt.analysis.observations import arm_label, arm_of, backbone_title, dataset_title
+from slimprompt.analysis.arms import arm_label, arm_of, backbone_title, dataset_title
 from slimprompt.lab.records import Record
 from slimprompt.report.table import Cell, Column, Row, Table
 from slimprompt.spreadsheet import csv_text
