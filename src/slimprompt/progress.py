@@ -86,7 +86,7 @@ def progress(
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed else "", style="dim")
+            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed and task.speed >= 1 else "", style="dim")
 
     columns = (
         TextColumn("{task.description}"),
