@@ -82,7 +82,8 @@ def _work(functions: Sequence[Callable[[], object]], taken: Any, pipe: Connectio
     for number in _STOPPING:  # they end a child without a message; the parent says what is needed
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+    if hasattr(signal, "pthread_sigmask"):  # as on all systems where children are forked
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
     gc.freeze()  # the garbage collector would visit, and thereby copy, all that is shared with the parent
     while True:
         with taken.get_lock():
