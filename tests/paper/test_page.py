@@ -6,13 +6,16 @@ import hashlib
 import io
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slimprompt.errors import InputError
+from slimprompt.lab.records import load_records
 from slimprompt.paper.page import Report, build_report, render_report, write_report
+from slimprompt.paper.summary import key_figures
 from tests.html_page import Page
 from tests.synthetic_runs import write_methods, write_run, write_study
 
@@ -153,6 +156,19 @@ def test_a_real_backbone_has_no_banner_and_shows_published_numbers(small: Report
     assert "There are no runs for this figure yet" in text and "No runs yet for:" in text
     assert "In brackets: the published number" in text
     assert len(small.records) == 4
+
+
+def test_a_tile_lists_only_the_first_names(tmp_path: Path):
+    for number in range(10):
+        write_run(
+            tmp_path,
+            {"backbone": "RN50", "dataset": f"photos-{number}", "shots": 4, "seed": 1, "variant": "dense"},
+            metrics={"accuracy": 50.0},
+        )
+    tiles = dict(key_figures(load_records(tmp_path), 0, Counter()))
+    names = ", ".join(f"photos-{number}" for number in range(8))
+    assert tiles[f"datasets: {names}, and 2 more"] == "10"
+    assert tiles["backbone"] == "RN50"
 
 
 def test_special_characters_in_names_are_escaped(tmp_path: Path):
