@@ -37,7 +37,7 @@ COMMANDS = {
 #: Stage → its functions, as module:name.
 STAGES = {
     "read records": ["lab.records:scan_records", "lab.records:select_records"],
-    "cells": ["analysis.observations:observe", "analysis.observations:Results.of"],
+    "cells": ["analysis.observations:observe", "analysis.results:Results.of"],
     "settings": ["analysis.observations:mixed_settings"],
     "geometry": ["analysis.geometry:measure", "analysis.geometry:medians"],
     "claims": ["paper.claims.check:gather", "paper.claims.check:check_claims"],

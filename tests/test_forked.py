@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from functools import partial
@@ -62,3 +63,32 @@ def test_a_process_with_threads_is_not_forked() -> None:
 @needs_fork
 def test_a_child_has_no_children_of_its_own() -> None:
     assert run_forked([default_workers] * 2, 2) == [1, 1]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_every_function_that_has_ended_is_announced(workers: int) -> None:
+    ended: list[int] = []
+    run_forked([int] * 5, workers, advance=ended.append)
+    assert sorted(ended) == [0, 1, 2, 3, 4]
+
+
+@needs_fork
+def test_a_child_that_is_ended_while_it_starts_is_silent() -> None:
+    """The handlers of a command, which raise KeyboardInterrupt, are not for its children."""
+    code = """
+import signal
+from slimprompt.forked import run_forked
+
+def stop(number, frame):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGTERM, stop)
+for _ in range(40):
+    run_forked([int, int], 2)
+    try:
+        run_forked([int, lambda: 1 // 0, *[int] * 6], 8)  # the first error ends all children
+    except ZeroDivisionError:
+        pass
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stderr == ""

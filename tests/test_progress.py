@@ -13,20 +13,22 @@ from slimprompt.errors import InputError
 from slimprompt.progress import progress
 
 SCRIPT = """
+import threading
 from slimprompt.progress import progress
-with progress("encoding", 3, "images", show={show}) as advance:
+with progress("encoding", 3, "images", show={show}, threads={threads}) as advance:
     for _ in range(3):
         advance(note="loss 0.5")
+    assert threading.active_count() == (2 if {threads} and {show} else 1)
 print("done")
 """
 
 
-def on_a_terminal(show: bool) -> str:
+def on_a_terminal(show: bool, threads: bool = True) -> str:
     """What the script writes to standard error when that is a terminal."""
     pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
     variables = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
-    command = [sys.executable, "-c", SCRIPT.format(show=show)]
+    command = [sys.executable, "-c", SCRIPT.format(show=show, threads=threads)]
     process = subprocess.Popen(command, stderr=theirs, stdout=subprocess.PIPE, text=True, env=variables)
     os.close(theirs)
     shown = b""
@@ -43,8 +45,9 @@ def on_a_terminal(show: bool) -> str:
     return shown.decode()
 
 
-def test_a_bar_with_count_and_note_on_a_terminal() -> None:
-    shown = on_a_terminal(show=True)
+@pytest.mark.parametrize("threads", [True, False])
+def test_a_bar_with_count_and_note_on_a_terminal(threads: bool) -> None:
+    shown = on_a_terminal(show=True, threads=threads)
     assert "encoding" in shown
     assert "3/3" in shown
     assert "loss 0.5" in shown
@@ -92,13 +95,19 @@ def test_work_that_cannot_end_is_refused_if_something_can_be_lowered(capsys: pyt
     assert "about 20 days" in forecast(days // 2, capsys, lower="--epochs")
 
 
-def test_lines_without_a_terminal_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_without_a_terminal_if_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with progress("predicting", None, "images", line_every=0) as advance:
         advance(1000)
         advance(500, total=1500, note="almost")
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("predicting: 1,000 images, ") and first.endswith(" images/s")
     assert second.startswith("predicting: 1,500 of 1,500 images, ") and second.endswith(" 0.0 s left, almost")
+    monkeypatch.setattr("slimprompt.progress.time.monotonic", count(step=4).__next__)  # a rate below one is not shown
+    with progress("figures", 2, "parts", line_every=0) as advance:
+        advance()
+    assert capsys.readouterr().err == "figures: 1 of 2 parts, 4.0 s left\n"
     with progress("predicting", 10, "images", line_every=3600) as advance:
         advance(10)
     assert capsys.readouterr().err == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -14,8 +15,16 @@ from typing import Any, TypeVar, cast
 
 Result = TypeVar("Result")
 
+#: Signals that stop a command.
+_STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
-def run_forked(functions: Sequence[Callable[[], Result]], workers: int | None = None) -> list[Result]:
+
+def run_forked(
+    functions: Sequence[Callable[[], Result]],
+    workers: int | None = None,
+    *,
+    advance: Callable[[int], object] = lambda number: None,
+) -> list[Result]:
     """The results of the functions, in their order.
 
     Every child takes the next function that nobody has begun. Children see all data of this process and return their results
@@ -28,6 +37,8 @@ def run_forked(functions: Sequence[Callable[[], Result]], workers: int | None = 
         Functions without arguments.
     workers
         Number of children; `default_workers()` if None.
+    advance
+        Called in this process with the number of each function that has ended, from 0.
 
     Raises
     ------
@@ -36,7 +47,7 @@ def run_forked(functions: Sequence[Callable[[], Result]], workers: int | None = 
     """
     workers = min(workers or default_workers(), len(functions))
     if workers < 2 or not sys.platform.startswith("linux"):
-        return [function() for function in functions]
+        return [_run_here(number, function, advance) for number, function in enumerate(functions)]
     context = multiprocessing.get_context("fork")
     taken = context.Value("i", 0)
     pipes: list[Connection] = []
@@ -45,23 +56,35 @@ def run_forked(functions: Sequence[Callable[[], Result]], workers: int | None = 
         for _ in range(workers):
             ours, theirs = context.Pipe(duplex=False)
             child = context.Process(target=_work, args=(functions, taken, theirs), daemon=True)
-            child.start()
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)  # until the child has its own handlers
+            try:
+                child.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             theirs.close()
             pipes.append(ours)
             children.append(child)
-        return _collect(pipes, len(functions))
+        return _collect(pipes, len(functions), advance)
     finally:
         for child in children:
             child.terminate()
             child.join()
 
 
+def _run_here(number: int, function: Callable[[], Result], advance: Callable[[int], object]) -> Result:
+    result = function()
+    advance(number)
+    return result
+
+
 def _work(functions: Sequence[Callable[[], object]], taken: Any, pipe: Connection) -> None:
     """Run functions until none is left; what a child executes."""
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # they end a child without a message; the parent says what is needed
-        number = getattr(signal, name)
+    for number in _STOPPING:  # they end a child without a message; the parent says what is needed
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):  # as on all systems where children are forked
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+    gc.freeze()  # the garbage collector would visit, and thereby copy, all that is shared with the parent
     while True:
         with taken.get_lock():
             number = taken.value
@@ -79,7 +102,7 @@ def _work(functions: Sequence[Callable[[], object]], taken: Any, pipe: Connectio
             return  # the parent has ended
 
 
-def _collect(pipes: list[Connection], count: int) -> list[Any]:
+def _collect(pipes: list[Connection], count: int, advance: Callable[[int], object]) -> list[Any]:
     """The results of all children."""
     found: dict[int, Any] = {}
     while len(found) < count:
@@ -96,6 +119,7 @@ def _collect(pipes: list[Connection], count: int) -> list[Any]:
             if error is not None:
                 raise error from RuntimeError(f"in a forked child:\n{trace}")
             found[number] = result
+            advance(number)
     return [found[number] for number in range(count)]
 
 

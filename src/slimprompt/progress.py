@@ -13,6 +13,10 @@ from contextlib import contextmanager
 
 from slimprompt.errors import InputError
 
+#: `line_every` of commands that take minutes.
+LINE_EVERY = 5.0
+#: Seconds between two pictures of a bar that has no thread.
+_REDRAW = 0.1
 #: Work is forecast from at least this many seconds of it.
 _MEASURED = 5.0
 #: Seconds from which a forecast is printed, and from which the work is refused.
@@ -29,6 +33,7 @@ def progress(
     at_most: bool = False,
     lower: str = "",
     line_every: float | None = None,
+    threads: bool = True,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Callable[..., None]]:
     """Yield `advance(n=1, note="", total=None)`, which moves a bar with count, rate, time left and a note.
@@ -52,6 +57,8 @@ def progress(
         What the user can lower if the work would take too long; empty: it is never refused.
     line_every
         Where there is no terminal: print a line with the same facts after this many seconds, for the log of a long job.
+    threads
+        False draws the bar only when it moves, without a thread, so that this process may be forked.
     clock
         Tells the time in seconds.
     """
@@ -79,7 +86,7 @@ def progress(
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed else "", style="dim")
+            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed and task.speed >= 1 else "", style="dim")
 
     columns = (
         TextColumn("{task.description}"),
@@ -89,13 +96,18 @@ def progress(
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=threads) as bar:
         task = bar.add_task(description, total=total, note="")
+        drawn = -1.0
 
         def advance(n: int = 1, note: str = "", total: int | None = None) -> None:
             bar.update(task, advance=n, total=total)
             if note:
                 bar.update(task, note=note)
+            nonlocal drawn
+            if not threads and (time.monotonic() - drawn > _REDRAW or bar.finished):
+                bar.refresh()
+                drawn = time.monotonic()
             if line := forecast.advance(n):
                 bar.console.print(line, markup=False, highlight=False)
 
@@ -178,7 +190,8 @@ class _Lines:
         rate = (self._done - self._before) / max(now - self._last, 1e-9)  # of the time since the last line
         self._last, self._before = now, self._done
         parts = [f"{self._done:,}{f' of {self._total:,}' if self._total is not None else ''} {self._unit}".rstrip()]
-        parts.append(f"{rate:,.0f} {self._unit}/s")
+        if rate >= 1:
+            parts.append(f"{rate:,.0f} {self._unit}/s")
         if self._total is not None and rate > 0:
             parts.append(f"{duration((self._total - self._done) / rate)} left")
         if note:

@@ -1,7 +1,9 @@
 import pytest
 
+from slimprompt.analysis.arms import dense, fixed_basis, joint
 from slimprompt.analysis.comparisons import aggregates, compare_arms
-from slimprompt.analysis.observations import Results, dense, fixed_basis, joint, observe
+from slimprompt.analysis.observations import observe
+from slimprompt.analysis.results import Results
 from slimprompt.lab.records import load_records
 from tests.synthetic_runs import write_study
 

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from slimprompt.analysis.arms import Arm, arm_label, joint
 from slimprompt.analysis.comparisons import compare_arms
 from slimprompt.analysis.methods import Cost, average_cost, costs, cross_dataset_average, method_arms
-from slimprompt.analysis.observations import Arm, Results, arm_label, joint, mixed_settings, observe
+from slimprompt.analysis.observations import mixed_settings, observe
+from slimprompt.analysis.results import Results
 from slimprompt.lab.records import Record, load_records
 from slimprompt.methods.table import METHODS
 from tests.synthetic_runs import METHOD_EFFECTS, TRAINED_NUMBERS, write_methods, write_run, write_study

@@ -2,22 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from slimprompt.analysis.observations import (
-    BEST_DENSE,
-    Arm,
-    Results,
-    arm_label,
-    arm_of,
-    dense,
-    joint,
-    mixed_settings,
-    observe,
-    transfer,
-)
+from slimprompt.analysis.observations import mixed_settings, observe
 from slimprompt.errors import InputError
 from slimprompt.lab.records import load_records
-from slimprompt.lab.spec import RunSpec
-from tests.synthetic_runs import accuracy_of, study_fields, write_run, write_study
+from tests.synthetic_runs import write_run, write_study
 
 BASE = {"backbone": "ViT-B-16", "dataset": "dtd", "shots": 1, "seed": 1, "n_ctx": 8}
 
@@ -25,39 +13,6 @@ BASE = {"backbone": "ViT-B-16", "dataset": "dtd", "shots": 1, "seed": 1, "n_ctx"
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
     return load_records(write_study(tmp_path_factory.mktemp("runs")))
-
-
-@pytest.fixture(scope="module")
-def results(records):
-    return Results.of(observe(records))
-
-
-def expected(variant, *, dataset="dtd", shots=4, seeds=(1, 2, 3), **fields):
-    specs = [
-        RunSpec(**BASE | {"dataset": dataset, "shots": shots, "seed": seed, "variant": variant} | fields)
-        for seed in seeds
-    ]
-    return [accuracy_of(spec) for spec in specs]
-
-
-@pytest.mark.parametrize(
-    ("fields", "arm", "label"),
-    [
-        ({"variant": "dense"}, Arm("dense", "identity", 8), "dense m8"),
-        ({"variant": "joint", "rank": 4}, Arm("factorized", "trainable", 4), "joint r4"),
-        ({"variant": "fixed-B", "basis": "svd", "rank": 2}, Arm("factorized", "svd", 2), "fixed-B svd r2"),
-        (
-            {"variant": "fixed-B", "basis": "source", "source": "food101", "rank": 4},
-            transfer("source-B", 4),
-            "fixed-B source r4",
-        ),
-        ({"variant": "fixed-A", "basis": "random", "rank": 4}, transfer("random-A", 4), "fixed-A random r4"),
-        ({"variant": "fixed-A", "basis": "svd", "rank": 4}, Arm("fixed-A", "svd", 4), "fixed-A svd r4"),
-    ],
-)
-def test_the_arm_of_every_kind_of_run(fields, arm, label):
-    assert arm_of(RunSpec(**BASE, **fields)) == arm
-    assert arm_label(arm) == label
 
 
 def test_observations_have_one_row_per_run_and_metric(records):
@@ -70,49 +25,6 @@ def test_observations_have_one_row_per_run_and_metric(records):
     row = frame[(frame["basis"] == "source-B")].iloc[0]
     assert row["source"] in ("DTD", "Food101", "pocket-toy")
     assert Path(row["run"]).is_dir()
-
-
-def test_a_cell_has_the_mean_the_sample_sd_and_the_runs(results):
-    cell = results.cell("ViT-B/16", "DTD", joint(4), 4)
-    values = expected("joint", rank=4)
-    assert cell.mean == pytest.approx(sum(values) / 3)
-    assert cell.sd == pytest.approx((sum((v - sum(values) / 3) ** 2 for v in values) / 2) ** 0.5)
-    assert cell.n == len(cell.runs) == 3
-    assert cell.by_seed == pytest.approx({1: values[0], 2: values[1], 3: values[2]})
-
-
-def test_a_cell_without_runs_is_none(results):
-    assert results.cell("ViT-B/16", "DTD", joint(16), 4) is None
-    assert results.macro("ViT-B/16", ["DTD", "Food101", "nowhere"], joint(4), 4) is None
-
-
-def test_the_macro_average_is_taken_within_seeds(results):
-    found = results.macro("ViT-B/16", ["DTD", "Food101"], joint(4), 4)
-    by_seed = [
-        sum(pair) / 2
-        for pair in zip(expected("joint", rank=4), expected("joint", rank=4, dataset="food101"), strict=True)
-    ]
-    assert found.mean == pytest.approx(sum(by_seed) / 3)
-    assert list(found.by_seed.values()) == pytest.approx(by_seed)
-    assert len(found.runs) == 6
-
-
-def test_best_dense_is_the_better_length(results):
-    lengths = [results.cell("RN50", "DTD", dense(m), 1) for m in (4, 8)]
-    assert results.dense_lengths() == [4, 8]
-    assert results.cell("RN50", "DTD", BEST_DENSE, 1).mean == max(one.mean for one in lengths)
-
-
-def test_parameters_come_from_the_records(results):
-    assert results.parameters("RN50", dense(8)) == 8 * 32
-    assert results.parameters("RN50", joint(4)) == 4 * (8 + 32)
-    assert results.parameters("RN50", joint(7)) is None
-
-
-def test_axis_lists_the_values_of_a_field(results):
-    assert results.axis("rank", method="factorized", basis="trainable") == [2, 4]
-    assert results.axis("shots", backbone="RN50", metric="accuracy") == [1, 4]
-    assert results.axis("dataset", method={"fixed-A", "fixed-B"}) == ["DTD", "Food101", "pocket-toy"]
 
 
 def test_two_runs_of_one_cell_are_an_error(tmp_path):
@@ -131,49 +43,3 @@ def test_mixed_settings_are_reported(tmp_path):
 
 def test_the_length_of_dense_prompts_is_not_a_mixed_setting(records):
     assert mixed_settings(records) == []
-
-
-@pytest.mark.parametrize(
-    ("backbone", "pretrained", "title"),
-    [
-        ("ViT-B-16", "openai", "ViT-B/16"),
-        ("ViT-B-16-quickgelu", "openai", "ViT-B/16"),
-        ("RN50", "/weights/RN50.pt", "RN50"),
-        ("ViT-B-16-quickgelu", "/weights/ViT-B-16.pt", "ViT-B/16"),
-        ("ViT-B-16", "laion2b_s34b_b88k", "ViT-B/16 (laion2b_s34b_b88k)"),
-        ("pocket", None, "pocket"),
-    ],
-)
-def test_the_backbone_title_includes_other_weights(tmp_path, backbone, pretrained, title):
-    write_run(tmp_path, BASE | {"variant": "dense", "backbone": backbone, "pretrained": pretrained})
-    assert set(observe(load_records(tmp_path))["backbone"]) == {title}
-
-
-def test_differences_by_unit(results):
-    arms = {"backbone": "RN50", "shots": 4, "first": joint(4), "second": dense(8)}
-    by_run = results.differences(**arms, unit="run")
-    by_dataset = results.differences(**arms, unit="dataset")
-    by_seed = results.differences(**arms, unit="seed")
-    assert (len(by_run), len(by_dataset), len(by_seed)) == (9, 3, 3)
-    assert by_dataset["DTD"] == pytest.approx(sum(v for k, v in by_run.items() if k.startswith("DTD")) / 3)
-    assert sum(by_seed.values()) == pytest.approx(sum(by_dataset.values()))
-    with pytest.raises(InputError, match="unit of comparison"):
-        results.differences(**arms, unit="datasets")
-
-
-def test_only_matched_cells_are_compared(tmp_path):
-    for fields in study_fields(backbones=("RN50",), datasets=("dtd", "food101"), shots=(1,)):
-        if not (fields["variant"] == "dense" and fields["dataset"] == "food101"):
-            write_run(tmp_path, fields)
-    results = Results.of(observe(load_records(tmp_path)))
-    assert set(results.differences(joint(4), dense(8), backbone="RN50", shots=1)) == {"DTD"}
-
-
-def test_transfers_are_averaged_over_their_sources(results):
-    found = results.differences(transfer("source-B", 4), transfer("random-B", 4), backbone="ViT-B/16", shots=4)
-    assert set(found) == {"DTD", "Food101", "pocket-toy"}
-    cells = [
-        results.cell("ViT-B/16", "DTD", transfer("source-B", 4), 4, source=s).mean for s in ("Food101", "pocket-toy")
-    ]
-    random = results.cell("ViT-B/16", "DTD", transfer("random-B", 4), 4).mean
-    assert found["DTD"] == pytest.approx(sum(cells) / 2 - random)

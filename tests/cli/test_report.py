@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -46,3 +51,51 @@ def test_running_again_overwrites_the_page(runs: Path, tmp_path: Path):
 def test_no_runs_is_an_error(tmp_path: Path):
     with pytest.raises(InputError, match="no runs folder"):
         CliRunner().invoke(app, [str(tmp_path / "nowhere")], catch_exceptions=False)
+
+
+STAGES = ("reading runs", "geometry", "tables and figures", "page and files")
+
+
+def test_every_stage_has_a_bar_on_a_terminal(runs: Path, tmp_path: Path):
+    pty = pytest.importorskip("pty")
+    write_run(runs, {"backbone": "pocket", "dataset": "dtd", "shots": 1, "seed": 1, "variant": "joint", "rank": 2})
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "slimprompt", "report", str(runs), "--out", str(tmp_path / "page")],
+        stderr=theirs,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # the other end is closed
+        while part := os.read(ours, 4096):
+            shown += part
+    os.close(ours)
+    assert "5 runs," in process.communicate()[0] and process.returncode == 0
+    places = [shown.decode().find(f"{stage} ") for stage in STAGES]
+    assert -1 not in places and places == sorted(places)
+    assert "5/5" in shown.decode() and "0:00:00" in shown.decode()  # runs read, time left
+
+
+def test_every_stage_has_lines_in_a_log(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_run(runs, {"backbone": "pocket", "dataset": "dtd", "shots": 1, "seed": 1, "variant": "joint", "rank": 2})
+    arguments = [str(runs), "--out", str(tmp_path / "page")]
+    assert "reading" not in CliRunner().invoke(app, arguments, catch_exceptions=False).stderr  # short work is silent
+    for module in ("lab.records", "analysis.geometry", "paper.page"):
+        monkeypatch.setattr(f"slimprompt.{module}.LINE_EVERY", 0.0)
+    lines = CliRunner().invoke(app, arguments, catch_exceptions=False).stderr.splitlines()
+    assert lines[0].startswith("reading runs: 5 of 5 runs, ") and lines[0].endswith(" 0.0 s left")
+    for stage in STAGES[1:]:
+        assert [line for line in lines if line.startswith(f"{stage}: 1 of ")], stage
+
+
+def test_the_bar_does_not_prevent_children(runs: Path, monkeypatch: pytest.MonkeyPatch):
+    """A bar with a thread of its own would make `run_forked` compute everything in one process."""
+    monkeypatch.setattr("slimprompt.progress._on_terminal", lambda: True)
+    counts = []
+    monkeypatch.setattr("slimprompt.forked.default_workers", lambda: counts.append(threading.active_count()) or 1)
+    before = threading.active_count()
+    CliRunner().invoke(app, [str(runs), "--out", str(runs.parent / "page")], catch_exceptions=False)
+    assert len(counts) >= 3 and set(counts) == {before}

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from slimprompt import PromptClassifier
-from slimprompt.analysis.observations import Results, joint, observe
+from slimprompt.analysis.arms import joint
+from slimprompt.analysis.observations import observe
+from slimprompt.analysis.results import Results
 from slimprompt.data import load_benchmark, read_manifest
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.records import Record, load_records

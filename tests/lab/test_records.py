@@ -22,6 +22,7 @@ from slimprompt.lab.records import (
 )
 from slimprompt.lab.spec import RunSpec
 from tests.conftest import run_folders
+from tests.synthetic_runs import write_run, write_study
 
 FACTORS = {
     "B0": np.ones((4, 2), "float32"),
@@ -210,3 +211,29 @@ def test_select_by_any_field(tmp_path: Path) -> None:
 def test_no_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no runs folder"):
         load_records(tmp_path / "nothing")
+
+
+def test_runs_read_in_children_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_study(tmp_path, backbones=("RN50",), datasets=("dtd", "food101"), seeds=(1,))
+    names = [record.folder.name for record in load_records(tmp_path)]
+    (tmp_path / names[3] / "record.json").write_text("{}")
+    monkeypatch.setattr("slimprompt.lab.records._PART", 7)
+    found = {}
+    for workers in (1, 3):
+        monkeypatch.setattr("slimprompt.forked.default_workers", lambda workers=workers: workers)
+        found[workers] = scan_records(tmp_path)
+    assert found[1] == found[3]
+    records, damaged = found[3]
+    assert [record.folder.name for record in records] == names[:3] + names[4:]
+    assert list(damaged) == [tmp_path / names[3]]
+    assert records == [read_record(record.folder) for record in records]
+
+
+def test_runs_that_are_read_together_share_equal_entries(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        fields = {"backbone": "RN50", "dataset": "dtd", "shots": 1, "seed": seed, "variant": "dense"}
+        write_run(tmp_path, fields, versions={"torch": "2.9"}, threads=1)
+    one, other = load_records(tmp_path)
+    assert one.facts["versions"] is other.facts["versions"]
+    assert one.spec.recipe is other.spec.recipe
+    assert one.spec.seed != other.spec.seed

@@ -2,7 +2,8 @@
 
 import pytest
 
-from slimprompt.analysis.observations import Estimate, Results, joint
+from slimprompt.analysis.arms import joint
+from slimprompt.analysis.results import Estimate, Results
 from slimprompt.paper.audit import AUDIT, audit, base2new_averages, fixed_basis_averages, published_evidence
 from slimprompt.paper.claims import Evidence, check_claims
 

@@ -3,7 +3,8 @@
 import pandas as pd
 import pytest
 
-from slimprompt.analysis.observations import CellKey, Estimate, Results, dense, fixed_basis, joint, transfer
+from slimprompt.analysis.arms import dense, fixed_basis, joint, transfer
+from slimprompt.analysis.results import CellKey, Estimate, Results
 from slimprompt.errors import InputError
 from slimprompt.lab.records import load_records
 from slimprompt.paper.claims import CLAIMS, Evidence, ParameterCount, check_claims, gather

@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slimprompt.analysis.arms import dense, joint
 from slimprompt.analysis.geometry import Geometry, measure
-from slimprompt.analysis.observations import Results, dense, joint, observe
+from slimprompt.analysis.observations import observe
+from slimprompt.analysis.results import Results
 from slimprompt.analysis.selection import best_covered, chance_levels, zero_shot
 from slimprompt.lab.records import Record, load_records
 from slimprompt.paper import figures

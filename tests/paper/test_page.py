@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
+import io
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slimprompt.errors import InputError
+from slimprompt.lab.records import load_records
 from slimprompt.paper.page import Report, build_report, render_report, write_report
+from slimprompt.paper.summary import key_figures
 from tests.html_page import Page
 from tests.synthetic_runs import write_methods, write_run, write_study
 
@@ -98,6 +103,30 @@ def test_every_number_links_to_its_runs(report: Report, page: Page):
         assert rows[f"run-{run_index[run]}"] == f"{record.spec.title} · {record.folder.name}"
 
 
+def test_a_page_of_too_many_runs_refers_to_a_file(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("slimprompt.report.runs.MAX_LISTED", len(report.records) - 1)
+    page = Page(write_report(report, tmp_path).read_text(encoding="utf-8"))
+    assert not page.all("tr", id="run-0") and not page.all("table", id="table-runs")
+    assert page.all("a", href="runs.csv")
+    assert f"These {len(report.records)} runs are too many" in page.text
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "runs.csv").read_text(encoding="utf-8"))))
+    cell = next(cell for cell in report.tables[0].rows[0].cells if cell.runs)
+    numbers = [row["Run"] for row in rows if row["Run folder"] in {Path(run).name for run in cell.runs}]
+    assert len(numbers) == len(cell.runs)
+    assert " ".join(numbers) in {link["data-runs"] for link in page.all("a", class_="n")}
+
+
+def test_runs_csv_holds_every_run(report: Report, tmp_path: Path):
+    write_report(report, tmp_path)
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "runs.csv").read_text(encoding="utf-8"))))
+    assert [row["Run folder"] for row in rows] == [record.folder.name for record in report.records]
+    assert [row["Run"] for row in rows] == [str(number) for number in range(len(rows))]
+    for row, record in zip(rows, report.records, strict=True):
+        assert row["Accuracy"] == str(record.metrics.get("accuracy", ""))
+        assert row["Parameters"] == str(record.facts["trainable_parameters"])
+        assert (row["Shots"], row["Seed"]) == (str(record.spec.shots), str(record.spec.seed))
+
+
 def test_tables_are_accessible(page: Page):
     assert len(page.all("caption")) == len(page.all("table"))
     assert all(header.get("scope") in ("col", "row", "colgroup") for header in page.all("th"))
@@ -127,6 +156,19 @@ def test_a_real_backbone_has_no_banner_and_shows_published_numbers(small: Report
     assert "There are no runs for this figure yet" in text and "No runs yet for:" in text
     assert "In brackets: the published number" in text
     assert len(small.records) == 4
+
+
+def test_a_tile_lists_only_the_first_names(tmp_path: Path):
+    for number in range(10):
+        write_run(
+            tmp_path,
+            {"backbone": "RN50", "dataset": f"photos-{number}", "shots": 4, "seed": 1, "variant": "dense"},
+            metrics={"accuracy": 50.0},
+        )
+    tiles = dict(key_figures(load_records(tmp_path), 0, Counter()))
+    names = ", ".join(f"photos-{number}" for number in range(8))
+    assert tiles[f"datasets: {names}, and 2 more"] == "10"
+    assert tiles["backbone"] == "RN50"
 
 
 def test_special_characters_in_names_are_escaped(tmp_path: Path):

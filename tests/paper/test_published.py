@@ -4,7 +4,7 @@ from statistics import mean
 import open_clip
 import pytest
 
-from slimprompt.analysis.observations import BEST_DENSE, dense, joint, transfer
+from slimprompt.analysis.arms import BEST_DENSE, dense, joint, transfer
 from slimprompt.data.benchmarks import BENCHMARKS
 from slimprompt.paper.published import (
     N_CTX,

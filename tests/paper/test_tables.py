@@ -7,9 +7,11 @@ import openpyxl
 import pandas as pd
 import pytest
 
+from slimprompt.analysis.arms import fixed_basis, joint
 from slimprompt.analysis.geometry import measure
 from slimprompt.analysis.methods import costs
-from slimprompt.analysis.observations import CellKey, Results, fixed_basis, joint, observe
+from slimprompt.analysis.observations import observe
+from slimprompt.analysis.results import CellKey, Results
 from slimprompt.lab.records import load_records
 from slimprompt.lab.spec import RunSpec
 from slimprompt.paper.published import PrintedKey, printed_numbers, published_baselines, published_results

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
 import pytest
 import torch
 from PIL import Image
@@ -12,7 +15,7 @@ from slimprompt.clip.backbone import Backbone
 from slimprompt.paper.page import build_report, write_report
 from slimprompt.report.fit_page import write_fit_page
 from slimprompt.training.recipe import Recipe
-from tests.synthetic_runs import write_study
+from tests.synthetic_runs import write_run, write_study
 
 webdriver = pytest.importorskip(
     "selenium.webdriver", reason="selenium is not installed (pip install 'slimprompt[dev]')"
@@ -150,6 +153,38 @@ def test_clicking_a_number_lists_its_runs(browser: webdriver.Chrome, page: str):
         "return document.getElementById('run-' + arguments[0]).getBoundingClientRect().top", numbers[0]
     )
     assert 0 <= top < 900
+
+
+def test_the_runs_of_a_number_on_a_page_without_a_table_of_runs(
+    browser: webdriver.Chrome, page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("slimprompt.report.runs.MAX_LISTED", 10)
+    runs = Path(unquote(urlparse(page).path)).parents[1] / "runs"
+    opened(browser, write_report(build_report(runs), tmp_path).as_uri())
+    link = browser.find_element("css selector", "#table-summary a.n")
+    link.click()
+    entries = [one.text for one in browser.find_elements("css selector", "#runs-dialog li")]
+    assert entries == [f"run {number} of runs.csv" for number in str(link.get_attribute("data-runs")).split()]
+    assert browser.get_log("browser") == []
+
+
+def test_print_shows_the_first_runs_only(browser: webdriver.Chrome, page: str, tmp_path: Path):
+    root = tmp_path / "runs"
+    for seed in range(201):
+        write_run(root, {"backbone": "pocket", "dataset": "dtd", "shots": 1, "seed": seed, "variant": "dense"})
+    shown = (
+        "return [...document.querySelectorAll('#table-runs tbody tr')].filter(r => r.getClientRects().length).length"
+    )
+    note = "return document.querySelectorAll('.printed').length && getComputedStyle(document.querySelector('.printed')).display"
+    opened(browser, write_report(build_report(root), tmp_path / "report").as_uri())
+    assert (browser.execute_script(shown), browser.execute_script(note)) == (201, "none")
+    try:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+        assert (browser.execute_script(shown), browser.execute_script(note)) == (200, "block")
+        opened(browser, page)
+        assert browser.execute_script(note) == 0  # few runs are all printed
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 def test_printing_unfolds_the_tables(browser: webdriver.Chrome, page: str):

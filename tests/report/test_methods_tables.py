@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from slimprompt.analysis.arms import arm_label
 from slimprompt.analysis.comparisons import compare_arms
 from slimprompt.analysis.methods import costs
-from slimprompt.analysis.observations import Results, arm_label, observe
+from slimprompt.analysis.observations import observe
+from slimprompt.analysis.results import Results
 from slimprompt.lab.records import load_records
 from slimprompt.lab.studies import BASIS_ROWS, DEPTH
 from slimprompt.methods.table import METHODS

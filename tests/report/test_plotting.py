@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import io
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import matplotlib as mpl
 import pytest
+from matplotlib.figure import Figure as Canvas
 from PIL import Image
 
 from slimprompt.errors import InputError
@@ -25,6 +27,29 @@ def test_the_same_data_give_the_same_bytes_without_a_date():
     assert one == other
     assert one.png[:4] == b"\x89PNG"
     assert "<dc:date>" not in one.svg
+
+
+def test_the_files_are_those_of_savefig():
+    """Drawing each file once gives the same bytes as `savefig`, which draws it twice."""
+
+    def plotted() -> Canvas:
+        canvas, axes = panels(1, 2, sharey=True)
+        axes[0, 0].errorbar([1, 2, 4], [50, 60, 70], [1, 2, 3], label="a line", marker="o")
+        axes[0, 0].set_xscale("log", base=2)
+        axes[0, 1].imshow([[0, 1], [2, 3]], aspect="auto")
+        axes[0, 1].set_title("a title")
+        shared_legend(canvas, axes.ravel())
+        return canvas
+
+    text, image = io.StringIO(), io.BytesIO()
+    with plot_style():
+        figure = to_figure("example", "A title", "a caption", plotted())
+        canvas = plotted()
+        canvas.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+        canvas.set_layout_engine("none")
+        canvas.savefig(image, format="png", dpi=160, metadata={"Software": None})
+    assert figure.svg == text.getvalue()
+    assert figure.png == image.getvalue()
 
 
 def test_text_stays_text_and_user_settings_are_ignored():

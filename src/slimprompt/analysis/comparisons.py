@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
-from slimprompt.analysis.observations import Arm, Results, Unit, arm_label
+from slimprompt.analysis.arms import Arm, arm_label
+from slimprompt.analysis.results import Results, Unit
 from slimprompt.analysis.statistics import (
     Comparison,
     compare,
@@ -58,7 +59,7 @@ def compare_arms(
     metric
         Metric to compare.
     unit
-        What counts as one observation, a key of `slimprompt.analysis.observations.UNITS`.
+        What counts as one observation, a key of `slimprompt.analysis.results.UNITS`.
     margin
         Equivalence margin in points.
     backbones, shots

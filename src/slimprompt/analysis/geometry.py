@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from slimprompt.analysis.observations import backbone_title, dataset_title
+from slimprompt.analysis.arms import backbone_title, dataset_title
 from slimprompt.analysis.subspaces import compare_pairs, random_overlaps, subspaces
 from slimprompt.forked import run_forked
 from slimprompt.lab.records import Record
 from slimprompt.lab.spec import RunSpec
+from slimprompt.progress import LINE_EVERY, progress
 from slimprompt.spreadsheet import frame_csv
 from slimprompt.storage import write_file
 
@@ -106,6 +107,7 @@ def measure(
     class_subset: str | None = "all",
     draws: int = 2000,
     seed: int = 0,
+    show: bool = False,
 ) -> Geometry:
     """Measure the factors of a set of runs.
 
@@ -122,6 +124,8 @@ def measure(
         Number of random pairs of subspaces behind each chance level.
     seed
         Seed of the random subspaces.
+    show
+        Show the progress.
 
     Returns
     -------
@@ -155,7 +159,8 @@ def measure(
     parts = [records[start : start + _RUNS] for start in range(0, len(records), _RUNS)]
     jobs: list[Callable[[], Any]] = [partial(_compare_runs, chosen, group, found) for group in groups]
     jobs += [partial(_displacements, part) for part in parts]
-    measured = run_forked(jobs)
+    with progress("geometry", len(jobs), "parts", show=show, line_every=LINE_EVERY, threads=False) as advance:
+        measured = run_forked(jobs, advance=lambda _: advance())
     compared, moved = measured[: len(groups)], measured[len(groups) :]
     notes += _lost_rank(chosen, compared)
     pairs = _pair_table(chosen, found, compared)

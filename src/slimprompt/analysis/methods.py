@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from slimprompt.analysis.observations import Arm, Estimate, Results, arm_of, backbone_title, dataset_title
+from slimprompt.analysis.arms import Arm, arm_of, backbone_title, dataset_title
+from slimprompt.analysis.results import Estimate, Results
 from slimprompt.analysis.selection import main_arms
 from slimprompt.analysis.statistics import macro_by_seed, summarise
 from slimprompt.lab.records import Record

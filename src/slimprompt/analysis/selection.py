@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from slimprompt.analysis.observations import Arm, Results, dataset_title, dense, fixed_basis, joint
+from slimprompt.analysis.arms import Arm, dataset_title, dense, fixed_basis, joint
+from slimprompt.analysis.results import Results
 from slimprompt.lab.records import Record
 from slimprompt.training.metrics import harmonic_mean
 

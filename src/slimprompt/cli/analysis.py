@@ -37,7 +37,7 @@ def _records(runs: Path, where: Sequence[str] | None) -> list[Record]:
     from slimprompt.analysis.observations import mixed_settings
     from slimprompt.lab.records import load_records, select_records
 
-    found = load_records(runs)
+    found = load_records(runs, show=True)
     records = select_records(found, where or ())
     if not records:
         conditions = f" that meet {' and '.join(where)}" if where else ""
@@ -89,7 +89,7 @@ def geometry(
     if out is not None:
         check_folder(out)
     records, class_subset = _records(runs, where), class_subset_of(where or ())
-    found = measure(records, variant=variant, class_subset=class_subset, draws=draws, seed=seed)
+    found = measure(records, variant=variant, class_subset=class_subset, draws=draws, seed=seed, show=True)
     medians, displacement = found.medians(("axis", *(by or ()))), found.displacement_medians()
     written = found.write(out) if out else []
     if as_json:
@@ -159,7 +159,7 @@ def claims(
         audited = audit(of_tables) if of_tables or not name else []
     else:
         records = _records(runs, where)
-        measured = measure(records, class_subset=class_subset_of(where or ()), draws=500)
+        measured = measure(records, class_subset=class_subset_of(where or ()), draws=500, show=True)
         found = check_claims(gather(records, main_pairs=published_pairs(), measured=measured), name or ())
     if as_json:
         print_json([finding.as_dict() for finding in (*found, *audited)])
@@ -210,8 +210,10 @@ def compare(
     """Compare two arms over matched cells: difference, interval, tests of difference and of equivalence."""
     from dataclasses import asdict
 
+    from slimprompt.analysis.arms import arm_label
     from slimprompt.analysis.comparisons import compare_arms
-    from slimprompt.analysis.observations import UNITS, Results, arm_label, observe
+    from slimprompt.analysis.observations import observe
+    from slimprompt.analysis.results import UNITS, Results
 
     if not 0 < margin <= 100:
         raise InputError(f"the equivalence margin must be above 0 and at most 100 points (given: {margin})")
@@ -304,7 +306,8 @@ def _build_tables(runs: Path | None, where: Sequence[str] | None, compare_publis
     """The tables of a folder of runs, or the published ones."""
     from slimprompt.analysis.geometry import class_subset_of, measure
     from slimprompt.analysis.methods import costs
-    from slimprompt.analysis.observations import Results, observe
+    from slimprompt.analysis.observations import observe
+    from slimprompt.analysis.results import Results
     from slimprompt.paper.published import published_results
     from slimprompt.paper.tables import (
         comparisons,
@@ -320,7 +323,7 @@ def _build_tables(runs: Path | None, where: Sequence[str] | None, compare_publis
     records = _records(runs, where)
     results = Results.of(observe(records))
     # the paper's table shows no chance level, so few draws are enough
-    found = measure(records, class_subset=class_subset_of(where or ()), draws=10)
+    found = measure(records, class_subset=class_subset_of(where or ()), draws=10, show=True)
     built = paper_tables(results, found.medians(), found.compared, compare_published=compare_published)
     methods = methods_tables(results, costs(records))
     if compare_published:

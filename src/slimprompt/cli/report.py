@@ -14,7 +14,7 @@ from slimprompt.storage import check_folder
 def report(
     runs: Annotated[Path, typer.Argument(metavar="RUNS", help="Folder of run folders, written by `slimprompt study`.")],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for index.html, tables/, figures/ and claims.json.")
+        Path, typer.Option("--out", "-o", help="Folder for index.html, runs.csv, tables/, figures/, claims.json.")
     ] = Path("report"),
     where: Annotated[
         list[str] | None,
@@ -38,8 +38,8 @@ def report(
     from slimprompt.paper.page import build_report, write_report
 
     check_folder(out)
-    found = build_report(runs, where=where or (), compare_published=compare_published)
-    page = write_report(found, out, theory=theory)
+    found = build_report(runs, where=where or (), compare_published=compare_published, show=True)
+    page = write_report(found, out, theory=theory, show=True)
     for note in found.notes:
         say(f"note: {note}", err=True)
     plotted = [figure for figure in (*found.figures, *found.methods_figures) if not figure.missing]

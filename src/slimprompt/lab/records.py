@@ -15,17 +15,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from slimprompt.errors import InputError, problems, unknown
+from slimprompt.forked import run_forked
 from slimprompt.lab.spec import RunSpec, parse_spec
 from slimprompt.methods.table import METHODS
+from slimprompt.progress import LINE_EVERY, progress
 from slimprompt.storage import draft_folder, json_checksum, json_text, lock, publish, remove_folder
 from slimprompt.training.recipe import Recipe
 
@@ -41,6 +45,8 @@ _CURVE_COLUMNS = ["epoch", "lr", "loss", "accuracy"]
 _LOCK = ".lock"
 COMPLETE, FAILED = "complete", "failed"
 _BASE_TO_NEW = ("seen", "unseen", "harmonic")
+#: Runs that one forked child reads at a time.
+_PART = 500
 _FINGERPRINT = re.compile("[0-9a-f]{16}")
 
 
@@ -59,7 +65,8 @@ class Record:
     metrics: dict[str, float] = field(default_factory=dict)
     error: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    """All other entries of record.json: trainable_parameters, times, peak_memory_mb, versions, machine, …"""
+    """All other entries of record.json: trainable_parameters, times, peak_memory_mb, versions, machine, … Records that are read
+    together share equal entries, so they are not to be changed."""
 
     @property
     def complete(self) -> bool:
@@ -99,7 +106,7 @@ class Record:
             rows = [line.split(",") for line in lines if line]
             places = [heading.split(",").index(name) for name in _CURVE_COLUMNS]
             columns = {
-                name: [(int if name == "epoch" else float)(row[place]) for row in rows]
+                name: np.array([(int if name == "epoch" else float)(row[place]) for row in rows])
                 for name, place in zip(_CURVE_COLUMNS, places, strict=True)
             }
             curve = pd.DataFrame(columns)
@@ -178,19 +185,55 @@ def _damaged(path: Path, reason: str) -> InputError:
     return InputError(f"{path} is not a run record: {_short(reason)}")
 
 
-def scan_records(root: Path) -> tuple[list[Record], dict[Path, str]]:
-    """All run records in `root`, sorted by folder name, and the damaged run folders with their reasons."""
+def scan_records(root: Path, *, show: bool = False) -> tuple[list[Record], dict[Path, str]]:
+    """All run records in `root`, sorted by folder name, and the damaged run folders with their reasons.
+
+    `show` shows the progress.
+    """
     if not root.is_dir():
         raise InputError(f"no runs folder at {root}: expected <folder>/<run>/{RECORD}, as `slimprompt study` writes it")
+    folders = _run_folders(root)
+    parts = [folders[start : start + _PART] for start in range(0, len(folders), _PART)]
+    with progress("reading runs", len(folders), "runs", show=show, line_every=LINE_EVERY, threads=False) as advance:
+        read = run_forked(
+            [partial(_read_folders, part) for part in parts], advance=lambda number: advance(len(parts[number]))
+        )
+    return [record for records, _ in read for record in records], {
+        folder: reason for _, damaged in read for folder, reason in damaged.items()
+    }
+
+
+def _read_folders(folders: Sequence[Path]) -> tuple[list[Record], dict[Path, str]]:
+    """The records of these run folders, and the damaged folders with their reasons."""
     records: list[Record] = []
     damaged: dict[Path, str] = {}
-    for folder in _run_folders(root):
+    share = _Shared()
+    for folder in folders:
         try:
-            records.append(read_record(folder))
+            records.append(share(read_record(folder)))
         except InputError as error:
             if folder.exists():  # otherwise it was removed, or is being replaced by its retry
                 damaged[folder] = str(error)
     return records, damaged
+
+
+class _Shared:
+    """Replaces entries of records by equal ones of earlier records: most runs of a study have the same machine and versions."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
+
+    def __call__(self, record: Record) -> Record:
+        recipe = self._known.setdefault(repr(record.spec.recipe), record.spec.recipe)
+        return replace(
+            record,
+            spec=record.spec.model_copy(update={"recipe": recipe}),
+            metrics={sys.intern(name): value for name, value in record.metrics.items()},
+            facts={sys.intern(name): self._shared(value) for name, value in record.facts.items()},
+        )
+
+    def _shared(self, value: Any) -> Any:
+        return self._known.setdefault(repr(value), value) if isinstance(value, str | dict | list) else value
 
 
 def _run_folders(root: Path) -> list[Path]:
@@ -199,9 +242,9 @@ def _run_folders(root: Path) -> list[Path]:
     return [root / name for name in names if os.path.exists(f"{root}/{name}/{RECORD}")]
 
 
-def load_records(root: Path, *, complete_only: bool = True) -> list[Record]:
-    """The run records in `root`, sorted by folder name; damaged ones are left out with a warning."""
-    records, damaged = scan_records(root)
+def load_records(root: Path, *, complete_only: bool = True, show: bool = False) -> list[Record]:
+    """The run records in `root`, sorted by folder name; damaged ones are left out with a warning. `show` shows the progress."""
+    records, damaged = scan_records(root, show=show)
     if damaged:
         first = next(iter(damaged.values()))
         warnings.warn(
@@ -242,6 +285,8 @@ def select_records(records: Iterable[Record], where: Sequence[str] = ()) -> list
         if name not in names:
             raise unknown("field of a run", name, names)
         conditions.append((name, {value.strip() for value in values.split(",")}))
+    if not conditions:
+        return list(records)
 
     def fields(record: Record) -> dict[str, str]:
         return {name: "" if value is None else str(value) for name, value in record.spec.flat().items()} | {

@@ -12,16 +12,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from slimprompt.analysis.observations import (
-    BEST_DENSE,
-    TRANSFER_MODES,
-    Arm,
-    CellKey,
-    dense,
-    fixed_basis,
-    joint,
-    transfer,
-)
+from slimprompt.analysis.arms import BEST_DENSE, TRANSFER_MODES, Arm, dense, fixed_basis, joint, transfer
+from slimprompt.analysis.results import CellKey
 from slimprompt.analysis.subspaces import random_overlaps
 from slimprompt.paper.claims import check_claims
 from slimprompt.paper.claims.claim import ROUNDING, Claim, Finding, Measured, Outcome

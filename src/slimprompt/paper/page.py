@@ -12,7 +12,8 @@ from typing import Any
 
 from slimprompt.analysis.geometry import Geometry, class_subset_of, measure
 from slimprompt.analysis.methods import Costs, costs
-from slimprompt.analysis.observations import Results, mixed_settings, observe
+from slimprompt.analysis.observations import mixed_settings, observe
+from slimprompt.analysis.results import Results
 from slimprompt.errors import InputError
 from slimprompt.forked import run_forked
 from slimprompt.lab.records import Record, load_records, select_records
@@ -23,11 +24,12 @@ from slimprompt.paper.summary import key_figures, questions_table, summary_table
 from slimprompt.paper.tables import comparisons, paper_tables, summaries, with_published_methods
 from slimprompt.paper.verdict import VERDICTS
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
+from slimprompt.progress import LINE_EVERY, progress
 from slimprompt.report.html import render, write_page
 from slimprompt.report.methods_figures import methods_figures
 from slimprompt.report.methods_tables import methods_tables
 from slimprompt.report.plotting import Figure, write_figures
-from slimprompt.report.runs import runs_section
+from slimprompt.report.runs import RUNS_CSV, runs_csv, runs_section
 from slimprompt.report.table import Table
 from slimprompt.report.table_formats import table_files
 from slimprompt.spreadsheet import cell_text
@@ -66,7 +68,9 @@ def uses_pocket(record: Record) -> bool:
     return record.spec.backbone.split("-")[0] == "pocket" or record.spec.dataset in POCKET_BENCHMARKS
 
 
-def build_report(runs: Path, *, where: Sequence[str] = (), compare_published: bool = False) -> Report:
+def build_report(
+    runs: Path, *, where: Sequence[str] = (), compare_published: bool = False, show: bool = False
+) -> Report:
     """Analyse a folder of runs; any set of complete runs is enough.
 
     Parameters
@@ -77,13 +81,15 @@ def build_report(runs: Path, *, where: Sequence[str] = (), compare_published: bo
         Conditions `field=value[,value…]` that select runs.
     compare_published
         Add the published numbers and the differences to the tables.
+    show
+        Show the progress of each stage.
 
     Raises
     ------
     InputError
         If no complete run meets the conditions.
     """
-    chosen = select_records(load_records(runs, complete_only=False), where)
+    chosen = select_records(load_records(runs, complete_only=False, show=show), where)
     records = [record for record in chosen if record.complete]
     failed = [record for record in chosen if not record.complete]
     if not records:
@@ -91,7 +97,7 @@ def build_report(runs: Path, *, where: Sequence[str] = (), compare_published: bo
         broken = f" ({len(failed)} failed; `slimprompt runs list` shows their errors)" if failed else ""
         raise InputError(f"no complete runs{conditions} in {runs}{broken}; create some with `slimprompt study`")
     results = Results.of(observe(records))
-    geometry = measure(records, class_subset=class_subset_of(where), draws=500)
+    geometry = measure(records, class_subset=class_subset_of(where), draws=500, show=show)
     evidence = gather(records, main_pairs=published_pairs(), measured=geometry, results=results)
     found = costs(records)
     plots = figure_functions(records, results, geometry)
@@ -103,14 +109,16 @@ def build_report(runs: Path, *, where: Sequence[str] = (), compare_published: bo
         "methods_figures": lambda: methods_figures(results, found),
         "methods_tables": lambda: _methods_tables(results, found, compare_published),
     }
-    made = run_forked([*plots, *others.values()])
+    jobs = [*others.values(), *plots]
+    with progress("tables and figures", len(jobs), "parts", show=show, line_every=LINE_EVERY, threads=False) as advance:
+        made = run_forked(jobs[::-1], advance=lambda _: advance())[::-1]  # figures take longest, so they begin first
     return Report(
         folder=runs,
         records=records,
         failed=failed,
-        figures=made[: len(plots)],
+        figures=made[len(others) :],
         notes=[*mixed_settings(records), *geometry.notes],
-        **dict(zip(others, made[len(plots) :], strict=True)),
+        **dict(zip(others, made[: len(others)], strict=True)),
     )
 
 
@@ -124,8 +132,8 @@ def _methods_tables(results: Results, found: Costs, compare_published: bool) -> 
     return [with_published_methods(table) for table in compared] if compare_published else compared
 
 
-def write_report(report: Report, out: Path, *, theory: Path | None = None) -> Path:
-    """Write `index.html`, `tables/`, `figures/` and `claims.json`.
+def write_report(report: Report, out: Path, *, theory: Path | None = None, show: bool = False) -> Path:
+    """Write `index.html`, `runs.csv`, `tables/`, `figures/` and `claims.json`.
 
     Parameters
     ----------
@@ -135,6 +143,8 @@ def write_report(report: Report, out: Path, *, theory: Path | None = None) -> Pa
         Folder for the files; existing files are overwritten.
     theory
         Folder that `slimprompt theory --out` wrote, to include its statements.
+    show
+        Show the progress.
 
     Returns
     -------
@@ -144,8 +154,14 @@ def write_report(report: Report, out: Path, *, theory: Path | None = None) -> Pa
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; give a folder for the report")
     tables = [table for table in (*report.methods_tables, *report.tables) if not table.empty]
-    made: list[Any] = run_forked([lambda: render_report(report, theory=theory), lambda: table_files(tables)])
-    page, files = made
+    jobs: list[Callable[[], Any]] = [
+        lambda: render_report(report, theory=theory),
+        lambda: table_files(tables),
+        lambda: runs_csv(report.records),
+    ]
+    with progress("page and files", len(jobs), "parts", show=show, line_every=LINE_EVERY, threads=False) as advance:
+        page, files, listed = run_forked(jobs, advance=lambda _: advance())
+    write_file(out / RUNS_CSV, listed)
     for name, content in files.items():
         write_file(out / "tables" / name, content)
     write_figures([*report.figures, *report.methods_figures], out / "figures")

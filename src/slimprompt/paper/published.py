@@ -17,13 +17,9 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from slimprompt.analysis.geometry import AXES
-from slimprompt.analysis.observations import (
+from slimprompt.analysis.arms import (
     TRANSFER_MODES,
     Arm,
-    CellKey,
-    Estimate,
-    Results,
     backbone_title,
     dataset_title,
     dense,
@@ -31,6 +27,8 @@ from slimprompt.analysis.observations import (
     joint,
     transfer,
 )
+from slimprompt.analysis.geometry import AXES
+from slimprompt.analysis.results import CellKey, Estimate, Results
 from slimprompt.lab.spec import RunSpec
 from slimprompt.prompts.variants import FIXED_BASES, count_parameters
 

@@ -7,17 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from slimprompt.analysis.arms import arm_label, backbone_title, dataset_title, dense, fixed_basis, joint
 from slimprompt.analysis.comparisons import compare_arms
-from slimprompt.analysis.observations import (
-    Estimate,
-    Results,
-    arm_label,
-    backbone_title,
-    dataset_title,
-    dense,
-    fixed_basis,
-    joint,
-)
+from slimprompt.analysis.results import Estimate, Results
 from slimprompt.analysis.selection import (
     best_covered,
     chance_levels,
@@ -164,6 +156,13 @@ def key_figures(records: Sequence[Record], n_failed: int, verdicts: Counter[str]
     return figures + ([("total run time", duration(seconds))] if seconds else [])
 
 
+#: Names that a tile lists before "and … more".
+_MOST_NAMES = 8
+
+
 def _name_or_count(noun: str, names: set[str]) -> tuple[str, str]:
     ordered = sorted(names)
-    return (noun, ordered[0]) if len(ordered) == 1 else (f"{noun}s: {', '.join(ordered)}", str(len(ordered)))
+    if len(ordered) == 1:
+        return noun, ordered[0]
+    more = [f"and {len(ordered) - _MOST_NAMES} more"] if len(ordered) > _MOST_NAMES else []
+    return f"{noun}s: {', '.join([*ordered[:_MOST_NAMES], *more])}", str(len(ordered))

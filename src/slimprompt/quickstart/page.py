@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slimprompt.analysis.observations import Results, observe
+from slimprompt.analysis.observations import observe
+from slimprompt.analysis.results import Results
 from slimprompt.analysis.selection import chance_levels
 from slimprompt.data import Benchmark, Item
 from slimprompt.images.files import open_image

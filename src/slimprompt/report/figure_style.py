@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from slimprompt.analysis.observations import CROSS_DATASET, Results
+from slimprompt.analysis.results import CROSS_DATASET, Results
 from slimprompt.report.plotting import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, Figure
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from slimprompt.analysis.arms import Arm, arm_label
 from slimprompt.analysis.methods import Cost, Costs, MethodArms, average_cost, method_arms
-from slimprompt.analysis.observations import Arm, Results, arm_label
+from slimprompt.analysis.results import Results
 from slimprompt.analysis.selection import best_covered, mean_if_complete, zero_shot
 from slimprompt.report.figure_style import (
     METRIC_LABELS,

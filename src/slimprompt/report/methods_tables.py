@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from slimprompt.analysis.arms import Arm, arm_label, arm_of
 from slimprompt.analysis.methods import Costs, average_cost, cross_dataset_average, method_arms, transfer_average
-from slimprompt.analysis.observations import Arm, CellKey, Estimate, Results, arm_label, arm_of
+from slimprompt.analysis.results import CellKey, Estimate, Results
 from slimprompt.analysis.selection import best_covered, headline_rank
 from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.studies import BASIS_ROWS, DEPTH, BasisRow

@@ -134,11 +134,18 @@ def panels(rows: int, columns: int, width: float = 3.4, height: float = 2.7, **o
 
 
 def to_figure(name: str, title: str, caption: str, canvas: Canvas) -> Figure:
-    """Save a canvas as SVG and PNG, without a date: the same data give the same bytes."""
+    """Save a canvas as SVG and PNG, without a date: the same data give the same bytes.
+
+    `Figure.savefig` would draw each of the two files twice, the first time only for the layout.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     text, image = io.StringIO(), io.BytesIO()
-    canvas.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    FigureCanvasSVG(canvas).print_svg(text, metadata={"Date": None, "Creator": None})
     canvas.set_layout_engine("none")  # keeps the layout that was computed for the SVG
-    canvas.savefig(image, format="png", dpi=_PNG_DPI, metadata={"Software": None})
+    canvas.set_dpi(_PNG_DPI)
+    FigureCanvasAgg(canvas).print_png(image, metadata={"Software": None})
     return Figure(name, title, caption, text.getvalue(), image.getvalue())
 
 

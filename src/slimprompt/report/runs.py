@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from slimprompt.analysis.observations import arm_label, arm_of, backbone_title, dataset_title
+from slimprompt.analysis.arms import arm_label, arm_of, backbone_title, dataset_title
 from slimprompt.lab.records import Record
 from slimprompt.report.table import Cell, Column, Row, Table
+from slimprompt.spreadsheet import csv_text
 
 _METRICS = {"accuracy": "Accuracy", "seen": "Base", "unseen": "New", "harmonic": "H"}
 _MACHINE = {
@@ -22,43 +23,78 @@ _MACHINE = {
 _MAX_VALUES = 6
 
 
+#: File with one row per run, beside a report's page.
+RUNS_CSV = "runs.csv"
+#: Most runs that a page lists; beyond, its table of runs would be slow to open and to search, and `RUNS_CSV` replaces it.
+MAX_LISTED = 5000
+
+
 def runs_section(records: Sequence[Record]) -> dict[str, Any]:
     """Template values of the section about the runs: `runs`, `run_titles`, `run_index` and `provenance`.
 
-    `run_index` maps a run folder to its row number in the table, so that numbers on the page can link to their runs.
+    `runs` is None if there are more than `MAX_LISTED`. `run_index` maps a run folder to its row number in the table, so that numbers
+    on the page can link to their runs.
     """
+    listed = len(records) <= MAX_LISTED
     return {
-        "runs": runs_table(records),
-        "run_titles": [f"{record.spec.title} · {record.folder.name}" for record in records],
+        "runs": runs_table(records) if listed else None,
+        "run_titles": [f"{record.spec.title} · {record.folder.name}" for record in records] if listed else [],
         "run_index": {str(record.folder): number for number, record in enumerate(records)},
         "provenance": provenance(records),
     }
 
 
+_HEADERS = ("Run folder", "Backbone", "Dataset", "Class subset", "Shots", "Seed", "Arm")
+#: Titles of the columns after those of the metrics, and their decimals in the table.
+_COSTS = {"Parameters": 0, "Training (s)": 1, "Memory (MB)": 0}
+
+
+def _measured(records: Sequence[Record]) -> list[str]:
+    """The metrics of `_METRICS` that some run has."""
+    return [name for name in _METRICS if any(name in record.metrics for record in records)]
+
+
+def _labels(record: Record) -> tuple[str, ...]:
+    """The texts of one run, in the order of `_HEADERS`."""
+    spec = record.spec
+    arm = arm_label(arm_of(spec)) + (f" from {dataset_title(spec.source)}" if spec.source else "")
+    place = backbone_title(spec), dataset_title(spec.dataset), spec.split
+    return (record.folder.name, *place, f"{spec.shots}", f"{spec.seed}", arm)
+
+
+def _numbers(record: Record, metrics: Sequence[str]) -> list[int | float | None]:
+    """The metrics of one run, and its costs in the order of `_COSTS`."""
+    facts = record.facts
+    costs = facts.get("trainable_parameters"), facts.get("times", {}).get("training"), facts.get("peak_memory_mb")
+    return [value if _is_number(value) else None for value in (*map(record.metrics.get, metrics), *costs)]
+
+
 def runs_table(records: Sequence[Record]) -> Table:
     """One row per run, in the order of `records`."""
-    metrics = [name for name in _METRICS if any(name in record.metrics for record in records)]
+    metrics = _measured(records)
+    decimals = [*(2 for _ in metrics), *_COSTS.values()]
     rows = []
     for record in records:
-        spec, facts = record.spec, record.facts
-        arm = arm_label(arm_of(spec)) + (f" from {dataset_title(spec.source)}" if spec.source else "")
-        dataset = dataset_title(spec.dataset)
-        numbers = f"{spec.shots}", f"{spec.seed}"
-        labels = (record.folder.name, backbone_title(spec), dataset, spec.split, *numbers, arm)
-        cells = (
-            *(Cell(_number(record.metrics.get(name))) for name in metrics),
-            Cell(_number(facts.get("trainable_parameters")), decimals=0),
-            Cell(_number(facts.get("times", {}).get("training")), decimals=1),
-            Cell(_number(facts.get("peak_memory_mb")), decimals=0),
-        )
-        rows.append(Row(labels, cells))
-    headers = ("Run folder", "Backbone", "Dataset", "Class subset", "Shots", "Seed", "Arm")
-    titles = (*(_METRICS[name] for name in metrics), "Parameters", "Training (s)", "Memory (MB)")
-    return Table("runs", "All complete runs", headers, tuple(Column(title) for title in titles), tuple(rows))
+        numbers = zip(_numbers(record, metrics), decimals, strict=True)
+        rows.append(Row(_labels(record), tuple(Cell(_float(value), decimals=digits) for value, digits in numbers)))
+    titles = (*(_METRICS[name] for name in metrics), *_COSTS)
+    return Table("runs", "All complete runs", _HEADERS, tuple(Column(title) for title in titles), tuple(rows))
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+def runs_csv(records: Sequence[Record]) -> str:
+    """The content of `RUNS_CSV`: the rows of `runs_table` with all digits, numbered from 0 as on the page."""
+    metrics = _measured(records)
+    headings = ("Run", *_HEADERS, *(_METRICS[name] for name in metrics), *_COSTS)
+    rows = ((number, *_labels(one), *_numbers(one, metrics)) for number, one in enumerate(records))
+    return csv_text(headings, rows)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _float(value: float | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def provenance(records: Sequence[Record]) -> list[tuple[str, str]]:

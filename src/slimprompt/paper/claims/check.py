@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from slimprompt.analysis.geometry import Geometry, measure
-from slimprompt.analysis.observations import Results, observe
+from slimprompt.analysis.observations import observe
+from slimprompt.analysis.results import Results
 from slimprompt.errors import choose
 from slimprompt.lab.records import Record
 from slimprompt.paper.claims import base_to_new, few_shot, fixed_basis, geometry, parameters, transfer

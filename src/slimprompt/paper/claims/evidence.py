@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from slimprompt.analysis.observations import Arm, Estimate, Results, dense, joint
+from slimprompt.analysis.arms import Arm, dense, joint
+from slimprompt.analysis.results import Estimate, Results
 
 
 @dataclass(frozen=True)

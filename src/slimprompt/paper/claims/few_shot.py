@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from slimprompt.analysis.observations import Arm, Estimate, arm_label, dense, joint
+from slimprompt.analysis.arms import Arm, arm_label, dense, joint
+from slimprompt.analysis.results import Estimate
 from slimprompt.analysis.statistics import compare, holm
 from slimprompt.paper.claims.claim import (
     HALF_POINT,

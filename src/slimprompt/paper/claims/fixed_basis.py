@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from dataclasses import dataclass
 
-from slimprompt.analysis.observations import fixed_basis, joint
+from slimprompt.analysis.arms import fixed_basis, joint
 from slimprompt.analysis.statistics import compare, holm
 from slimprompt.paper.claims.claim import HALF_POINT, MIN_CELLS, Claim, Measured, Outcome, describe_test, missing
 from slimprompt.paper.claims.evidence import Evidence, matched_cells

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from slimprompt.analysis.observations import BEST_DENSE, joint, transfer
+from slimprompt.analysis.arms import BEST_DENSE, joint, transfer
 from slimprompt.analysis.statistics import compare
 from slimprompt.paper.claims.claim import (
     HALF_POINT,

@@ -10,7 +10,7 @@
 from collections.abc import Callable, Sequence
 
 from slimprompt.analysis.geometry import Geometry
-from slimprompt.analysis.observations import Results
+from slimprompt.analysis.results import Results
 from slimprompt.analysis.selection import chance_levels
 from slimprompt.lab.records import Record
 from slimprompt.paper.figures.accuracy import rank_curve, shots_curve

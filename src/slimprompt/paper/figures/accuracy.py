@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from slimprompt.analysis.observations import Arm, Estimate, Results, arm_label, dense, fixed_basis, joint
+from slimprompt.analysis.arms import Arm, arm_label, dense, fixed_basis, joint
+from slimprompt.analysis.results import Estimate, Results
 from slimprompt.analysis.selection import (
     JOINT_CELLS,
     best_covered,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slimprompt.analysis.observations import Arm, Results, arm_label, dense, joint
+from slimprompt.analysis.arms import Arm, arm_label, dense, joint
+from slimprompt.analysis.results import Results
 from slimprompt.analysis.selection import full_length, headline_rank
 from slimprompt.prompts.variants import FIXED_BASES
 from slimprompt.report.figure_style import (

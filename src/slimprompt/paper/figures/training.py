@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slimprompt.analysis.observations import Arm, arm_label, arm_of, backbone_title, dense, fixed_basis, joint
+from slimprompt.analysis.arms import Arm, arm_label, arm_of, backbone_title, dense, fixed_basis, joint
 from slimprompt.analysis.selection import nearest_rank
 from slimprompt.lab.records import Record
 from slimprompt.report.figure_style import ARM_STYLES, missing_figure, shorten

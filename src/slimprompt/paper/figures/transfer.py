@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from slimprompt.analysis.observations import TRANSFER_MODES, Results, joint, transfer
+from slimprompt.analysis.arms import TRANSFER_MODES, joint, transfer
+from slimprompt.analysis.results import Results
 from slimprompt.report.figure_style import missing_figure, shorten
 from slimprompt.report.plotting import BLACK, GREY, Figure, panels, plot_style, to_figure
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from slimprompt.analysis.observations import Arm, CellKey, Results, dense, fixed_basis, joint
+from slimprompt.analysis.arms import Arm, dense, fixed_basis, joint
+from slimprompt.analysis.results import CellKey, Results
 from slimprompt.analysis.selection import full_length, headline_rank, sorted_backbones
 from slimprompt.paper.tables.cells import average_cell, dataset_cell
 from slimprompt.report.table import Cell, Column, Row, Table, mark_columns

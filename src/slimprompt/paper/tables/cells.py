@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from slimprompt.analysis.observations import Arm, CellKey, Estimate, Results
+from slimprompt.analysis.arms import Arm
+from slimprompt.analysis.results import CellKey, Estimate, Results
 from slimprompt.analysis.statistics import macro_by_seed, summarise
 from slimprompt.paper.published import Printed, PrintedKey, printed_numbers, published_results
 from slimprompt.report.table import Cell

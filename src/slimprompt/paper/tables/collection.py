@@ -8,7 +8,7 @@ from functools import cache
 
 import pandas as pd
 
-from slimprompt.analysis.observations import Results
+from slimprompt.analysis.results import Results
 from slimprompt.analysis.selection import sorted_backbones
 from slimprompt.lab.spec import RunSpec
 from slimprompt.paper.published import geometry_mismatch, published_geometry, published_results

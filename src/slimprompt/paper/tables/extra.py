@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from slimprompt.analysis.arms import Arm, arm_label, dense, fixed_basis, joint
 from slimprompt.analysis.comparisons import ArmComparison, aggregates, compare_arms
-from slimprompt.analysis.observations import Arm, Results, arm_label, dense, fixed_basis, joint
+from slimprompt.analysis.results import Results
 from slimprompt.analysis.selection import full_length, headline_rank
 from slimprompt.prompts.variants import FIXED_BASES
 from slimprompt.report.table import Cell, Column, Row, Table

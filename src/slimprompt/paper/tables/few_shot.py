@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slimprompt.analysis.observations import BACKBONE_TITLES, Arm, CellKey, Results, dense, joint
+from slimprompt.analysis.arms import BACKBONE_TITLES, Arm, dense, joint
+from slimprompt.analysis.results import CellKey, Results
 from slimprompt.analysis.selection import JOINT_CELLS, full_length, headline_rank, sorted_backbones
 from slimprompt.paper.published import best_key
 from slimprompt.paper.tables.cells import average_cell, average_key, dataset_cell, difference, make_cell

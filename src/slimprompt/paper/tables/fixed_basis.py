@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from slimprompt.analysis.observations import BEST_DENSE, CellKey, Results, fixed_basis
+from slimprompt.analysis.arms import BEST_DENSE, fixed_basis
+from slimprompt.analysis.results import CellKey, Results
 from slimprompt.analysis.selection import sorted_backbones
 from slimprompt.paper.tables.base_to_new import slug
 from slimprompt.paper.tables.cells import average_cell, dataset_cell

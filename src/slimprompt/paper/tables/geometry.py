@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from slimprompt.analysis.geometry import AXES
-from slimprompt.analysis.observations import CellKey
+from slimprompt.analysis.results import CellKey
 from slimprompt.lab.spec import RunSpec
 from slimprompt.paper.published import PrintedKey
 from slimprompt.report.table import Cell, Column, Row, Table, mark_best

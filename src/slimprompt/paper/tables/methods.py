@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from slimprompt.analysis.observations import BACKBONE_TITLES, CellKey, dataset_title
+from slimprompt.analysis.arms import BACKBONE_TITLES, dataset_title
+from slimprompt.analysis.results import CellKey
 from slimprompt.paper.published import PublishedBaseline, published_baselines, published_results
 from slimprompt.report.table import Cell, Table
 

@@ -6,17 +6,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from slimprompt.analysis.observations import (
-    BACKBONE_TITLES,
-    BEST_DENSE,
-    TRANSFER_MODES,
-    Arm,
-    CellKey,
-    Estimate,
-    Results,
-    joint,
-    transfer,
-)
+from slimprompt.analysis.arms import BACKBONE_TITLES, BEST_DENSE, TRANSFER_MODES, Arm, joint, transfer
+from slimprompt.analysis.results import CellKey, Estimate, Results
 from slimprompt.paper.published import PrintedKey, best_key, published_pairs
 from slimprompt.paper.tables.cells import dataset_cell, difference, make_cell, mean
 from slimprompt.report.table import Cell, Column, Row, Table, mark_best

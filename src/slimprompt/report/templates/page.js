@@ -57,12 +57,13 @@ function showRuns(link) {
   for (const number of link.dataset.runs.split(" ")) {
     const row = document.getElementById(`run-${number}`);
     const entry = document.createElement("li");
+    list.append(entry);
+    if (!row) { entry.textContent = `run ${number} of runs.csv`; continue; }  // the page has too many runs to list them
     const anchor = document.createElement("a");
     anchor.href = `#run-${number}`;
-    anchor.textContent = row?.dataset.title ?? `run ${number}`;
-    anchor.addEventListener("click", () => { if (row) row.hidden = false; dialog.close(); });
+    anchor.textContent = row.dataset.title;
+    anchor.addEventListener("click", () => { row.hidden = false; dialog.close(); });
     entry.append(anchor);
-    list.append(entry);
   }
   dialog.querySelector("h2").textContent = `${link.textContent.trim()}: computed from ${list.children.length === 1 ? "one run" : `${list.children.length} runs`}`;
   dialog.showModal();

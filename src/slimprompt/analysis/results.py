@@ -1,0 +1,248 @@
+"""The cells that tables, figures and claims are built from.
+
+Measured and published numbers share one vocabulary, so the same code reads both. A cell is identified by backbone,
+dataset, method, basis, rank, shots, metric and source (`CellKey`) and holds mean, sd and n (`Estimate`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, Literal, NamedTuple
+
+import pandas as pd
+
+from slimprompt.analysis.arms import BEST_DENSE, Arm, dense
+from slimprompt.analysis.statistics import macro_by_seed, summarise
+from slimprompt.errors import unknown
+
+Unit = Literal["dataset", "run", "seed"]
+#: What counts as one observation of a paired comparison.
+UNITS: dict[str, str] = {
+    "dataset": "one difference per dataset, averaged over its matched seeds",
+    "run": "one difference per matched pair of runs",
+    "seed": "one difference per seed, averaged over the datasets",
+}
+
+
+class CellKey(NamedTuple):
+    """Identifies one cell of results; `method`, `basis` and `rank` are those of its arm."""
+
+    backbone: str
+    dataset: str
+    method: str
+    basis: str
+    rank: int
+    shots: int
+    metric: str = "accuracy"
+    source: str = ""
+    """Source dataset of a transfer, or training dataset of a cross-dataset run."""
+
+    @property
+    def arm(self) -> Arm:
+        """The arm of this cell."""
+        return Arm(self.method, self.basis, self.rank)
+
+    @property
+    def canonical(self) -> CellKey:
+        """The key without a source if its arm and metric do not depend on one."""
+        depends = self.basis.startswith("source") or self.metric in CROSS_DATASET
+        return self if depends else self._replace(source="")
+
+
+#: Metrics of cross-dataset runs: accuracy on another dataset by its class names, and on the dataset that they were trained on.
+#: In both, `CellKey.source` is the latter.
+CROSS_DATASET = ("cross_dataset", "source_accuracy")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Mean and sample sd over n seeds."""
+
+    mean: float
+    sd: float | None
+    n: int
+    runs: tuple[str, ...] = ()
+    """Run folders; empty for a published number."""
+    by_seed: dict[int, float] = field(default_factory=dict, repr=False)
+    printed: bool = False
+    """Copied from a published table, not computed."""
+
+
+class Results:
+    """The cells of a set of runs, or of the published tables.
+
+    Parameters
+    ----------
+    cells
+        The estimates by key.
+    parameters
+        Trainable parameters by backbone and arm.
+    printed_averages
+        Published averages over datasets whose cells may not be published; their dataset is "Average".
+    published
+        Whether the cells come from the published tables. Published cells have no seeds.
+    """
+
+    def __init__(
+        self,
+        cells: dict[CellKey, Estimate],
+        *,
+        parameters: dict[tuple[str, Arm], int] | None = None,
+        printed_averages: dict[CellKey, Estimate] | None = None,
+        published: bool = False,
+    ) -> None:
+        self.cells = cells
+        self.published = published
+        self._parameters = parameters or {}
+        self._printed_averages = printed_averages or {}
+        self._axes: dict[Any, list[Any]] = {}  # cache of `axis`; the cells never change
+        self._first: dict[tuple[str, str, str], Estimate] = {}
+        self._over_sources: dict[CellKey, list[Estimate]] = defaultdict(list)
+        self._index: dict[str, dict[Any, set[CellKey]]] = {name: defaultdict(set) for name in CellKey._fields}
+        for key, estimate in cells.items():
+            self._first.setdefault((key.backbone, key.dataset, key.metric), estimate)
+            self._over_sources[key._replace(source="")].append(estimate)
+            for name, value in key._asdict().items():
+                self._index[name][value].add(key)
+
+    @classmethod
+    def of(cls, observations: pd.DataFrame) -> Results:
+        """The cells of a table that `observe` returned."""
+        rows: dict[CellKey, list[int]] = defaultdict(list)
+        keys = zip(*(observations[name].tolist() for name in CellKey._fields), strict=True)
+        for row, fields in enumerate(keys):
+            rows[CellKey(*fields)].append(row)
+        seeds, values, runs = (observations[name].tolist() for name in ("seed", "value", "run"))
+        cells = {}
+        for key in sorted(rows):
+            by_seed = {seeds[row]: values[row] for row in rows[key]}
+            summary = summarise(list(by_seed.values()))
+            assert summary is not None  # a group has at least one row
+            folders = tuple(runs[row] for row in rows[key])
+            cells[key] = Estimate(summary.mean, summary.sd, summary.n, folders, by_seed)
+        parameters: dict[tuple[str, Arm], int] = {}
+        counted = observations.dropna(subset=["parameters"])
+        names = ("backbone", "method", "basis", "rank", "parameters")
+        for backbone, method, basis, rank, count in zip(*(counted[name] for name in names), strict=True):
+            parameters[backbone, Arm(method, basis, int(rank))] = int(count)
+        return cls(cells, parameters=parameters)
+
+    def cell(
+        self, backbone: str, dataset: str, arm: Arm, shots: int, metric: str = "accuracy", source: str = ""
+    ) -> Estimate | None:
+        """One cell, or None if it has no runs.
+
+        `BEST_DENSE` is chosen among the dense lengths unless it is stored as a cell. `source` is ignored for arms that do
+        not depend on one.
+        """
+        found = self.cells.get(CellKey(backbone, dataset, *arm, shots, metric, source).canonical)
+        if found is None and arm == BEST_DENSE:
+            lengths = [self.cell(backbone, dataset, dense(m), shots, metric) for m in self.dense_lengths(backbone)]
+            found = max((one for one in lengths if one), key=lambda one: one.mean, default=None)
+        return found
+
+    def first(self, backbone: str, dataset: str, metric: str) -> Estimate | None:
+        """The first cell of these, for metrics that are the same for all arms and shots; None if there is none."""
+        return self._first.get((backbone, dataset, metric))
+
+    def macro(
+        self, backbone: str, datasets: Sequence[str], arm: Arm, shots: int, metric: str = "accuracy"
+    ) -> Estimate | None:
+        """Average over `datasets` within each seed, then mean and sd over the seeds that have all datasets.
+
+        Published cells have no seeds. Their average is the mean of the datasets' means or, if these are not
+        published, the printed average.
+        """
+        parts = [self.cell(backbone, dataset, arm, shots, metric) for dataset in datasets]
+        known = [part for part in parts if part is not None]
+        if not parts or len(known) < len(parts):
+            return self._printed_averages.get(CellKey(backbone, "Average", *arm, shots, metric))
+        runs = tuple(run for part in known for run in part.runs)
+        if self.published:
+            return Estimate(_mean([part.mean for part in known]), None, min(part.n for part in known), runs)
+        by_seed = macro_by_seed([part.by_seed for part in known])
+        summary = summarise(list(by_seed.values()))
+        return Estimate(summary.mean, summary.sd, summary.n, runs, by_seed) if summary else None
+
+    def axis(self, name: str, **fixed: Any) -> list[Any]:
+        """Sorted values of the key field `name` over the cells whose other fields match `fixed` (a value or a set)."""
+        query = (name, *sorted((key, repr(value)) for key, value in fixed.items()))
+        if query not in self._axes:
+            matching = [self._having(field_name, value) for field_name, value in fixed.items()]
+            keys = set.intersection(*sorted(matching, key=len)) if matching else self.cells
+            self._axes[query] = sorted({getattr(key, name) for key in keys})
+        return list(self._axes[query])
+
+    def _having(self, name: str, value: Any) -> set[CellKey]:
+        """The cells whose key field `name` is this value, or one of a set of values."""
+        index = self._index[name]
+        if isinstance(value, (set, frozenset)):
+            return set().union(*(index.get(one, ()) for one in value))
+        return index.get(value, set())
+
+    def dense_lengths(self, backbone: str | None = None) -> list[int]:
+        """Context lengths of the dense prompts, in cells or printed averages."""
+        where = {} if backbone is None else {"backbone": backbone}
+        lengths = set(self.axis("rank", method="dense", basis="identity", **where))
+        printed = (key for key in self._printed_averages if (key.method, key.basis) == ("dense", "identity"))
+        return sorted(lengths | {key.rank for key in printed if backbone in (None, key.backbone)})
+
+    def parameters(self, backbone: str, arm: Arm) -> int | None:
+        """Trainable parameters of an arm, as its runs recorded them."""
+        return self._parameters.get((backbone, arm))
+
+    def differences(
+        self, first: Arm, second: Arm, *, backbone: str, shots: int, metric: str = "accuracy", unit: Unit = "dataset"
+    ) -> dict[str, float]:
+        """Differences first − second over the cells that both arms have.
+
+        An arm with several sources contributes the average over its sources.
+
+        Parameters
+        ----------
+        first, second
+            The arms.
+        backbone, shots, metric
+            The cells to compare.
+        unit
+            A key of `UNITS`. Published cells have no seeds, so only "dataset" gives differences for them.
+
+        Returns
+        -------
+        dict
+            Name of the unit, such as "DTD, seed 1" → difference.
+        """
+        if unit not in UNITS:
+            raise unknown("unit of comparison", unit, UNITS)
+        by_dataset: dict[str, list[float]] = defaultdict(list)
+        by_run: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for dataset, one, other in self._matched(first, second, backbone, shots, metric):
+            by_dataset[dataset].append(one.mean - other.mean)
+            for seed in sorted(set(one.by_seed) & set(other.by_seed)):
+                by_run[dataset, seed].append(one.by_seed[seed] - other.by_seed[seed])
+        if self.published:
+            return {name: _mean(values) for name, values in by_dataset.items()} if unit == "dataset" else {}
+        runs = {key: _mean(values) for key, values in by_run.items()}
+        if unit == "run":
+            return {f"{dataset}, seed {seed}": value for (dataset, seed), value in runs.items()}
+        datasets, seeds = sorted({dataset for dataset, _ in runs}), sorted({seed for _, seed in runs})
+        if unit == "dataset":
+            return {name: _mean([value for (one, _), value in runs.items() if one == name]) for name in datasets}
+        complete = [seed for seed in seeds if all((dataset, seed) in runs for dataset in datasets)]
+        return {f"seed {seed}": _mean([runs[dataset, seed] for dataset in datasets]) for seed in complete}
+
+    def _matched(
+        self, first: Arm, second: Arm, backbone: str, shots: int, metric: str
+    ) -> Iterator[tuple[str, Estimate, Estimate]]:
+        methods = {first.method, second.method}
+        for dataset in self.axis("dataset", backbone=backbone, shots=shots, metric=metric, method=methods):
+            keys = (CellKey(backbone, dataset, *arm, shots, metric) for arm in (first, second))
+            for one, other in product(*(self._over_sources.get(key, []) for key in keys)):
+                yield dataset, one, other
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
