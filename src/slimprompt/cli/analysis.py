@@ -199,7 +199,7 @@ def _print_findings(findings: Sequence[Finding], verbose: bool) -> None:
 
 def compare(
     runs: Runs,
-    first: Annotated[str, typer.Argument(help="One arm, as `joint r4`, `fixed-B orthogonal r4` or `tip-adapter`.")],
+    first: Annotated[str, typer.Argument(help="One arm, such as `joint r4`, `fixed-B orthogonal r4` or `tip-adapter`.")],
     second: Annotated[str, typer.Argument(help="The arm to compare it with.")],
     metric: Annotated[str, typer.Option(help="accuracy, seen, unseen, harmonic or cross_dataset.")] = "accuracy",
     unit: Annotated[str, typer.Option(help="One observation per dataset, run or seed.")] = "dataset",
@@ -207,7 +207,14 @@ def compare(
     where: Where = None,
     as_json: Json = False,
 ) -> None:
-    """Compare two arms over matched cells: difference, interval, tests of difference and of equivalence."""
+    """Compare two arms: difference, interval, tests of difference and of equivalence.
+
+    An arm is a method, or a prompt variant with its basis and rank. Only runs with the same backbone, dataset, shots and seed in
+    both arms are compared. A name that is not in the runs is answered with the list of their arms.
+
+    Example: slimprompt compare runs "fixed-B orthogonal r4" "joint r4"
+    Example: slimprompt compare runs gda "joint r4" --unit run --where shots=16
+    """
     from dataclasses import asdict
 
     from slimprompt.analysis.arms import arm_label
