@@ -187,8 +187,10 @@ def _print_estimate(plan: Plan) -> None:
         if plan.fitted:
             say(f"not included: {count(plan.fitted, 'run')} of other methods than prompts, which take seconds each")
         say(f"about {size(plan.disk_bytes)} on disk")
-    for what in plan.missing:
+    for what in plan.missing[:2]:
         say(f"not estimated: {what}")
+    if len(plan.missing) > 2:
+        say(f"not estimated: {len(plan.missing) - 2} more, which --json lists")
     if plan.missing:
         say("time and disk are not given, because they would not include the above")
 
