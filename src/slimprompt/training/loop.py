@@ -93,7 +93,8 @@ def train(
     zero_shot = zero_shot.clone().to(prompts[0].A.device)  # autograd refuses tensors made in inference mode
     weights = balanced_weights(labels).to(zero_shot.device) if recipe.class_weights == "balanced" else None
     order = torch.Generator().manual_seed(stream_seed(seed, "order"))
-    states = [_State(prompt, _optimizer(prompt, recipe)) for prompt in prompts]
+    lr_scale = recipe.lr_scale(len(labels) / len(labels.unique()))
+    states = [_State(prompt, _optimizer(prompt, recipe), lr_scale=lr_scale) for prompt in prompts]
     active, step = states, 0
     early = recipe.tolerance > 0
     lower = "" if early else "--epochs, or set --tolerance to stop when the loss no longer changes"
@@ -133,17 +134,21 @@ def train(
                 accuracy = 100 * sum(step_correct) / sum(sizes)
                 state.curve.append(EpochResult(epoch, state.lr, mean, accuracy))
                 if not math.isfinite(mean) and not state.best_factors:
-                    raise _diverged(step_losses, step, epoch, recipe)
+                    raise _diverged(step_losses, step, epoch, state.lr)
                 if recipe.backtrack:
                     state.backtrack(mean, recipe.backtrack)
+                if recipe.average > 1:
+                    state.remember(recipe.average)
             step += len(sizes)
             advance(0, note=f"loss {active[0].curve[-1].loss:.3f}  accuracy {active[0].curve[-1].accuracy:.0f} %")
             active = [state for state in active if not _converged(state.curve, recipe)]
             if not active:
                 break
+    for state in states:
+        state.average()
     with torch.no_grad():
         if not all(text.isfinite().all() for text in _text_features(prompts, encode_text)):
-            raise _diverged([math.nan], step, epoch, recipe)
+            raise _diverged([math.nan], step, epoch, states[0].lr)
     return [state.curve for state in states]
 
 
@@ -162,10 +167,12 @@ class _State:
     curve: list[EpochResult] = field(default_factory=list)
     lr: float = 0.0
     lr_scale: float = 1.0
-    """Halved by each backtracking."""
+    """Factor on the learning rates of the recipe; halved by each backtracking."""
     epoch_start: list[Tensor] = field(default_factory=list)
     best_loss: float = math.inf
     best_factors: list[Tensor] = field(default_factory=list)
+    recent: list[list[Tensor]] = field(default_factory=list)
+    """Factors at the ends of the last epochs since the last backtracking."""
 
     def begin_epoch(self, lr: float) -> None:
         self.lr = self.optimizer.param_groups[0]["lr"] = self.lr_scale * lr
@@ -181,6 +188,19 @@ class _State:
                     factor.copy_(best)
             self.optimizer.state.clear()  # the momentum points away from the best factors
             self.lr_scale /= 2
+            self.recent = []
+
+    def remember(self, epochs: int) -> None:
+        """Keep the factors at the ends of the last `epochs` epochs."""
+        now = [factor.detach().clone() for factor in self.prompt.trainable_factors]
+        self.recent = [*self.recent, now][-epochs:]
+
+    def average(self) -> None:
+        """Replace each factor by its mean over the epochs that were remembered."""
+        with torch.no_grad():
+            for factor, *values in zip(self.prompt.trainable_factors, *self.recent, strict=True):
+                if values:
+                    factor.copy_(torch.stack(values).mean(0))
 
 
 def _optimizer(prompt: Prompt, recipe: Recipe) -> torch.optim.Optimizer:
@@ -204,9 +224,9 @@ def _converged(curve: list[EpochResult], recipe: Recipe) -> bool:
     return len(losses) == recipe.patience and max(losses) - min(losses) < recipe.tolerance * losses[-1]
 
 
-def _diverged(losses: Sequence[float], steps_before: int, epoch: int, recipe: Recipe) -> InputError:
+def _diverged(losses: Sequence[float], steps_before: int, epoch: int, lr: float) -> InputError:
     index, value = next((index, loss) for index, loss in enumerate(losses, 1) if not math.isfinite(loss))
     return InputError(
-        f"the loss became {value} at step {steps_before + index} (epoch {epoch}, learning rate {recipe.lr_at(epoch):g}). "
+        f"the loss became {value} at step {steps_before + index} (epoch {epoch}, learning rate {lr:g}). "
         "Most likely the learning rate is too high; if precision is fp16, try bf16 or fp32"
     )

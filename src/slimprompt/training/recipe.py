@@ -31,6 +31,13 @@ class Recipe(BaseModel):
         "sgd", description="optimizer: sgd (the paper), or adamw, whose steps do not depend on the scale of the loss"
     )
     lr: float = Field(0.002, gt=0, le=1e30, description="learning rate after the warm-up")
+    lr_shots: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="with fewer images per class than this number N, learning rates are multiplied by √(images per class / N); "
+        "0 = never",
+    )
     warmup_lr: float = Field(1e-5, ge=0, le=1e30, description="constant learning rate of the warm-up epochs")
     warmup_epochs: int = Field(1, ge=0, le=1_000_000, description="epochs at the warm-up learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD; β₁ of AdamW")
@@ -60,6 +67,12 @@ class Recipe(BaseModel):
         description="stop when the training loss changes by less than this fraction over `patience` epochs; 0 = never",
     )
     patience: int = Field(5, ge=2, le=1_000_000, description="epochs over which `tolerance` is measured")
+    average: int = Field(
+        1,
+        ge=1,
+        le=1_000_000,
+        description="the result is the mean of the trained factors at the ends of the last N epochs; 1 = those of the last step",
+    )
     anchor: float = Field(
         0.0,
         ge=0,
@@ -90,6 +103,10 @@ class Recipe(BaseModel):
             return self.warmup_lr
         return 0.5 * self.lr * (1 + math.cos(math.pi * (epoch - self.warmup_epochs) / self.epochs))
 
+    def lr_scale(self, images_per_class: float) -> float:
+        """Factor on every learning rate: √(images per class / `lr_shots`), at most 1."""
+        return math.sqrt(min(1.0, images_per_class / self.lr_shots)) if self.lr_shots else 1.0
+
     def steps_per_epoch(self, n_images: int) -> int:
         """Optimizer steps in one epoch over `n_images` images."""
         return max(1, n_images * len(self.views_at(0)) // self.batch_size) if self.batch_size else 1
@@ -119,7 +136,8 @@ class Recipe(BaseModel):
         parts = [
             f"{self.epochs} epochs of {'SGD' if self.optimizer == 'sgd' else 'AdamW'}",
             "all images in one step" if self.batch_size is None else f"batches of {self.batch_size}",
-            f"learning rate {self.lr:g}",
+            f"learning rate {self.lr:g}"
+            + (f" (lower with fewer than {self.lr_shots} images per class)" if self.lr_shots else ""),
         ]
         if self.views is None:
             parts.append("a new train view of each image every epoch")
@@ -134,6 +152,8 @@ class Recipe(BaseModel):
         if self.tolerance:
             change = f"{100 * self.tolerance:g} % over {self.patience} epochs"
             parts.append(f"stops when the loss changes by less than {change}")
+        if self.average > 1:
+            parts.append(f"mean of the factors of the last {self.average} epochs")
         if self.anchor:
             parts.append(f"class features kept close to zero-shot (weight {self.anchor:g})")
         if self.prograd:
