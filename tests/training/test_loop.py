@@ -188,43 +188,6 @@ def test_a_lower_learning_rate_is_the_same_as_the_rule(tiny, task):
     assert torch.equal(ruled(), halved())
 
 
-@pytest.mark.parametrize("average", [1, 3, 9])
-def test_average_is_the_mean_of_the_factors_of_the_last_epochs(tiny, task, average):
-    """Against the factors after 3, 4 and 5 of 5 epochs, read from trainings that are stopped there; 9 is more than there are."""
-    labels, view = task
-    encoder = SharedPrefixTextEncoder(tiny, NAMES, 4)
-    recipe = Recipe(epochs=5, batch_size=12, lr=0.1, average=average)
-    prompt = start_prompt("joint", width=32, seed=3, n_ctx=4, rank=2)
-    seen = []
-
-    def features(epoch):
-        seen.append({"A": prompt.A.detach().clone(), "B": prompt.B.detach().clone()})  # before the epoch's first step
-        return view(epoch)
-
-    last = start_prompt("joint", width=32, seed=3, n_ctx=4, rank=2)
-    train([last], encoder, view, labels, tiny.logit_scale, recipe.model_copy(update={"average": 1}), seed=2)
-    train([prompt], encoder, features, labels, tiny.logit_scale, recipe, seed=2)
-    ends = [*seen[1:], {"A": last.A.detach(), "B": last.B.detach()}][-average:]
-    for name in ("A", "B"):
-        expected = torch.stack([end[name] for end in ends]).mean(0)
-        torch.testing.assert_close(getattr(prompt, name).detach(), expected, rtol=1e-6, atol=1e-7)
-    assert torch.equal(prompt.A, last.A) == (average == 1)
-
-
-def test_average_leaves_out_epochs_before_a_return_to_the_best_factors(tiny):
-    """With a learning rate far too high, every average is over factors that training kept: the loss is not above the first."""
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(32) % 4
-    centres = F.normalize(torch.randn(4, 24, generator=generator), dim=-1)
-    features = F.normalize(centres[labels] + 0.1 * torch.randn(32, 24, generator=generator), dim=-1)
-    encoder = SharedPrefixTextEncoder(tiny, NAMES, 4)
-    recipe = RECIPES["fast"].model_copy(update={"lr": 30.0, "average": 20})
-    for prompt in different_prompts():
-        (curve,) = train([prompt], encoder, lambda _: features, labels, 100.0, recipe, seed=1)
-        text = F.normalize(encoder(prompt()), dim=-1)
-        assert F.cross_entropy(100 * features @ text.T, labels) < 1.1 * curve[0].loss
-
-
 def different_prompts():
     """All four families, and one more rank."""
     start = {"width": 32, "seed": 3, "n_ctx": 4}

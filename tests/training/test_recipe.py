@@ -9,7 +9,11 @@ def test_describe():
         == "200 epochs of SGD, batches of 32, learning rate 0.002, a new train view of each image every epoch"
     )
     fast = RECIPES["fast"].describe()
-    assert fast.startswith("20 epochs of AdamW, batches of 256, learning rate 0.005, the eval view and 2 train views")
+    assert fast.startswith(
+        "20 epochs of AdamW, batches of 170, learning rate 0.005 (lower with fewer than 4 images per class), "
+    )
+    assert "the eval view and 1 train view of each image," in fast
+    assert "the eval view and 2 train views of each image" in Recipe(views=2, all_views=True).describe()
     assert "rises by 10 %" in fast and "changes by less than 0.5 % over 5 epochs" in fast
     assert "all images in one step" in Recipe(batch_size=None).describe()
     assert "the eval view" in Recipe(views=0).describe() and "in turn" in Recipe(views=2).describe()
@@ -21,7 +25,3 @@ def test_learning_rate_by_images_per_class():
     assert scales == pytest.approx([0.5, 0.5**0.5, 0.625**0.5, 1, 1])
     assert Recipe().lr_scale(1) == 1
     assert "learning rate 0.005 (lower with fewer than 4 images per class)" in recipe.describe()
-
-
-def test_describe_the_mean_of_the_last_factors():
-    assert "mean of the factors of the last 5 epochs" in Recipe(average=5).describe()

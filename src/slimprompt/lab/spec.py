@@ -37,7 +37,6 @@ _ADDED_RECIPE_FIELDS = {
     "prograd": False,
     "class_weights": "none",
     "lr_shots": 0,
-    "average": 1,
 }
 
 

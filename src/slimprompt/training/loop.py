@@ -137,15 +137,11 @@ def train(
                     raise _diverged(step_losses, step, epoch, state.lr)
                 if recipe.backtrack:
                     state.backtrack(mean, recipe.backtrack)
-                if recipe.average > 1:
-                    state.remember(recipe.average)
             step += len(sizes)
             advance(0, note=f"loss {active[0].curve[-1].loss:.3f}  accuracy {active[0].curve[-1].accuracy:.0f} %")
             active = [state for state in active if not _converged(state.curve, recipe)]
             if not active:
                 break
-    for state in states:
-        state.average()
     with torch.no_grad():
         if not all(text.isfinite().all() for text in _text_features(prompts, encode_text)):
             raise _diverged([math.nan], step, epoch, states[0].lr)
@@ -171,8 +167,6 @@ class _State:
     epoch_start: list[Tensor] = field(default_factory=list)
     best_loss: float = math.inf
     best_factors: list[Tensor] = field(default_factory=list)
-    recent: list[list[Tensor]] = field(default_factory=list)
-    """Factors at the ends of the last epochs since the last backtracking."""
 
     def begin_epoch(self, lr: float) -> None:
         self.lr = self.optimizer.param_groups[0]["lr"] = self.lr_scale * lr
@@ -188,19 +182,6 @@ class _State:
                     factor.copy_(best)
             self.optimizer.state.clear()  # the momentum points away from the best factors
             self.lr_scale /= 2
-            self.recent = []
-
-    def remember(self, epochs: int) -> None:
-        """Keep the factors at the ends of the last `epochs` epochs."""
-        now = [factor.detach().clone() for factor in self.prompt.trainable_factors]
-        self.recent = [*self.recent, now][-epochs:]
-
-    def average(self) -> None:
-        """Replace each factor by its mean over the epochs that were remembered."""
-        with torch.no_grad():
-            for factor, *values in zip(self.prompt.trainable_factors, *self.recent, strict=True):
-                if values:
-                    factor.copy_(torch.stack(values).mean(0))
 
 
 def _optimizer(prompt: Prompt, recipe: Recipe) -> torch.optim.Optimizer:

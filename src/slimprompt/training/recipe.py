@@ -67,12 +67,6 @@ class Recipe(BaseModel):
         description="stop when the training loss changes by less than this fraction over `patience` epochs; 0 = never",
     )
     patience: int = Field(5, ge=2, le=1_000_000, description="epochs over which `tolerance` is measured")
-    average: int = Field(
-        1,
-        ge=1,
-        le=1_000_000,
-        description="the result is the mean of the trained factors at the ends of the last N epochs; 1 = those of the last step",
-    )
     anchor: float = Field(
         0.0,
         ge=0,
@@ -144,7 +138,7 @@ class Recipe(BaseModel):
         elif self.views == 0:
             parts.append("the eval view of each image")
         elif self.all_views:
-            parts.append(f"the eval view and {self.views} train views of each image")
+            parts.append(f"the eval view and {self.views} train view{'' if self.views == 1 else 's'} of each image")
         else:
             parts.append(f"{self.views} train views per image in turn")
         if self.backtrack:
@@ -152,8 +146,6 @@ class Recipe(BaseModel):
         if self.tolerance:
             change = f"{100 * self.tolerance:g} % over {self.patience} epochs"
             parts.append(f"stops when the loss changes by less than {change}")
-        if self.average > 1:
-            parts.append(f"mean of the factors of the last {self.average} epochs")
         if self.anchor:
             parts.append(f"class features kept close to zero-shot (weight {self.anchor:g})")
         if self.prograd:
@@ -169,12 +161,13 @@ RECIPES: dict[str, Recipe] = {
     "paper": Recipe(),
     "fast": Recipe(
         epochs=20,
-        batch_size=256,
+        batch_size=170,
         optimizer="adamw",
         lr=0.005,
+        lr_shots=4,
         warmup_epochs=0,
         momentum=0.8,
-        views=2,
+        views=1,
         all_views=True,
         backtrack=0.1,
         tolerance=0.005,
