@@ -15,7 +15,8 @@ class Recipe(BaseModel):
     """SGD or AdamW with a cosine schedule after a constant warm-up, over image features.
 
     The defaults are the paper's protocol. Learning rate of epoch e (from 0) of E, with W warm-up epochs:
-    e < W: `warmup_lr`; otherwise `lr`/2 · (1 + cos(π (e − W) / E)), so the last epoch is not at zero.
+    e < W: `warmup_lr`; otherwise `lr`/2 · (1 + cos(π (e − W) / E)), so the last epoch is not at zero. `lr_shots` lowers all of
+    them with few images per class, counted as the mean over the classes that have images.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -155,7 +156,7 @@ class Recipe(BaseModel):
         return ", ".join(parts)
 
 
-#: The recipes that have a name. "paper" is the published protocol. "fast" takes few steps on large batches of several views
+#: The recipes that have a name. "paper" is the published protocol. "fast" takes few steps on large batches of two views
 #: per image: with the image features stored, the text pass is the cost of a step, regardless of the batch size.
 RECIPES: dict[str, Recipe] = {
     "paper": Recipe(),
