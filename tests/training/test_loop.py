@@ -162,32 +162,6 @@ def test_training_stops_when_it_has_converged(tiny, task):
     assert quiet[-1] and not any(quiet[:-1])
 
 
-@pytest.mark.parametrize(("shots", "expected"), [(1, 0.0025), (2, 0.005 / math.sqrt(2)), (4, 0.005), (6, 0.005)])
-def test_learning_rate_with_few_images_per_class(tiny, shots, expected):
-    """Images per class are counted over the classes that have images: here 3 of 4."""
-    labels = torch.arange(3).repeat(shots)
-    features = F.normalize(torch.randn(len(labels), 24, generator=torch.Generator().manual_seed(1)), dim=-1)
-    recipe = Recipe(epochs=2, lr=0.005, lr_shots=4, warmup_epochs=1, warmup_lr=0.001, views=0)
-    prompt = start_prompt("dense", width=32, seed=3, n_ctx=4)
-    encoder = SharedPrefixTextEncoder(tiny, NAMES, 4)
-    (curve,) = train([prompt], encoder, lambda _: features, labels, tiny.logit_scale, recipe, seed=1)
-    assert [row.lr for row in curve] == pytest.approx([0.001 * expected / 0.005, expected])
-    assert [row.lr for row in curve] == pytest.approx([recipe.lr_scale(shots) * recipe.lr_at(e) for e in range(2)])
-
-
-def test_a_lower_learning_rate_is_the_same_as_the_rule(tiny, task):
-    """One image per class with lr_shots 4 trains as half the learning rate does."""
-    _, view = task
-    labels, features = torch.arange(4), view(0)[:4]
-    encoder = SharedPrefixTextEncoder(tiny, NAMES, 4)
-    fields = {"epochs": 4, "optimizer": "adamw", "warmup_epochs": 0, "views": 0}
-    ruled, halved = (start_prompt("joint", width=32, seed=3, n_ctx=4, rank=2) for _ in range(2))
-    rule, half = Recipe(**fields, lr=0.01, lr_shots=4), Recipe(**fields, lr=0.005)
-    train([ruled], encoder, lambda _: features, labels, tiny.logit_scale, rule, seed=1)
-    train([halved], encoder, lambda _: features, labels, tiny.logit_scale, half, seed=1)
-    assert torch.equal(ruled(), halved())
-
-
 def different_prompts():
     """All four families, and one more rank."""
     start = {"width": 32, "seed": 3, "n_ctx": 4}

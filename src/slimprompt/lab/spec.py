@@ -30,14 +30,7 @@ _ADDED_FIELDS: dict[str, Any] = {
     "method": "prompt",
     "evaluate_on": [],
 }
-_ADDED_RECIPE_FIELDS = {
-    "beta2": 0.95,
-    "patience": 5,
-    "anchor": 0.0,
-    "prograd": False,
-    "class_weights": "none",
-    "lr_shots": 0,
-}
+_ADDED_RECIPE_FIELDS = {"beta2": 0.95, "patience": 5, "anchor": 0.0, "prograd": False, "class_weights": "none"}
 
 
 #: `RunSpec.method` of a run that trains a prompt; the others are the rows of `METHODS`.

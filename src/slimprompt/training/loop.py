@@ -93,8 +93,7 @@ def train(
     zero_shot = zero_shot.clone().to(prompts[0].A.device)  # autograd refuses tensors made in inference mode
     weights = balanced_weights(labels).to(zero_shot.device) if recipe.class_weights == "balanced" else None
     order = torch.Generator().manual_seed(stream_seed(seed, "order"))
-    lr_scale = recipe.lr_scale(len(labels) / len(labels.unique()))
-    states = [_State(prompt, _optimizer(prompt, recipe), lr_scale=lr_scale) for prompt in prompts]
+    states = [_State(prompt, _optimizer(prompt, recipe)) for prompt in prompts]
     active, step = states, 0
     early = recipe.tolerance > 0
     lower = "" if early else "--epochs, or set --tolerance to stop when the loss no longer changes"
@@ -134,7 +133,7 @@ def train(
                 accuracy = 100 * sum(step_correct) / sum(sizes)
                 state.curve.append(EpochResult(epoch, state.lr, mean, accuracy))
                 if not math.isfinite(mean) and not state.best_factors:
-                    raise _diverged(step_losses, step, epoch, state.lr)
+                    raise _diverged(step_losses, step, epoch, recipe)
                 if recipe.backtrack:
                     state.backtrack(mean, recipe.backtrack)
             step += len(sizes)
@@ -144,7 +143,7 @@ def train(
                 break
     with torch.no_grad():
         if not all(text.isfinite().all() for text in _text_features(prompts, encode_text)):
-            raise _diverged([math.nan], step, epoch, states[0].lr)
+            raise _diverged([math.nan], step, epoch, recipe)
     return [state.curve for state in states]
 
 
@@ -163,7 +162,7 @@ class _State:
     curve: list[EpochResult] = field(default_factory=list)
     lr: float = 0.0
     lr_scale: float = 1.0
-    """Factor on the learning rates of the recipe; halved by each backtracking."""
+    """Halved by each backtracking."""
     epoch_start: list[Tensor] = field(default_factory=list)
     best_loss: float = math.inf
     best_factors: list[Tensor] = field(default_factory=list)
@@ -205,9 +204,9 @@ def _converged(curve: list[EpochResult], recipe: Recipe) -> bool:
     return len(losses) == recipe.patience and max(losses) - min(losses) < recipe.tolerance * losses[-1]
 
 
-def _diverged(losses: Sequence[float], steps_before: int, epoch: int, lr: float) -> InputError:
+def _diverged(losses: Sequence[float], steps_before: int, epoch: int, recipe: Recipe) -> InputError:
     index, value = next((index, loss) for index, loss in enumerate(losses, 1) if not math.isfinite(loss))
     return InputError(
-        f"the loss became {value} at step {steps_before + index} (epoch {epoch}, learning rate {lr:g}). "
+        f"the loss became {value} at step {steps_before + index} (epoch {epoch}, learning rate {recipe.lr_at(epoch):g}). "
         "Most likely the learning rate is too high; if precision is fp16, try bf16 or fp32"
     )

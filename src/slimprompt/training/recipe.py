@@ -15,8 +15,7 @@ class Recipe(BaseModel):
     """SGD or AdamW with a cosine schedule after a constant warm-up, over image features.
 
     The defaults are the paper's protocol. Learning rate of epoch e (from 0) of E, with W warm-up epochs:
-    e < W: `warmup_lr`; otherwise `lr`/2 · (1 + cos(π (e − W) / E)), so the last epoch is not at zero. `lr_shots` lowers all of
-    them with few images per class, counted as the mean over the classes that have images.
+    e < W: `warmup_lr`; otherwise `lr`/2 · (1 + cos(π (e − W) / E)), so the last epoch is not at zero.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -32,13 +31,6 @@ class Recipe(BaseModel):
         "sgd", description="optimizer: sgd (the paper), or adamw, whose steps do not depend on the scale of the loss"
     )
     lr: float = Field(0.002, gt=0, le=1e30, description="learning rate after the warm-up")
-    lr_shots: int = Field(
-        0,
-        ge=0,
-        le=1_000_000,
-        description="with fewer images per class than this number N, learning rates are multiplied by √(images per class / N); "
-        "0 = never",
-    )
     warmup_lr: float = Field(1e-5, ge=0, le=1e30, description="constant learning rate of the warm-up epochs")
     warmup_epochs: int = Field(1, ge=0, le=1_000_000, description="epochs at the warm-up learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD; β₁ of AdamW")
@@ -98,10 +90,6 @@ class Recipe(BaseModel):
             return self.warmup_lr
         return 0.5 * self.lr * (1 + math.cos(math.pi * (epoch - self.warmup_epochs) / self.epochs))
 
-    def lr_scale(self, images_per_class: float) -> float:
-        """Factor on every learning rate: √(images per class / `lr_shots`), at most 1."""
-        return math.sqrt(min(1.0, images_per_class / self.lr_shots)) if self.lr_shots else 1.0
-
     def steps_per_epoch(self, n_images: int) -> int:
         """Optimizer steps in one epoch over `n_images` images."""
         return max(1, n_images * len(self.views_at(0)) // self.batch_size) if self.batch_size else 1
@@ -131,15 +119,14 @@ class Recipe(BaseModel):
         parts = [
             f"{self.epochs} epochs of {'SGD' if self.optimizer == 'sgd' else 'AdamW'}",
             "all images in one step" if self.batch_size is None else f"batches of {self.batch_size}",
-            f"learning rate {self.lr:g}"
-            + (f" (lower with fewer than {self.lr_shots} images per class)" if self.lr_shots else ""),
+            f"learning rate {self.lr:g}",
         ]
         if self.views is None:
             parts.append("a new train view of each image every epoch")
         elif self.views == 0:
             parts.append("the eval view of each image")
         elif self.all_views:
-            parts.append(f"the eval view and {self.views} train view{'' if self.views == 1 else 's'} of each image")
+            parts.append(f"the eval view and {self.views} train views of each image")
         else:
             parts.append(f"{self.views} train views per image in turn")
         if self.backtrack:
@@ -156,19 +143,18 @@ class Recipe(BaseModel):
         return ", ".join(parts)
 
 
-#: The recipes that have a name. "paper" is the published protocol. "fast" takes few steps on large batches of two views
+#: The recipes that have a name. "paper" is the published protocol. "fast" takes few steps on large batches of several views
 #: per image: with the image features stored, the text pass is the cost of a step, regardless of the batch size.
 RECIPES: dict[str, Recipe] = {
     "paper": Recipe(),
     "fast": Recipe(
         epochs=20,
-        batch_size=170,
+        batch_size=256,
         optimizer="adamw",
         lr=0.005,
-        lr_shots=4,
         warmup_epochs=0,
         momentum=0.8,
-        views=1,
+        views=2,
         all_views=True,
         backtrack=0.1,
         tolerance=0.005,
