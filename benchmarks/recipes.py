@@ -35,7 +35,7 @@ STYLES = {
     "chalkboard": ("blurry, noisy negatives of sketches", "sketch", ("negative", "blurry", "noisy"), 20),
     "archive": ("faded, blurry, noisy photos", "photo", ("faded", "blurry", "noisy"), 26),
     "arcade": ("faded, blurry, pixelated cartoons", "cartoon", ("faded", "blurry", "pixelated"), 32),
-    # The chosen recipe was reported on these.
+    # A candidate was reported on these; they are no longer unseen.
     "fresco": ("dark, faded, noisy paintings", "painting", ("dark", "faded", "noisy"), 14),
     "xray": ("dark, blurry negatives of photos", "photo", ("dark", "negative", "blurry"), 16),
     "stencil": ("faded, noisy, pixelated sketches", "sketch", ("faded", "noisy", "pixelated"), 18),
