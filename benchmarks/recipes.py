@@ -9,13 +9,14 @@ command to resume, or add recipes, given by name or as a JSON object of fields t
 tables of paired differences to the first recipe with half of their 90 % interval over matched runs; "=" marks equivalence
 within one point.
 
-`REPORT_STYLES` has benchmarks in other styles: recipes are chosen on the pocket benchmarks and reported on these.
+`STYLES` has benchmarks in other styles. A recipe is reported on styles that were not looked at when it was chosen.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import time
 from collections import defaultdict
@@ -29,10 +30,15 @@ from typing import Any, NamedTuple
 
 VARIANTS = {"dense": (None, None), "joint": (4, None), "fixed-B": (4, "orthogonal"), "fixed-A": (4, "svd")}
 #: Name → description, medium, modifiers and number of classes. Pre-training never combines three modifiers.
-REPORT_STYLES = {
+STYLES = {
+    # Recipes were chosen on these.
     "chalkboard": ("blurry, noisy negatives of sketches", "sketch", ("negative", "blurry", "noisy"), 20),
     "archive": ("faded, blurry, noisy photos", "photo", ("faded", "blurry", "noisy"), 26),
     "arcade": ("faded, blurry, pixelated cartoons", "cartoon", ("faded", "blurry", "pixelated"), 32),
+    # A candidate was reported on these; they are no longer unseen.
+    "fresco": ("dark, faded, noisy paintings", "painting", ("dark", "faded", "noisy"), 14),
+    "xray": ("dark, blurry negatives of photos", "photo", ("dark", "negative", "blurry"), 16),
+    "stencil": ("faded, noisy, pixelated sketches", "sketch", ("faded", "noisy", "pixelated"), 18),
 }
 METRICS = ("loss", "validation", "accuracy", "seen", "unseen", "harmonic")
 
@@ -75,7 +81,7 @@ def parse_recipe(text: str) -> Any:
 
 @lru_cache
 def open_benchmark(name: str, test_images: int) -> Any:
-    """A pocket benchmark or one of `REPORT_STYLES`; the train images of a pocket benchmark do not depend on the number of test images."""
+    """A pocket benchmark or one of `STYLES`; the train images of a pocket benchmark do not depend on the number of test images."""
     from slimprompt.data import Benchmark
     from slimprompt.data.splits import read_split_file
     from slimprompt.errors import choose
@@ -83,8 +89,8 @@ def open_benchmark(name: str, test_images: int) -> Any:
     from slimprompt.pocket.images import Style
     from slimprompt.storage import cache_dir
 
-    if name in REPORT_STYLES:
-        title, medium, modifiers, n_classes = REPORT_STYLES[name]
+    if name in STYLES:
+        title, medium, modifiers, n_classes = STYLES[name]
         pocket = PocketBenchmark(name, title, Style(medium, frozenset(modifiers)), n_classes)
     else:
         pocket = choose("benchmark", name, POCKET_BENCHMARKS)
@@ -110,8 +116,10 @@ def encoder(backbone: str, class_names: tuple[str, ...], n_ctx: int = 16, positi
     return SharedPrefixTextEncoder(open_bank(backbone).backbone, class_names, n_ctx, position, depth=depth)
 
 
-def run(job: Job) -> list[dict[str, Any]]:
-    """Train and evaluate all variants of a job; one row each."""
+def run(job: Job, deadline: float) -> list[dict[str, Any]]:
+    """Train and evaluate all variants of a job; one row each. A job is not started after the deadline."""
+    if time.time() > deadline:
+        return []
     from slimprompt import start_prompt
     from slimprompt.data import base_new, few_shot
     from slimprompt.methods.prompt_learning import learn_prompts
@@ -177,14 +185,24 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--test-images", type=int, default=96, help="images per class in the test splits")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="start no training after this time; re-run to resume"
+    )
     options = parser.parse_args()
+    deadline = time.time() + 60 * options.minutes
     rows = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
     done = {Job(*(row[name] for name in Job._fields)) for row in rows}
-    sample = (options.benchmarks, ("all", "base"), options.shots, options.seeds, [options.test_images])
-    jobs = [job for job in map(Job._make, product(options.recipes, options.backbones, *sample)) if job not in done]
+    # All recipes of a sample in turn, so that the runs of an interrupted command are matched.
+    samples = product(options.seeds, options.backbones, options.benchmarks, options.shots, ("all", "base"))
+    jobs = [
+        Job(recipe, backbone, benchmark, split, shots, seed, options.test_images)
+        for seed, backbone, benchmark, shots, split in samples
+        for recipe in options.recipes
+    ]
+    jobs = [job for job in jobs if job not in done]
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with ProcessPoolExecutor(options.workers) as pool, options.results.open("a") as file:
-        for number, future in enumerate(as_completed([pool.submit(run, job) for job in jobs]), 1):
+        for number, future in enumerate(as_completed([pool.submit(run, job, deadline) for job in jobs]), 1):
             for row in future.result():
                 file.write(json.dumps(row) + "\n")
                 rows.append(row)
