@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +18,7 @@ from slimprompt.collections.parts import FinishedPart, Part, PartsFolder
 from slimprompt.collections.predict import Advance, LocalPredictor, PredictionSpec, Summary, predict_collection
 from slimprompt.collections.rows import Prediction
 from slimprompt.errors import InputError
+from tests.robustness.kills import run_campaign
 
 
 def predict(
@@ -207,11 +204,7 @@ def test_a_second_command_with_the_same_file_is_refused(spec: PredictionSpec, im
 
 @pytest.mark.slow
 def test_a_kill_before_any_file_operation_changes_nothing(models: Path, images: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.collections.kill_predict", str(models / "prompt"), str(images)]
-    variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, str(tmp_path)], env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    told = run_campaign("tests.collections.kill_predict", models / "prompt", images, tmp_path)
     assert told["operations"] > 20
     assert told["wrong"] == []
     assert set(told["finished"]) == set(range(6))  # of five parts

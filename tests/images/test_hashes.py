@@ -108,9 +108,13 @@ def test_unreadable_files_are_errors_and_not_remembered(files: list[Path], tmp_p
 
 
 @pytest.mark.parametrize("state", ["damaged", "folder", "locked", "other tables", "nowhere"])
-def test_remembered_hashes_that_cannot_be_used_only_cost_time(files: list[Path], tmp_path: Path, state: str) -> None:
+def test_remembered_hashes_that_cannot_be_used_only_cost_time(
+    files: list[Path], tmp_path: Path, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, expected = tmp_path / "hashes.db", [sha256(file) for file in files]
-    database = sqlite3.connect(path)
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda path, timeout: connect(path, timeout=timeout / 20))
+    database = connect(path)
     if state == "damaged":
         path.write_bytes(b"not a database" * 1000)
     elif state == "folder":

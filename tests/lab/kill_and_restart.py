@@ -1,6 +1,6 @@
 """Runs a study in a child process that is killed with SIGKILL at random moments, again and again, until it has ended.
 
-    python kill_and_restart.py <grid.json> <runs folder> <number of kills> <seed>
+    python -m tests.lab.kill_and_restart <grid.json> <runs folder> <number of kills> <seed>
 
 The child is forked after the imports, so that a kill costs milliseconds, not the time to load the libraries.
 """

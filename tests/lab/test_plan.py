@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,8 +15,15 @@ from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.plan import Plan, check_disk, count_runs, plan_runs
 from slimprompt.lab.spec import RunSpec
+from slimprompt.lab.speed import measure_speed
 from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import Grid, make_grid, studies_of, study_specs
+
+
+@pytest.fixture(autouse=True)
+def _short_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speeds need not be precise here."""
+    monkeypatch.setattr("slimprompt.lab.plan.measure_speed", partial(measure_speed, seconds=0.01))
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -31,6 +29,7 @@ from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.study import run_study, with_sources
 from slimprompt.paper.studies import Grid, study_specs
 from tests.conftest import fingerprints, run_folders
+from tests.robustness.kills import run_campaign
 
 MakeGrid = Callable[..., Grid]
 MakeSpec = Callable[..., RunSpec]
@@ -153,6 +152,7 @@ def test_runs_of_other_weights_are_not_mixed(run_spec: MakeSpec, environment: Ru
         run_study([first, second], environment.runs, InlineExecutor(environment))
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_what_cannot_be_had_stops_the_study(run_spec: MakeSpec, environment: RunEnvironment) -> None:
     specs = [run_spec(dataset="dtdd", seed=seed) for seed in range(3)]
     for executor in (InlineExecutor(environment), ProcessExecutor(environment, 2)):
@@ -235,6 +235,7 @@ def test_a_batch_is_retried_whole_and_separated_in_its_last_attempt(run_spec: Ma
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_workers")
 def test_prompt_batches_equal_separate_runs(small_grid: MakeGrid, environment: RunEnvironment, tmp_path: Path) -> None:
     specs = study_specs(small_grid())
     alone = replace(environment, runs=tmp_path / "alone")
@@ -291,6 +292,7 @@ def reference(undisturbed: dict[int, Any], grid: Grid, tmp_path: Path, prompt_ba
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_workers")
 @pytest.mark.parametrize("prompt_batch", [1, 4])
 def test_processes_give_the_bytes_of_one_process_even_if_one_is_killed(
     small_grid: MakeGrid,
@@ -361,11 +363,7 @@ def test_killed_again_and_again_and_restarted(
     grid = small_grid()
     expected = reference(undisturbed, grid, tmp_path)
     (tmp_path / "grid.json").write_text(json.dumps(grid_fields(grid)))
-    script = Path(__file__).with_name("kill_and_restart.py")
-    command = [sys.executable, str(script), str(tmp_path / "grid.json"), str(environment.runs), "12", "3"]
-    variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=True)
-    told = json.loads(done.stdout.splitlines()[-1])
+    told = run_campaign("tests.lab.kill_and_restart", tmp_path / "grid.json", environment.runs, 12, 3)
     assert told["code"] == 0
     assert told["attempts"] > 3  # it was killed several times before it could end
     assert fingerprints(environment.runs) == expected
@@ -382,6 +380,7 @@ def test_executors_have_the_same_three_methods(environment: RunEnvironment) -> N
 
 @pytest.mark.slow
 def test_the_record_names_the_executor_that_ran(run_spec: MakeSpec, environment: RunEnvironment) -> None:
+    """With a worker that is started as users have it."""
     executors = {"inline": InlineExecutor(environment), "processes": ProcessExecutor(environment, 1)}
     for seed, (name, executor) in enumerate(executors.items()):
         outcome = run_study([run_spec(seed=seed)], environment.runs, executor)
@@ -428,6 +427,7 @@ def test_workers_are_spread_over_the_gpus(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_workers")
 def test_a_basis_of_your_own_in_every_executor(
     run_spec: MakeSpec, environment: RunEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

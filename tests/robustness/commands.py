@@ -17,9 +17,12 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping
+from functools import cache
 from itertools import count, cycle
 from pathlib import Path
 from typing import NamedTuple, TypedDict
+
+from tests.fork_server import start_command
 
 
 class Step(TypedDict, total=False):
@@ -48,20 +51,23 @@ class Done(NamedTuple):
 def run_job(
     steps: list[Step], folder: Path, variables: Mapping[str, str] | None = None
 ) -> tuple[list[Done], list[Done]]:
-    """Run steps in a new process; the results of their commands and of those that ran meanwhile."""
+    """Run steps in a new process; the results of their commands and of those that ran meanwhile.
+
+    Environment variables that matter when Python starts need a true start, which takes seconds.
+    """
     job = Path(tempfile.mkdtemp(dir=folder)) / "job.json"
     job.write_text(json.dumps(steps))
-    # Children can be forked from a process whose libraries have no threads.
-    alone = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.robustness.commands", str(job)],
-        env=os.environ | alone | dict(variables or {}),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    if variables is None:
+        run = start_command([job], module="tests.robustness.commands")
+        _, errors = run.communicate(timeout=300)
+        assert run.returncode == 0, errors
+    else:
+        # Children can be forked from a process whose libraries have no threads.
+        alone = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "tests.robustness.commands", str(job)]
+        environment = os.environ | alone | dict(variables)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
     commands, meanwhile = json.loads(job.with_suffix(".done").read_text())
     return [Done(*one) for one in commands], [Done(*one) for one in meanwhile]
 
@@ -70,6 +76,7 @@ def load_libraries() -> None:
     """Import what commands import, and compute nothing, so that children can be forked."""
     import pandas  # noqa: F401
     import sklearn.linear_model  # noqa: F401
+    import torch._dynamo  # noqa: F401  # torch imports it when it makes its first optimizer, which takes seconds
 
     import slimprompt.classifiers.fitting
     import slimprompt.clip.backbone
@@ -77,6 +84,22 @@ def load_libraries() -> None:
     import slimprompt.lab.study
     import slimprompt.paper.page
     import slimprompt.training.loop  # noqa: F401
+
+    build_once()
+
+
+def build_once() -> None:
+    """Build tokenizers and the command line once; both take every command a quarter of a second, and do not change by use."""
+    import open_clip.factory
+    import typer.main
+
+    from slimprompt.cli import app
+
+    open_clip.factory.SimpleTokenizer = cache(open_clip.factory.SimpleTokenizer)
+    typer.main.get_command = cache(typer.main.get_command)
+    for context_length in (48, 40):  # of the pocket models and of the tests' tiny one
+        open_clip.factory.SimpleTokenizer(context_length=context_length)
+    typer.main.get_command(app)
 
 
 def run_command(arguments: list[str]) -> int:

@@ -9,6 +9,7 @@ well is resumed in one process. Prints one JSON object: the kills, the exit code
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -92,8 +93,11 @@ class Campaign:
         chosen: Executor
         if executor == "ray":
             chosen = RayExecutor(environment)
+        elif executor == "processes":
+            chosen = ProcessExecutor(environment, 2)
+            chosen._context = multiprocessing.get_context("fork")  # without the seconds in which Python starts
         else:
-            chosen = ProcessExecutor(environment, 2) if executor == "processes" else InlineExecutor(environment)
+            chosen = InlineExecutor(environment)
         outcome = run_study(self._specs, runs, chosen, prompt_batch=_PROMPT_BATCH)
         assert outcome.failed == [], outcome.failed[0].error
 

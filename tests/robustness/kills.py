@@ -7,15 +7,28 @@ time of the action, not the time to load the libraries.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+from tests.fork_server import start_command
 
 _OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate"}
+
+
+def run_campaign(module: str, *arguments: object, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The JSON object that a module of the tests prints last, in a process of its own that begins with loaded libraries."""
+    command = start_command(arguments, environment=environment, module=module)
+    output, errors = command.communicate(timeout=None if "SLIMPROMPT_KILLS" in os.environ else 900)
+    assert command.returncode == 0, errors
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return found
 
 
 def count_operations(action: Callable[[], object], watched: Path) -> int:

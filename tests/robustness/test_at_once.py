@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def grid_file(small_grid: Callable[..., Grid], tmp_path: Path) -> Path:
     recipe = {"epochs": 40, "views": 2, "batch_size": 4}
-    grid = small_grid(study="rank-sweep", shots=[1], ranks=[1, 2], seeds=[1, 2], recipe=recipe)
+    grid = small_grid(study="rank-sweep", shots=[1], ranks=[1, 2], recipe=recipe)
     path = tmp_path / "grid.yaml"
     path.write_text(grid.model_dump_json())
     return path

@@ -27,6 +27,7 @@ from slimprompt.paper.studies import Grid, study_specs
 from slimprompt.saved.prompt import read_prompt, write_prompt
 from tests.cli.conftest import QUICK, failed, ok, run  # noqa: F401
 from tests.conftest import draw, fingerprints, run_folders
+from tests.lab.conftest import quick_workers, worker_server  # noqa: F401
 from tests.saved.test_prompt import ENTRIES, prompt
 
 pytestmark = pytest.mark.slow
@@ -159,6 +160,7 @@ class FillAfterOne(StudyObserver):
             self.filled = True
 
 
+@pytest.mark.usefixtures("quick_workers")
 @pytest.mark.parametrize("executor", ["inline", "processes"])
 def test_a_study_on_a_full_disk(
     disk: Disk, executor: str, small_grid: Callable[..., Grid], environment: RunEnvironment, tmp_path: Path

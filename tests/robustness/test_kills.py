@@ -6,10 +6,8 @@ takes all of them.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,8 +24,7 @@ from slimprompt.paper.studies import Grid
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS, PocketBenchmark, render_benchmark
 from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
 from tests.conftest import draw
-from tests.fork_server import start_command
-from tests.robustness.kills import chosen_operations, count_operations, kill_before, run_in_child
+from tests.robustness.kills import chosen_operations, count_operations, kill_before, run_campaign, run_in_child
 from tests.robustness.system_calls import can_trace
 from tests.saved.test_prompt import ENTRIES, prompt
 from tests.synthetic_runs import write_run
@@ -45,16 +42,10 @@ def test_a_study_killed_at_any_file_operation_gives_equal_bytes(
 ) -> None:
     """Also with prompts that converge, and then leave their batch, at different times."""
     recipe = {"epochs": 6, "views": 2, "batch_size": 4, "lr": 0.05, "tolerance": 0.3, "patience": 2}
-    grid = small_grid(study="rank-sweep", datasets=[collections["warm"]], shots=[2], ranks=[1, 2, 3, 4], recipe=recipe)
+    grid = small_grid(study="rank-sweep", datasets=[collections["warm"]], shots=[2], ranks=[1, 2, 3], recipe=recipe)
     (tmp_path / "grid.json").write_text(grid.model_dump_json())
-    command = [sys.executable, "-m", "tests.robustness.kill_study", str(tmp_path / "grid.json"), str(tmp_path)]
-    variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     most = 1000 if prompt_batch > 1 else _MOST or 20
-    done = subprocess.run(
-        [*command, str(prompt_batch), str(most)], env=variables, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    told = run_campaign("tests.robustness.kill_study", tmp_path / "grid.json", tmp_path, prompt_batch, most)
     assert told["kills"] == min(told["operations"], most) > 10
     assert told["differs"] == {}
 
@@ -72,10 +63,7 @@ def test_fit_killed_at_any_file_operation_leaves_the_old_prompt_or_none(
     kills = [tmp_path / "kills", tmp_path / "old" if old else "", _MOST or 6]
     where = [tmp_path / "images", "--backbone", tiny_folder, "--device", "cpu"]
     few = ["--shots", "2", "--epochs", "1", "--views", "1", "--n-ctx", "4", "--rank", "2", "--seed", "7"]
-    killing = start_command([*kills, *where, *few], module="tests.robustness.kill_fit")
-    output, errors = killing.communicate()
-    assert killing.returncode == 0, errors
-    told = json.loads(output.splitlines()[-1])
+    told = run_campaign("tests.robustness.kill_fit", *kills, *where, *few)
     assert told["operations"] >= 5
     assert len(told["seeds"]) == min(told["operations"], _MOST or 6)
     assert set(told["seeds"]) <= ({1, 7} if old else {None})
@@ -92,18 +80,7 @@ def test_a_feature_bank_killed_inside_the_writes_of_sqlite_has_only_whole_transa
         draw(tmp_path / "images" / "red" / f"{number}.png", ["red", "blue", "green", "pink"][number % 4], number)
     (tmp_path / "banks").mkdir()
     most = _MOST or 12
-    command = [sys.executable, "-m", "tests.robustness.kill_bank", str(tmp_path / "images"), tiny_folder]
-    variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, str(tmp_path / "banks"), str(most)],
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60 * most,
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    told = run_campaign("tests.robustness.kill_bank", tmp_path / "images", tiny_folder, tmp_path / "banks", most)
     assert min(told["calls"].values()) > 20
     assert told["wrong"] == []
     assert len(told["found"]) == sum(min(most, total) for total in told["calls"].values()) + most // 2

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -229,16 +230,26 @@ def test_a_study_survives_the_loss_of_a_raylet(
 def test_without_a_cluster_it_runs_on_this_machine(
     run_spec: Callable[..., RunSpec], environment: RunEnvironment, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="cannot reach a Ray cluster at '127.0.0.1:1'"):
-        RayExecutor(environment, address="127.0.0.1:1")
-    executor = RayExecutor(environment)
-    with pytest.raises(InputError, match="unknown benchmark 'dtdd'"):  # on a second executor, which uses the same Ray
-        run_study([run_spec(dataset="dtdd")], environment.runs, RayExecutor(environment))
-    outcome = run_study([run_spec()], environment.runs, executor)
-    assert len(outcome.complete) == 1
+    """Other executors use the same Ray, and workers stay alive between prompt batches."""
     import ray
 
-    assert not ray.is_initialized()  # the executor that started it has ended it
+    with pytest.raises(InputError, match="cannot reach a Ray cluster at '127.0.0.1:1'"):
+        RayExecutor(environment, address="127.0.0.1:1")
+    with closing(RayExecutor(environment)) as executor:
+        with pytest.raises(InputError, match="unknown benchmark 'dtdd'"):
+            run_study([run_spec(dataset="dtdd")], environment.runs, RayExecutor(environment))
+        with pytest.raises(InputError, match="2 GPUs for one run"):
+            RayExecutor(environment, gpus=2)
+        assert ray.is_initialized()
+        executor.submit([run_spec()])
+        executor.collect()
+        (worker,) = executor._idle
+        executor.submit([run_spec(variant="dense")])
+        executor.collect()
+        assert executor._idle == [worker]
+        outcome = run_study([run_spec(seed=2)], environment.runs, executor)
+        assert len(outcome.complete) == 1
+        assert not ray.is_initialized()  # the executor that started it has ended it
 
 
 def test_a_request_that_no_machine_can_satisfy_is_refused_at_once(environment: RunEnvironment) -> None:
@@ -246,24 +257,7 @@ def test_a_request_that_no_machine_can_satisfy_is_refused_at_once(environment: R
 
     with pytest.raises(InputError, match=r"no machine of the Ray cluster has 640 CPUs .*fewer --threads"):
         RayExecutor(replace(environment, threads=640))
-    with pytest.raises(InputError, match="2 GPUs for one run"):
-        RayExecutor(environment, gpus=2)
     assert not ray.is_initialized()
-
-
-def test_workers_stay_alive_between_prompt_batches(
-    run_spec: Callable[..., RunSpec], environment: RunEnvironment
-) -> None:
-    executor = RayExecutor(environment)
-    try:
-        executor.submit([run_spec()])
-        executor.collect()
-        (worker,) = executor._idle
-        executor.submit([run_spec(variant="dense")])
-        executor.collect()
-        assert executor._idle == [worker]
-    finally:
-        executor.close()
 
 
 @pytest.mark.parametrize(("device", "expected"), [("auto", (1.0, 2)), ("cuda", (1.0, 2)), ("cpu", (0.0, 8))])

@@ -1,0 +1,47 @@
+"""Worker processes that begin with loaded libraries."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from dataclasses import replace
+from multiprocessing import forkserver
+
+import pytest
+
+from slimprompt.lab.environment import RunEnvironment
+from slimprompt.storage import cache_dir
+from tests.shortcuts import shortcuts  # noqa: F401
+
+_LOADED = (
+    "slimprompt.clip.backbone",
+    "slimprompt.images.bank",
+    "slimprompt.lab.executors.processes",
+    "slimprompt.methods.zero_shot",
+    "slimprompt.training.evaluation",
+    "slimprompt.training.loop",
+)
+
+
+@pytest.fixture
+def environment(environment: RunEnvironment) -> RunEnvironment:
+    """With the cache of the test as a path, which also holds for workers that have the variables of another test."""
+    return replace(environment, cache=cache_dir())
+
+
+@pytest.fixture(scope="session")
+def worker_server() -> None:
+    """A process that has loaded the libraries, from which workers are forked."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        multiprocessing.set_forkserver_preload(list(_LOADED))
+        forkserver.ensure_running()
+
+
+@pytest.fixture
+def quick_workers(worker_server: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes without the seconds in which Python starts and imports torch."""
+    context = multiprocessing.get_context("forkserver")
+    monkeypatch.setattr("slimprompt.lab.executors.processes.multiprocessing.get_context", lambda _: context)
