@@ -8,19 +8,24 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import open_clip
 import pytest
 import torch
+import typer.main
+import typer.testing
 from PIL import Image, ImageDraw
 from safetensors.torch import save_file
 
 from slimprompt.clip.backbone import Backbone, load_backbone
+from slimprompt.data import catalogue
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.spec import RunSpec
 from slimprompt.paper.studies import Grid, make_grid
+from slimprompt.pocket.benchmarks import render_benchmark
 from tests.hub_server import TOKEN, Hub, hub
 
 TINY = "tiny-for-tests"
@@ -32,8 +37,31 @@ TINY_CONFIG = {
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
+def _one_thread() -> Iterator[None]:
+    """In this process and its children: pytest-xdist starts a process for every core."""
     torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What every command and every empty cache would make again is made once per process.
+
+    That is the tokenizer's vocabulary, Typer's commands, and the images of a rendered benchmark, which are copied.
+    """
+    rendered = tmp_path_factory.mktemp("rendered")
+
+    def copy_benchmark(name: str, root: Path) -> None:
+        shutil.copytree(render_benchmark(name, rendered), root / name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalogue, "render_benchmark", copy_benchmark)
+        patch.setattr(open_clip.factory, "SimpleTokenizer", cache(open_clip.factory.SimpleTokenizer))
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        patch.setattr(typer.testing, "_get_command", typer.main.get_command)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

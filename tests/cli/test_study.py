@@ -158,13 +158,13 @@ Started = subprocess.Popen[str] | Command
 
 
 def start(grid_file: Path, runs: Path, executor: Sequence[str] = WORKERS) -> Command:
-    """`slimprompt study`."""
+    """`slimprompt study`, and its workers, without the seconds of their imports."""
     arguments = ["study", grid_file.name, *executor, "--runs", runs, "--device", "cpu"]
-    return start_command(arguments, cwd=grid_file.parent, one_stream=True)
+    return start_command(arguments, cwd=grid_file.parent, one_stream=True, fork_workers=True)
 
 
 def start_in_background(grid_file: Path, runs: Path) -> subprocess.Popen[str]:
-    """The same by a true start of Python; in the background of a script, or under nohup, SIGINT and SIGHUP are ignored."""
+    """The same by true starts of Python; in the background of a script, or under nohup, SIGINT and SIGHUP are ignored."""
     command = [sys.executable, "-c", "from slimprompt.cli import main; main()", "study", grid_file.name]
 
     def set_signals() -> None:
@@ -210,16 +210,19 @@ def wait_until_gone(group: int) -> None:
         time.sleep(0.1)
 
 
-RAY = pytest.param(
-    ("--executor", "ray"),
-    id="ray",
-    marks=pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the package ray is not installed"),
-)
+RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the package ray is not installed")
+#: Ray has handlers of its own for SIGINT and SIGTERM; SIGHUP and SIGTERM have the same handler here.
+SIGNALS = [
+    pytest.param(signal.SIGINT, WORKERS, id="SIGINT-processes"),
+    pytest.param(signal.SIGTERM, WORKERS, id="SIGTERM-processes"),
+    pytest.param(signal.SIGHUP, WORKERS, id="SIGHUP-processes"),
+    pytest.param(signal.SIGINT, ("--executor", "ray"), id="SIGINT-ray", marks=RAY),
+    pytest.param(signal.SIGTERM, ("--executor", "ray"), id="SIGTERM-ray", marks=RAY),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", [pytest.param(WORKERS, id="processes"), RAY])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(("number", "executor"), SIGNALS)
 def test_a_signal_to_the_study_alone_ends_its_workers(
     number: int, executor: Sequence[str], grid_file: Path, tmp_path: Path
 ) -> None:
