@@ -1,4 +1,8 @@
-"""Fixtures: a tiny open_clip model with random weights, small image folders, and specs and grids on them."""
+"""Fixtures: a tiny open_clip model with random weights, small image folders, and specs and grids on them.
+
+Fixtures import torch and slimprompt themselves: the controlling process of pytest-xdist imports this file too, and the others
+start when it has done so.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +12,20 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import open_clip
 import pytest
-import torch
 from PIL import Image, ImageDraw
-from safetensors.torch import save_file
 
-from slimprompt.clip.backbone import Backbone, load_backbone
-from slimprompt.lab.environment import RunEnvironment
-from slimprompt.lab.spec import RunSpec
-from slimprompt.paper.studies import Grid, make_grid
 from tests.hub_server import TOKEN, Hub, hub
+
+if TYPE_CHECKING:
+    from slimprompt.clip.backbone import Backbone
+    from slimprompt.lab.environment import RunEnvironment
+    from slimprompt.lab.spec import RunSpec
+    from slimprompt.paper.studies import Grid
 
 TINY = "tiny-for-tests"
 TINY_CONFIG = {
@@ -31,9 +35,46 @@ TINY_CONFIG = {
 }
 
 
+def pytest_collectstart() -> None:
+    """In the processes that run tests, open_clip is imported before the command line, which would leave out parts of it."""
+    import open_clip  # noqa: F401
+
+
 @pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
+def _one_thread() -> Iterator[None]:
+    """In this process and its children: pytest-xdist starts a process for every core."""
+    import torch
+
     torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What every command and every empty cache would make again is made once per process.
+
+    That is the tokenizer's vocabulary, Typer's commands, and the images of a rendered benchmark, which are copied.
+    """
+    import open_clip
+    import typer.main
+    import typer.testing
+
+    from slimprompt.data import catalogue
+    from slimprompt.pocket.benchmarks import render_benchmark
+
+    rendered = tmp_path_factory.mktemp("rendered")
+
+    def copy_benchmark(name: str, root: Path) -> None:
+        shutil.copytree(render_benchmark(name, rendered), root / name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalogue, "render_benchmark", copy_benchmark)
+        patch.setattr(open_clip.factory, "SimpleTokenizer", cache(open_clip.factory.SimpleTokenizer))
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        patch.setattr(typer.testing, "_get_command", typer.main.get_command)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -73,6 +114,7 @@ def local_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 @pytest.fixture(scope="session")
 def model_config(tmp_path_factory: pytest.TempPathFactory):
     """Registers an open_clip architecture under a name."""
+    import open_clip
 
     def register(name: str, config: dict) -> str:
         path = tmp_path_factory.mktemp("configs") / f"{name}.json"
@@ -85,6 +127,8 @@ def model_config(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="session")
 def tiny(model_config) -> Backbone:
+    from slimprompt.clip.backbone import load_backbone
+
     return load_backbone(model_config(TINY, TINY_CONFIG), seed=0, device="cpu")
 
 
@@ -127,6 +171,10 @@ COLOURS = {
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The name of a backbone that every process can load: open_clip's own folder format, with random weights."""
+    import open_clip
+    import torch
+    from safetensors.torch import save_file
+
     folder = tmp_path_factory.mktemp("models") / "tiny"
     folder.mkdir()
     with torch.random.fork_rng():
@@ -153,12 +201,15 @@ def collections(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> RunEnvironment:
+    from slimprompt.lab.environment import RunEnvironment
+
     return RunEnvironment(runs=tmp_path / "runs", device="cpu")
 
 
 @pytest.fixture
 def run_spec(tiny_folder: str, collections: dict[str, str]) -> Callable[..., RunSpec]:
     """A spec on the tiny model; by default joint, rank 2, warm colours, 2 shots, seed 1, a few epochs."""
+    from slimprompt.lab.spec import RunSpec
 
     def make(**fields: Any) -> RunSpec:
         default = {"backbone": tiny_folder, "dataset": collections["warm"], "shots": 2, "seed": 1, "n_ctx": 4}
@@ -174,6 +225,7 @@ def run_spec(tiny_folder: str, collections: dict[str, str]) -> Callable[..., Run
 @pytest.fixture
 def small_grid(tiny_folder: str, collections: dict[str, str]) -> Callable[..., Grid]:
     """A grid on the tiny model that has every kind of run."""
+    from slimprompt.paper.studies import make_grid
 
     def make(**fields: Any) -> Grid:
         axes = {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import multiprocessing
 import os
 import select
 import signal
@@ -20,6 +21,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
@@ -131,6 +133,9 @@ def start_command(
     environment: Mapping[str, str] | None = None,
     one_stream: bool = False,
     background: bool = False,
+    fork_workers: bool = False,
+    streams: Mapping[int, int | None] | None = None,
+    source: Path | None = None,
     module: str = "",
 ) -> Command:
     """Start `slimprompt …` with pipes as its streams.
@@ -147,6 +152,12 @@ def start_command(
         Write errors to standard output.
     background
         Ignore SIGINT and SIGHUP, as in the background of a script or under nohup.
+    fork_workers
+        Fork worker processes too, where a true command starts Python anew for each of them.
+    streams
+        Standard stream (0, 1 or 2) → descriptor that it is instead of a pipe, None if it is closed.
+    source
+        Import slimprompt anew from this folder.
     module
         Run the function `main` of this module of the tests instead of `slimprompt`.
     """
@@ -156,14 +167,19 @@ def start_command(
         "cwd": str(cwd or Path.cwd()),
         "environment": dict(os.environ if environment is None else environment),
         "background": background,
+        "fork_workers": fork_workers,
+        "closed": [number for number, descriptor in (streams or {}).items() if descriptor is None],
+        "source": str(source or ""),
         "module": module,
     }
     with open(os.devnull) as nothing:
-        pid = server().start(request, [nothing.fileno(), pipes[0][1], pipes[-1][1]])
+        descriptors = {0: nothing.fileno(), 1: pipes[0][1], 2: pipes[-1][1]}
+        descriptors |= {number: one for number, one in (streams or {}).items() if one is not None}
+        pid = server().start(request, list(descriptors.values()))
     for _, write in pipes:
         os.close(write)
-    streams = [os.fdopen(read, encoding="utf-8") for read, _ in pipes]
-    return Command(pid, streams[0], None if one_stream else streams[1])
+    opened = [os.fdopen(read, encoding="utf-8") for read, _ in pipes]
+    return Command(pid, opened[0], None if one_stream else opened[1])
 
 
 # --- the server process ------------------------------------------------------------------------------------------------
@@ -179,12 +195,28 @@ def _become(request: dict[str, Any], descriptors: Sequence[int]) -> int:
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
     os.closerange(3, 256)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if number in request["closed"]:
+            os.close(number)
+            setattr(sys, name, None)  # as Python finds it
+        else:
+            stream = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])
+    sys.path[:0] = [one for one in (request["source"], *os.environ.get("PYTHONPATH", "").split(os.pathsep)) if one]
+    if request["source"]:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "slimprompt"]:
+            del sys.modules[name]
     sys.modules["__main__"] = types.ModuleType("__main__")  # worker processes would import the module of the real one
+    if request["fork_workers"]:
+        make_context = multiprocessing.get_context
+
+        def fork_for_spawn(method: str | None = None) -> Any:
+            return make_context("fork" if method == "spawn" else method)
+
+        multiprocessing.get_context = fork_for_spawn  # type: ignore[assignment]
     ignored = request["background"]
     signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
@@ -216,10 +248,13 @@ def main() -> None:
     """Fork a child for every request, and report its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and this process when their socket is closed
     channel = socket.socket(fileno=int(sys.argv[1]))
-    import slimprompt.cli  # noqa: F401
+    import slimprompt.cli
     from tests.robustness.commands import load_libraries
 
     load_libraries()
+    with suppress(ImportError):  # an extra
+        import slimprompt.service.app
+        import slimprompt.service.server  # noqa: F401
     running: dict[int, int] = {}
     while True:
         ready = select.select([channel, *running], [], [])[0]

@@ -71,7 +71,7 @@ def hub() -> Iterator[Hub]:
     handler = type("Handler", (_Handler,), {"hub": state})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     state.address = f"http://127.0.0.1:{server.server_port}"
-    thread = Thread(target=server.serve_forever, daemon=True)
+    thread = Thread(target=server.serve_forever, args=[0.02], daemon=True)  # seconds until it notices `shutdown`
     thread.start()
     try:
         yield state

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import pytest
 
-from slimprompt.cli import main
 from tests.conftest import TINY
 
 QUICK = [
@@ -38,6 +37,7 @@ class Result(NamedTuple):
 @pytest.fixture(scope="module")
 def run(tiny):
     """`slimprompt …` in this process: exit code and both streams."""
+    from slimprompt.cli import main
 
     def call(*arguments):
         stdout, stderr, argv = io.StringIO(), io.StringIO(), sys.argv

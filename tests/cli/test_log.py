@@ -10,6 +10,7 @@ import pytest
 from slimprompt.lab.records import load_records
 from slimprompt.tracking import tensorboard
 from tests.cli.conftest import QUICK, failed, ok
+from tests.fork_server import start_command
 from tests.tracking.readers import read_mlflow, read_tensorboard, read_wandb
 
 
@@ -74,8 +75,10 @@ def test_a_study_is_logged_and_resumed_without_doubling(run, grid_file, tmp_path
 
 
 @pytest.mark.slow
-def test_workers_are_logged_by_the_study(run, grid_file, tmp_path):
-    ok(run("study", grid_file, "--workers", 2, "--device", "cpu", "--log", "tensorboard"))
+def test_workers_are_logged_by_the_study(grid_file, tmp_path):
+    arguments = ["study", grid_file, "--workers", 2, "--device", "cpu", "--log", "tensorboard"]
+    study = start_command(arguments, fork_workers=True)
+    assert study.communicate(timeout=120)[1].count("] ") >= 12 and study.returncode == 0
     check_runs(tmp_path / "runs", tmp_path / "logs")
 
 

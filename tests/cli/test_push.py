@@ -10,6 +10,20 @@ import pytest
 from tests.cli.conftest import QUICK, failed, ok
 from tests.hub_server import TOKEN
 
+SEVERAL = """
+import json, sys
+from slimprompt.cli import main
+first, second = json.loads(sys.argv[1])
+sys.argv[1:] = first
+try:
+    main()
+except SystemExit as stop:
+    assert not stop.code
+print("----")
+sys.argv[1:] = second
+main()
+"""
+
 
 @pytest.fixture(scope="module")
 def saved(run, photos, tmp_path_factory):
@@ -61,13 +75,16 @@ def test_in_a_process_of_its_own(photos, local_hub, tmp_path):
     settings = {"HF_ENDPOINT": local_hub.address, "HF_TOKEN": TOKEN, "HF_HOME": str(tmp_path / "home")}
     environment = {**os.environ, **settings, "HF_HUB_DISABLE_XET": "1"}
 
-    def slimprompt(*arguments):
-        command = [sys.executable, "-c", "from slimprompt.cli import main; main()", *map(str, arguments)]
-        result = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert result.returncode == 0, result.stderr
-        return result.stdout
-
-    assert "pushed: README.md" in slimprompt("push", tmp_path / "my-prompt", "user/name")
-    found = json.loads(slimprompt("predict", "hf:user/name", paths[0], "--format", "json"))
-    assert found[0]["answer"] == classifier.predict([paths[0]])[0]
+    commands = [
+        ["push", tmp_path / "my-prompt", "user/name"],
+        ["predict", "hf:user/name", paths[0], "--format", "json"],
+    ]
+    lines = [[str(word) for word in command] for command in commands]
+    result = subprocess.run(
+        [sys.executable, "-c", SEVERAL, json.dumps(lines)], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    pushed, found = result.stdout.split("----\n")
+    assert "pushed: README.md" in pushed
+    assert json.loads(found)[0]["answer"] == classifier.predict([paths[0]])[0]
     assert (tmp_path / "home" / "hub" / "models--user--name").is_dir()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -21,6 +22,7 @@ from slimprompt.clip.backbone import load_backbone
 from slimprompt.errors import InputError
 from slimprompt.service.server import bind
 from tests.cli.conftest import failed, ok
+from tests.fork_server import start_command
 
 TOKEN = "a-token-of-20-letters"
 
@@ -39,16 +41,10 @@ def model(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Serving:
     """A running command with its address."""
 
-    def __init__(self, *arguments: object, **variables: str) -> None:
-        command = [sys.executable, "-c", "from slimprompt.cli import main; main()", "serve", *map(str, arguments)]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"} | variables
-        self.process = subprocess.Popen(
-            [*command, "--port", "0", "--device", "cpu"],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, *arguments: object, true_start: bool = False, **variables: str) -> None:
+        words = ["serve", *map(str, arguments), "--port", "0", "--device", "cpu"]
+        environment = os.environ | variables
+        self.process = (start_python if true_start else start_command)(words, environment=environment)
         self.printed = ""
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -60,12 +56,19 @@ class Serving:
             raise AssertionError(self.process.communicate()[1])
 
 
+def start_python(words: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+    """The command by a true start of Python."""
+    command = [sys.executable, "-c", "from slimprompt.cli import main; main()", *words]
+    alone = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment | alone, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 @pytest.fixture
 def serving() -> Iterator[Callable[..., Serving]]:
     started: list[Serving] = []
 
-    def start(*arguments: object, **variables: str) -> Serving:
-        started.append(Serving(*arguments, **variables))
+    def start(*arguments: object, **options: Any) -> Serving:
+        started.append(Serving(*arguments, **options))
         return started[-1]
 
     yield start
@@ -78,7 +81,7 @@ def serving() -> Iterator[Callable[..., Serving]]:
 def test_the_answers_of_predict_and_a_clean_stop(serving, run, model, photos):
     image = next(photos.glob("red*/3.png"))
     (expected,) = json.loads(ok(run("predict", model, image, "--top", 2, "--format", "json", "--device", "cpu")))
-    service = serving(model)
+    service = serving(model, true_start=True)
     assert "discs: prompt, 3 classes, pocket (GELU)" in service.printed and "Everyone" not in service.printed
     url = f"http://127.0.0.1:{service.port}"
     answer = httpx.post(f"{url}/predict", files={"images": image.read_bytes()}, data={"top": 2}).json()

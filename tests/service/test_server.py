@@ -86,7 +86,7 @@ def test_slow_clients_time_out_and_block_nobody(start):
 
 
 def test_connections_that_send_nothing_are_closed(start, monkeypatch):
-    monkeypatch.setattr(server, "_IDLE", 0.3)
+    monkeypatch.setattr(server, "_IDLE", 1.0)
     client, _ = start()
     silent, half = connected(client), connected(client)
     half.sendall(b"POST /predict HTTP/1.1\r\nHost: loc")
