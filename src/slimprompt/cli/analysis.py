@@ -199,7 +199,9 @@ def _print_findings(findings: Sequence[Finding], verbose: bool) -> None:
 
 def compare(
     runs: Runs,
-    first: Annotated[str, typer.Argument(help="One arm, such as `joint r4`, `fixed-B orthogonal r4` or `tip-adapter`.")],
+    first: Annotated[
+        str, typer.Argument(help="One arm, such as `joint r4`, `fixed-B orthogonal r4` or `tip-adapter`.")
+    ],
     second: Annotated[str, typer.Argument(help="The arm to compare it with.")],
     metric: Annotated[str, typer.Option(help="accuracy, seen, unseen, harmonic or cross_dataset.")] = "accuracy",
     unit: Annotated[str, typer.Option(help="One observation per dataset, run or seed.")] = "dataset",
