@@ -1,5 +1,6 @@
 """The classifiers inside scikit-learn: its own estimator checks, model selection, pipelines, pickles, labels with names."""
 
+import json
 import pickle
 import warnings
 
@@ -18,6 +19,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from slimprompt import HeadClassifier, InputError, PromptClassifier, Recipe
 from slimprompt.clip import backbone as backbone_module
 from slimprompt.clip.backbone import load_backbone
+from tests.fork_server import start_command
 
 QUICK = Recipe(epochs=4, batch_size=8, views=2)
 METHODS = {
@@ -127,7 +129,7 @@ def test_estimator_checks(kind, tiny):
     prompt = PromptOnRows(tiny, recipe={"views": 1, "epochs": 2}, n_ctx=2, rank=2, **options)
     needs_meaning = {"check_classifiers_train": "asks for 83 % accuracy; the names and the text tower here are random"}
     not_applicable = NOT_APPLICABLE | (needs_meaning if kind == "prompt" else {})
-    estimator = prompt if kind == "prompt" else HeadOnRows("linear-probe", tiny, views=0, **options)
+    estimator = prompt if kind == "prompt" else HeadOnRows("gda", tiny, views=0, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         results = check_estimator(estimator, on_fail=None, on_skip=None, expected_failed_checks=not_applicable)
@@ -155,13 +157,12 @@ def test_cross_validation_and_search(make, tiny, images, labels):
     assert direct == pytest.approx(best)
 
 
-def test_search_in_worker_processes(tiny_folder, images, labels):
-    classifier = METHODS["prompt"](tiny_folder)
-    folds = StratifiedKFold(2)
-    alone = GridSearchCV(classifier, {"rank": [1, 2]}, cv=folds).fit(images, labels)
-    workers = GridSearchCV(METHODS["prompt"](load_backbone(tiny_folder)), {"rank": [1, 2]}, cv=folds, n_jobs=2)
-    workers.fit(images, labels)
-    assert workers.cv_results_["mean_test_score"].tolist() == alone.cv_results_["mean_test_score"].tolist()
+def test_search_in_worker_processes(tiny_folder, photos, images, labels):
+    alone = GridSearchCV(METHODS["prompt"](tiny_folder), {"rank": [1, 2]}, cv=StratifiedKFold(2)).fit(images, labels)
+    search = start_command([tiny_folder, photos], module="tests.classifiers.search_in_workers")
+    output, errors = search.communicate(timeout=120)
+    assert search.returncode == 0, errors
+    assert json.loads(output) == alone.cv_results_["mean_test_score"].tolist()
 
 
 def test_pipeline(make, tiny, images, labels):

@@ -1,4 +1,4 @@
-"""Published weights in every form that people have them, on generated weights of the true architectures."""
+"""Published weights in every form that people have them, with generated values."""
 
 import io
 import json
@@ -79,14 +79,31 @@ def test_weights_that_are_nowhere(home, no_download):
     assert "\n" not in text
 
 
-@pytest.fixture(scope="module", params=["ViT-B-16", "RN50"])
-def real(request):
-    """A model of a true architecture with random weights that fp16 represents exactly."""
-    model = load_backbone(request.param, seed=3, device="cpu", activation="quickgelu").model
+#: Small towers of the same kinds: the names of the weights are those of the published models, but for the later layers.
+SMALL_TEXT = {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 1, "layers": 2}
+SMALL_VISION = {
+    "ViT-B-16": {"image_size": 224, "layers": 2, "width": 64, "patch_size": 16},
+    "RN50": {"image_size": 224, "layers": [2, 1, 1, 1], "width": 8, "head_width": 64, "patch_size": None},
+}
+
+
+def representable(name):
+    """A model with random weights that fp16 represents exactly."""
+    model = load_backbone(name, seed=3, device="cpu", activation="quickgelu").model
     for value in model.state_dict().values():
         if value.is_floating_point():
             value.copy_(value.half().float())
-    return request.param, model
+    return model
+
+
+@pytest.fixture(params=SMALL_VISION)
+def published(request, monkeypatch):
+    """The name of a published model whose towers are small here, and such a model."""
+    name, configs = request.param, open_clip.factory._MODEL_CONFIGS
+    for one in (name, f"{name}-quickgelu"):
+        small = {"embed_dim": 32, "vision_cfg": SMALL_VISION[name], "text_cfg": SMALL_TEXT}
+        monkeypatch.setitem(configs, one, configs[one] | small)
+    return name, representable(name)
 
 
 class Weights(torch.nn.Module):
@@ -136,10 +153,9 @@ FORMS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
-def test_every_published_form(real, tmp_path, form):
-    name, model = real
+def test_every_published_form(published, tmp_path, form):
+    name, model = published
     path = tmp_path / form
     FORMS[form](model.state_dict(), path)
     if form == "archive.pt":
@@ -154,9 +170,8 @@ def test_every_published_form(real, tmp_path, form):
     torch.testing.assert_close(loaded.encode_images(pixels), torch.nn.functional.normalize(model.encode_image(pixels)))
 
 
-@pytest.mark.slow
-def test_hub_layout(real, tmp_path):
-    name, model = real
+def test_hub_layout(published, tmp_path):
+    name, model = published
     config = {"model_cfg": open_clip.get_model_config(name) | {"quick_gelu": True}, "preprocess_cfg": {}}
     (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
     save_file(model.state_dict(), tmp_path / "open_clip_model.safetensors")
@@ -165,10 +180,9 @@ def test_hub_layout(real, tmp_path):
     assert state_bytes(loaded.model) == state_bytes(model)
 
 
-@pytest.mark.slow
-def test_a_tag_determines_the_activation(real, home, no_download):
+def test_a_tag_determines_the_activation(published, home, no_download):
     """The file that OpenAI's package downloaded, and a converted file in the cache directory, both with tag `openai`."""
-    name, model = real
+    name, model = published
     archive = home / ".cache" / "clip" / f"{name}.pt"
     archive.parent.mkdir(parents=True)
     openai_archive(model.state_dict(), archive)
@@ -181,6 +195,17 @@ def test_a_tag_determines_the_activation(real, home, no_download):
     assert first.title == second.title == f"{name} (openai, QuickGELU)"
     assert first.fingerprint == second.fingerprint
     assert second.context_length == 77
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ViT-B-16", "RN50"])
+def test_true_architectures(name, tmp_path):
+    model = representable(name)
+    assert sum(weight.numel() for weight in model.parameters()) > 1e8
+    openai_archive(model.state_dict(), tmp_path / "archive.pt")
+    loaded = load_backbone(name, str(tmp_path / "archive.pt"), device="cpu")
+    assert loaded.activation == "quickgelu"
+    assert state_bytes(loaded.model) == state_bytes(model)
 
 
 class Malicious:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.fork_server import Command, start_command
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -39,26 +41,25 @@ def commands(block: Block) -> Iterator[str]:
             yield line
 
 
-def command_environment(source: Path) -> dict[str, str]:
-    """The environment of a command: this Python, and slimprompt from a source folder."""
-    path = os.pathsep.join((str(source), os.environ.get("PYTHONPATH", "")))
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+def run(command: str, folder: Path, source: Path) -> str:
+    """What a command of a document prints; it must succeed."""
+    process = start(command, folder, source)
+    output, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, f"{command}\n{output}\n{errors}"
+    return output
 
 
-def arguments(command: str, source: Path, environment: dict[str, str]) -> list[str]:
-    """The words of a command; variables before it are added to the environment."""
+def start(command: str, folder: Path, source: Path) -> subprocess.Popen[str] | Command:
+    """Start a command of a document; `slimprompt` without the seconds of its imports."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(source), os.environ.get("PYTHONPATH", "")))}
     words = shlex.split(command, comments=True)
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")
         environment[name] = os.pathsep.join((str(source), value)) if name == "PYTHONPATH" else value
-    programs = {"slimprompt": [sys.executable, "-P", "-m", "slimprompt"], "python": [sys.executable]}
-    return [*programs.get(words[0], [words[0]]), *words[1:]]
-
-
-def run(command: str, folder: Path, source: Path) -> str:
-    """What a command of a document prints; it must succeed."""
-    environment = command_environment(source)
-    words = arguments(command, source, environment)
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    if words[0] == "slimprompt":
+        changed = source if source != ROOT / "src" else None
+        return start_command(words[1:], cwd=folder, environment=environment, source=changed, fork_workers=True)
+    program = sys.executable if words[0] == "python" else words[0]
+    environment["OMP_NUM_THREADS"] = "1"
+    pipe = subprocess.PIPE
+    return subprocess.Popen([program, *words[1:]], cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, arguments, blocks, command_environment, commands, run
+from tests.docs.pages import ROOT, blocks, commands, run, start
 
 PORT = "8765"
 
@@ -33,16 +33,15 @@ def test_the_tutorial(tmp_path: Path) -> None:
             for command in commands(block) if block.language == "sh" else ():
                 mine = command.replace(PORT, port)
                 if command.startswith("slimprompt serve"):
-                    environment = command_environment(source)
-                    service = subprocess.Popen(arguments(mine, source, environment), cwd=tmp_path, env=environment)
+                    service = start(mine, tmp_path, source)
                     continue
                 # curl waits until the service listens
                 mine = mine.replace("curl ", "curl -s --retry 120 --retry-connrefused --retry-delay 1 ")
                 printed[command] = run(mine, tmp_path, source)
     finally:
         if service is not None:
-            service.terminate()
-            service.wait(30)
+            service.send_signal(signal.SIGTERM)
+            service.communicate(timeout=30)
     assert service is not None
     for line in next(
         block.text for block in blocks(ROOT / "docs" / "tutorial.md") if block.language == "text"

@@ -49,9 +49,9 @@ def test_nothing_fails_on_a_sound_machine(subject: Subject, name: str, precision
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ViT-B-16", "RN50"])
-def test_nothing_fails_on_true_size_models(subject: Subject, name: str) -> None:
-    findings = list(run_checks(CHECKS, replace(subject, name=name, pretrained="random:0")))
+def test_nothing_fails_on_a_true_size_model(subject: Subject) -> None:
+    """The text tower of RN50 is as large as that of ViT-B-16, and its image tower is faster."""
+    findings = list(run_checks(CHECKS, replace(subject, name="RN50", pretrained="random:0")))
     assert {finding.verdict for finding in findings} <= {OK, SKIPPED}
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from slimprompt import Backbone, Prompt, PromptClassifier
+from slimprompt import Backbone, Prompt, PromptClassifier, load_backbone
 from slimprompt.classifiers.calibration import Calibration
+from tests.conftest import TINY_CONFIG
 
 NAMES = ("blue disc", "green disc", "red disc", "Käse & Brot")
 
@@ -17,6 +18,13 @@ NAMES = ("blue disc", "green disc", "red disc", "Käse & Brot")
 @pytest.fixture(scope="session")
 def images(photos: Path) -> list[Path]:
     return sorted(photos.glob("*/*.png"))
+
+
+@pytest.fixture(scope="session")
+def one_layer(model_config: Callable[[str, dict], str]) -> Backbone:
+    """The tiny model with one layer of its image tower: the time of an ONNX export grows with the layers."""
+    config = TINY_CONFIG | {"vision_cfg": TINY_CONFIG["vision_cfg"] | {"layers": 1}}
+    return load_backbone(model_config("one-layer-for-tests", config), seed=0, device="cpu")
 
 
 @pytest.fixture(scope="session")
