@@ -39,6 +39,10 @@ STYLES = {
     "fresco": ("dark, faded, noisy paintings", "painting", ("dark", "faded", "noisy"), 14),
     "xray": ("dark, blurry negatives of photos", "photo", ("dark", "negative", "blurry"), 16),
     "stencil": ("faded, noisy, pixelated sketches", "sketch", ("faded", "noisy", "pixelated"), 18),
+    # Recipe `paper-10x` was reported on these.
+    "lantern": ("dark, noisy negatives of paintings", "painting", ("negative", "dark", "noisy"), 20),
+    "postcard": ("faded, blurry, pixelated paintings", "painting", ("faded", "blurry", "pixelated"), 26),
+    "broadcast": ("dark, noisy, pixelated cartoons", "cartoon", ("dark", "noisy", "pixelated"), 32),
 }
 METRICS = ("loss", "validation", "accuracy", "seen", "unseen", "harmonic")
 

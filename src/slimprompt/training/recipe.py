@@ -151,6 +151,8 @@ class Recipe(BaseModel):
 
 #: The recipes that have a name. "paper" is the published protocol. "fast" takes few steps on large batches of several views
 #: per image: with the image features stored, the text pass is the cost of a step, regardless of the batch size.
+#: "paper-10x" follows "paper" in a tenth of the steps. Each of them is ten times as long: with momentum 0.9, ten steps of
+#: "paper" at 0.002 move the factors as far as one at 0.2 without momentum. A batch has 33 views of 32 images on average.
 RECIPES: dict[str, Recipe] = {
     "paper": Recipe(),
     "fast": Recipe(
@@ -164,6 +166,16 @@ RECIPES: dict[str, Recipe] = {
         all_views=True,
         backtrack=0.1,
         tolerance=0.005,
+    ),
+    "paper-10x": Recipe(
+        epochs=20,
+        batch_size=33 * 32,
+        lr=0.2,
+        warmup_epochs=0,
+        momentum=0.0,
+        views=32,
+        all_views=True,
+        backtrack=0.1,
     ),
 }
 
