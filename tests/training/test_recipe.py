@@ -1,3 +1,5 @@
+import pytest
+
 from slimprompt.training.recipe import RECIPES, Recipe
 
 
@@ -11,3 +13,13 @@ def test_describe():
     assert "rises by 10 %" in fast and "changes by less than 0.5 % over 5 epochs" in fast
     assert "all images in one step" in Recipe(batch_size=None).describe()
     assert "the eval view" in Recipe(views=0).describe() and "in turn" in Recipe(views=2).describe()
+
+
+@pytest.mark.parametrize("n_images", [5, 24, 32, 47, 100, 752, 1600])
+def test_paper_10x_moves_as_far_as_paper_in_a_tenth_of_the_steps(n_images):
+    paper, coarse = RECIPES["paper"], RECIPES["paper-10x"]
+    assert coarse.steps(n_images) == paper.steps(n_images) / 10
+    rates = [
+        sum(recipe.lr_at(epoch) / (1 - recipe.momentum) for epoch in range(recipe.epochs)) for recipe in (coarse, paper)
+    ]
+    assert rates[0] == pytest.approx(rates[1], rel=0.06)

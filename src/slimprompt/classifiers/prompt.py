@@ -58,7 +58,7 @@ class PromptClassifier(ImageClassifier):
     position
         Position of the class name: "end", "middle" or "front".
     recipe
-        How it is trained: "fast", "paper", a `Recipe`, or a dictionary of fields that replace those of "fast".
+        How it is trained: "fast", "paper", "paper-10x", a `Recipe`, or a dictionary of fields that replace those of "fast".
     class_names
         Names of the labels, if these are not the class names themselves: a list, where label i is `class_names[i]`, or a
         dictionary from labels to names. `classes_` and `predict` then give the labels. `save` stores the names alone.

@@ -41,7 +41,7 @@ def study(
     pocket: Annotated[
         bool, typer.Option("--pocket", help="Use the embedded models and rendered benchmarks instead of the paper's.")
     ] = False,
-    recipe: Annotated[str | None, typer.Option(help="Recipe by name: paper or fast.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Recipe by name: paper, paper-10x or fast.")] = None,
     runs: RunsFolder = Path("runs"),
     data_root: DataRoot = None,
     plan: Annotated[bool, typer.Option("--plan", help="Estimate the cost and run nothing.")] = False,
