@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from slimprompt.data import BENCHMARKS, base_new, check_images, few_shot, held_out, load_benchmark
+from slimprompt.data import BENCHMARKS, base_new, catalogue, check_images, few_shot, held_out, load_benchmark
 from slimprompt.data.catalogue import benchmark_folder, benchmark_info
 from slimprompt.data.check import missing_images
 from slimprompt.errors import InputError
+from slimprompt.pocket.benchmarks import render_benchmark
 
 #: name: classes, (train, val, test), (base, new), (first class, last class)
 PROTOCOL = {
@@ -154,7 +155,8 @@ def test_rendered_benchmark_is_stored_in_the_cache(tmp_path: Path, monkeypatch: 
     assert load_benchmark("pocket-negative") == benchmark
 
 
-def test_rendering_to_an_unwritable_folder(tmp_path: Path) -> None:
+def test_rendering_to_an_unwritable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "render_benchmark", render_benchmark)  # other tests copy rendered images
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="pocket-sketch cannot be written"):
         load_benchmark("pocket-sketch", tmp_path / "file")

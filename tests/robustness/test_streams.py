@@ -54,7 +54,9 @@ def test_commands_end_well_and_save_their_work(encoding: str, photos: Path, tiny
             assert shown in outputs[1]
         elif streams == "| head -1":
             # `fit` also says on standard error, which is not in the pipe, how much it has to do.
-            piped = [[line for line in output.splitlines() if not line.startswith("to encode")] for output in outputs]
+            piped = [
+                [line for line in output.splitlines() if not line.startswith("encoding up to")] for output in outputs
+            ]
             assert all(len(lines) == 1 for lines in piped), outputs
         elif streams != ">&-":
             assert outputs == ["", "", ""]
