@@ -401,3 +401,12 @@ def test_a_basis_of_ones_own_is_imported_on_request(run, photos, tmp_path, monke
     output = ok(run(*command, "--import", "bases_of_this_test"))
     assert "bases_of_this_test:reversed_svd basis" in output
     assert PromptClassifier.load(tmp_path / "prompt").basis == "bases_of_this_test:reversed_svd"
+
+
+def test_one_image_per_class_names_the_other_recipe(run, photos, tmp_path):
+    model = ("--backbone", TINY, "--pretrained", "random:0", "--n-ctx", "4", "--rank", "2", "--device", "cpu")
+    for number, (given, named) in enumerate(
+        [(("--shots", 1), True), (("--shots", 2), False), (("--shots", 1, "--recipe", "paper-10x"), False)]
+    ):
+        output = ok(run("fit", photos, "--out", tmp_path / str(number), "--no-calibration", *model, *given))
+        assert ("--recipe paper-10x" in " ".join(output.split())) == named

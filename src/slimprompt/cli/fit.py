@@ -35,7 +35,7 @@ from slimprompt.methods.table import METHODS
 from slimprompt.prompts.variants import is_own_basis
 from slimprompt.storage import sha256
 from slimprompt.tracking import RunLog, TrackedRun, open_log
-from slimprompt.training.recipe import Recipe, make_recipe
+from slimprompt.training.recipe import RECIPES, Recipe, make_recipe
 
 if TYPE_CHECKING:
     from slimprompt.classifiers.fitting import Classifier, Fit, HeadComparison, MethodResult
@@ -349,6 +349,11 @@ def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path
         )
     elif classifier.calibrate:
         note("not calibrated:", "with one training image per class, none can be held out")
+    if shots == 1 and getattr(classifier, "recipe", None) == RECIPES["fast"]:
+        note(
+            "one training image per class:",
+            "--recipe paper-10x is closer to the published protocol, with 33 views per image",
+        )
 
 
 def _describe(classifier: Classifier) -> str:
