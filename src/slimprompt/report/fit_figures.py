@@ -48,7 +48,7 @@ def confusion_matrix(class_names: Sequence[str], counts: np.ndarray) -> Figure:
                     panel.text(x, y, f"{int(count)}", ha="center", va="center", fontsize=7, color=colour)
         panel.set_ylabel("true class")
         panel.set_xlabel("predicted class")
-        canvas.colorbar(image, ax=panel, label="% of the images of the true class", shrink=0.7)
+        canvas.colorbar(image, ax=panel, label="% of the true class", shrink=0.7)
         caption = "Rows are true classes, columns are predicted classes. A perfect classifier has only the diagonal."
         caption += " The numbers count images." if n <= _MAX_COUNTED else ""
         return to_figure("confusion_matrix", "Confusion matrix", caption, canvas)
