@@ -15,7 +15,7 @@ from slimprompt.errors import InputError
 
 #: `line_every` of commands that take minutes.
 LINE_EVERY = 5.0
-#: Seconds between two pictures of a bar that has no thread.
+#: Seconds between two updates of a bar that has no thread.
 _REDRAW = 0.1
 #: Work is forecast from at least this many seconds of it.
 _MEASURED = 5.0

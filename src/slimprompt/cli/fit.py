@@ -352,7 +352,7 @@ def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path
     if shots == 1 and getattr(classifier, "recipe", None) == RECIPES["fast"]:
         note(
             "one training image per class:",
-            "--recipe paper-10x is closer to the published protocol, with 33 views per image",
+            "--recipe paper-10x is closer to the published protocol, but encodes more views of each image",
         )
 
 
