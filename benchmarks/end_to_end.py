@@ -5,7 +5,7 @@
 ViT-B/16 with random weights (they do not affect the time), noise images, fp32, one process. Parts that would take hours are
 measured on a few steps or images and extrapolated by their exact counts:
 
-- plain CoOp encodes a batch of augmented images and all classes over 77 tokens in every step;
+- plain CoOp encodes a batch of augmented images and all classes over 77 tokens in every step, both by open_clip's own passes;
 - recipe `paper` encodes every view once for all variants of a seed and uses the shared-prefix text pass;
 - recipe `fast` takes few steps on a few views per image; all of its steps are measured.
 """
@@ -13,7 +13,7 @@ measured on a few steps or images and extrapolated by their exact counts:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -38,8 +38,10 @@ BATCH = 32
 class Times(NamedTuple):
     """Measured seconds."""
 
+    plain_image: float
+    """One train view of one image: cropping, and encoding by open_clip's own pass."""
     image: float
-    """One train view of one image: cropping and encoding."""
+    """The same with the pass of this project."""
     full_text: float
     """One training step with the full text pass."""
     shared_text: float
@@ -48,13 +50,19 @@ class Times(NamedTuple):
     """All training steps of recipe `fast`."""
 
 
-def seconds(function: Callable[[], object], repeats: int) -> float:
-    """Mean wall time after one warm-up call."""
-    function()
-    start = time.perf_counter()
-    for _ in range(repeats):
+def in_turn(functions: Sequence[Callable[[], object]], repeats: int) -> list[float]:
+    """Mean wall time of each function, called in turn after one warm-up call each."""
+    for function in functions:
         function()
-    return (time.perf_counter() - start) / repeats
+    return [
+        sum(times) / repeats for times in zip(*([_once(f) for f in functions] for _ in range(repeats)), strict=True)
+    ]
+
+
+def _once(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
 
 
 def measure(backbone: Backbone, n_classes: int, n_images: int, plain_steps: int) -> Times:
@@ -65,30 +73,33 @@ def measure(backbone: Backbone, n_classes: int, n_images: int, plain_steps: int)
     full = full_pass_encoder(backbone, names(n_classes), 16)
     shared = SharedPrefixTextEncoder(backbone, names(n_classes), 16)
 
-    def image_batch() -> torch.Tensor:
+    def image_batch(encode: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         views = [train_view(image, backbone.preprocess, seed) for seed in range(BATCH)]
-        return backbone.encode_images(torch.stack(views))
+        with torch.inference_mode():
+            return encode(torch.stack(views))
 
-    batch = image_batch()
+    batch = image_batch(backbone.encode_images).clone()
 
     def step(prompt, encode):
         text = F.normalize(encode(prompt()), dim=-1)
         F.cross_entropy(100 * batch @ text.T, labels[:BATCH]).backward()
 
-    image_time = seconds(image_batch, plain_steps) / BATCH
-    full_text = seconds(lambda: step(dense, full), plain_steps)
-    shared_text = seconds(lambda: step(slim, shared), 3)
+    plain_image, image_time = in_turn(
+        [lambda: image_batch(backbone.model.encode_image), lambda: image_batch(backbone.encode_images)], plain_steps
+    )
+    (full_text,) = in_turn([lambda: step(dense, full)], plain_steps)
+    (shared_text,) = in_turn([lambda: step(slim, shared)], 3)
     features = F.normalize(torch.randn(N_FAST_VIEWS * n_images, 512), dim=-1)
     all_steps = FAST.model_copy(update={"tolerance": 0.0})  # no early stop
     start = time.perf_counter()
     train([slim], shared, lambda _: features, labels, 100.0, all_steps, seed=0)
-    return Times(image_time, full_text, shared_text, time.perf_counter() - start)
+    return Times(plain_image / BATCH, image_time / BATCH, full_text, shared_text, time.perf_counter() - start)
 
 
 def extrapolate(times: Times, n_classes: int, n_images: int, n_variants: int) -> dict[str, float]:
     """Times of whole runs; with shared image features, each of `n_variants` runs pays its share of the encoding."""
     paper_steps = PAPER.epochs * PAPER.steps_per_epoch(n_images)
-    plain = paper_steps * (BATCH * times.image + times.full_text)
+    plain = paper_steps * (BATCH * times.plain_image + times.full_text)
     paper_images, paper_text = PAPER.epochs * n_images * times.image, paper_steps * times.shared_text
     fast_images = N_FAST_VIEWS * n_images * times.image
     return {
@@ -99,6 +110,7 @@ def extrapolate(times: Times, n_classes: int, n_images: int, n_variants: int) ->
         "fast_minutes": (fast_images + times.fast_text) / 60,
         "text_steps_paper": paper_steps,
         "text_steps_fast": FAST.epochs * FAST.steps_per_epoch(n_images),
+        "plain_image_seconds": times.plain_image,
         "image_seconds": times.image,
         "fast_text_seconds": times.fast_text,
         "text_side_speedup": times.full_text / times.shared_text,

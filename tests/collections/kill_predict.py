@@ -33,8 +33,7 @@ def main() -> None:
 
     def resume(place: Path, unfinished: int) -> None:
         calls = []
-        real = predictor._backbone.model.encode_image
-        predictor._backbone.model.encode_image = lambda pixels: (calls.append(1), real(pixels))[1]
+        predictor._backbone.model.visual.conv1.register_forward_pre_hook(lambda *_: calls.append(1))
         predict(place)
         assert len(calls) == unfinished, (len(calls), unfinished)
 

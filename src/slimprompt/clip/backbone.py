@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from slimprompt.clip.architectures import EMBEDDED, load_architecture, load_embedded, load_hub, quiet
+from slimprompt.clip.image_tower import image_features
 from slimprompt.clip.towers import TOKENIZER_EXTRA, end_of_text, prompt_support
 from slimprompt.clip.weights import ACTIVATIONS
 from slimprompt.errors import InputError, shown, unknown
@@ -121,7 +122,7 @@ class Backbone:
     @torch.inference_mode()
     def encode_images(self, pixels: Tensor) -> Tensor:
         """Pixels (n, 3, height, width) → unit-length features (n, embed_dim), fp32."""
-        features = self.model.encode_image(pixels.to(self.device, self.dtype))
+        features = image_features(self.model.visual, pixels.to(self.device, self.dtype))
         return F.normalize(features.float(), dim=-1)
 
     @torch.inference_mode()

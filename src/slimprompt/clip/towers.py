@@ -20,6 +20,9 @@ from slimprompt.errors import InputError
 #: Optional dependencies of this package that contain the tokenizers of Hugging Face.
 TOKENIZER_EXTRA = "hf"
 
+#: The factor s of open_clip's activation QuickGELU(u) = u · sigmoid(s u).
+QUICK_GELU_SCALE = 1.702
+
 _HUGGING_FACE = "Hugging Face text tower"
 
 

@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from slimprompt.clip.image_tower import image_features
 from slimprompt.errors import InputError
 from slimprompt.export.contents import Classifier, check_target, head_of, image_size, metadata
 from slimprompt.extras import require_extra
@@ -137,7 +138,7 @@ class _Network(nn.Module):
             self.register_buffer(name, None if tensor is None else tensor.detach().cpu().clone())
 
     def forward(self, pixels: Tensor) -> Tensor:
-        features = F.normalize(self.image_tower(pixels), dim=-1)  # (n, embed_dim)
+        features = F.normalize(image_features(self.image_tower, pixels), dim=-1)  # (n, embed_dim)
         logits = self.scale * features @ self.weights.T
         if self.bias is not None:
             logits = logits + self.bias

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from slimprompt.clip.towers import QUICK_GELU_SCALE
 from slimprompt.text.kernels.attention import QKV, SequenceGroup, attend, attend_backward
 from slimprompt.text.kernels.rows import RowGather
 
@@ -41,7 +42,7 @@ class FrozenBlock:
         self.expand = _Linear(mlp.c_fc.weight, mlp.c_fc.bias)
         self.contract = _with_layer_scale(mlp.c_proj, block.ls_2)
         # QuickGELU(h) = h σ(s h) = silu(s h) / s; the factors s and 1/s are part of the matrix products.
-        self._s = 1.702 if isinstance(mlp.gelu, QuickGELU) else None
+        self._s = QUICK_GELU_SCALE if isinstance(mlp.gelu, QuickGELU) else None
         self._approximate = getattr(mlp.gelu, "approximate", "none")
 
     def constant_qkv(self, x: Tensor, row_index: list[Tensor]) -> tuple[QKV, ...]:

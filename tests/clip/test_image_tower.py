@@ -1,0 +1,69 @@
+"""The shortened pass of the image tower against open_clip's own, in float64."""
+
+from __future__ import annotations
+
+import json
+
+import open_clip
+import pytest
+import torch
+from open_clip.transformer import QuickGELU
+
+from slimprompt.clip.image_tower import image_features, reads_class_token
+
+_SIZES = {"image_size": 32, "patch_size": 8, "layers": 3, "width": 32, "head_width": 16}
+
+
+def _tower(quick_gelu: bool = False, **vision: object) -> torch.nn.Module:
+    text = {"context_length": 8, "vocab_size": 64, "width": 16, "heads": 2, "layers": 1}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = open_clip.CLIP(embed_dim=24, vision_cfg=_SIZES | vision, text_cfg=text, quick_gelu=quick_gelu)
+        for weight in model.parameters():  # biases and layer scales that are not 0 or 1
+            torch.nn.init.normal_(weight, std=0.2)
+    return model.visual.double().eval()
+
+
+def _kinds_of_vision_transformers() -> list[str]:
+    """The settings of open_clip's own vision transformers without their sizes, each once."""
+    found = set()
+    for name in open_clip.list_models():
+        config = open_clip.get_model_config(name)
+        vision = config["vision_cfg"]
+        if "timm_model_name" not in vision and not isinstance(vision.get("layers", 12), list | tuple):
+            kept = {key: value for key, value in vision.items() if key not in _SIZES}
+            found.add(json.dumps(kept | {"quick_gelu": config.get("quick_gelu", False)}, sort_keys=True))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("settings", _kinds_of_vision_transformers())
+def test_features_equal_those_of_open_clip(settings: str) -> None:
+    tower = _tower(**json.loads(settings))
+    pixels = torch.randn(3, 3, 32, 32, dtype=torch.float64)
+    with torch.inference_mode():
+        expected = tower(pixels)
+        expected = expected[0] if isinstance(expected, tuple) else expected
+        if reads_class_token(tower):
+            torch.testing.assert_close(image_features(tower, pixels), expected, rtol=1e-10, atol=1e-12)
+        else:
+            assert tower.pool_type != "tok" or tower.attn_pool is not None or tower.output_tokens
+
+
+@pytest.mark.parametrize("quick_gelu", [False, True])
+def test_the_last_block_computes_one_row_per_image(quick_gelu: bool) -> None:
+    tower = _tower(quick_gelu)
+    rows = []
+    for block in tower.transformer.resblocks:
+        block.ln_2.register_forward_hook(lambda _module, _inputs, out: rows.append(out.shape[1]))
+    assert isinstance(tower.transformer.resblocks[0].mlp.gelu, QuickGELU) == quick_gelu
+    with torch.inference_mode():
+        image_features(tower, torch.randn(2, 3, 32, 32, dtype=torch.float64))
+    assert rows == [17, 17, 1]
+
+
+def test_a_residual_network_is_run_by_open_clip() -> None:
+    tower = _tower(layers=[1, 1, 1, 1], width=16)
+    pixels = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    with torch.inference_mode():
+        assert not reads_class_token(tower)
+        assert torch.equal(image_features(tower, pixels), tower(pixels))
