@@ -1,10 +1,11 @@
 """Accuracy of a prompt and of all methods on the pocket benchmarks.
 
-    python benchmarks/methods.py --results methods.jsonl [--benchmarks pocket-sketch pocket-comic] [--shots 1 4 16] [--seeds 1 2 3]
+    python benchmarks/methods.py --results methods.jsonl [--methods prompt gda] [--benchmarks pocket-sketch pocket-comic]
+        [--shots 1 4 16] [--seeds 1 2 3]
 
-Fits the default prompt of `slimprompt fit` (fixed-B, rank 4) and every method of `slimprompt.methods.table` on the same images,
-with the views of recipe `fast`, and measures them on the test images. Results are appended to a file: re-run the same command to
-resume. Prints a Markdown table: accuracy in percent, averaged over the benchmarks within each seed, mean ± standard deviation
+Fits the default prompt of `slimprompt fit` (fixed-B, rank 4, recipe `auto`) and every method of `slimprompt.methods.table` on the
+same images, the methods with two train views of each, as `fit --compare` does, and measures them on the test images. Results are
+appended to a file: re-run the same command to resume. Prints a Markdown table: accuracy in percent, averaged over the benchmarks within each seed, mean ± standard deviation
 over the seeds. The pocket model is a toy; these are not results about CLIP.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -32,7 +34,7 @@ def open_bank() -> Any:
     return FeatureBank(load_backbone("pocket", device="cpu"), show_progress=False)
 
 
-def measure(benchmark: str, shots: int, seed: int) -> dict[str, float]:
+def measure(methods: Sequence[str], benchmark: str, shots: int, seed: int) -> dict[str, float]:
     """Accuracy in percent by method."""
     from slimprompt import start_prompt
     from slimprompt.data import few_shot, load_benchmark
@@ -40,19 +42,22 @@ def measure(benchmark: str, shots: int, seed: int) -> dict[str, float]:
     from slimprompt.methods.table import METHODS
     from slimprompt.methods.task import Task
     from slimprompt.training.evaluation import make_eval_set
-    from slimprompt.training.recipe import RECIPES
+    from slimprompt.training.recipe import RECIPES, auto_recipe
 
-    bank, recipe, whole = open_bank(), RECIPES["fast"], load_benchmark(benchmark)
+    bank, whole = open_bank(), load_benchmark(benchmark)
     train = few_shot(whole, shots, seed).train
     names, paths, labels = whole.class_names, [whole.path(item) for item in train], [item.label for item in train]
-    task = Task(bank, paths, labels, names, seed, whole.decode, whole.templates[:1], recipe.views or 0)
+    task = Task(bank, paths, labels, names, seed, whole.decode, whole.templates[:1], RECIPES["fast"].views or 0)
     images = [whole.path(item) for item in whole.test]
     test = make_eval_set(bank, images, [item.label for item in whole.test], names, whole.decode)
-    prompt = start_prompt(width=bank.backbone.text_width, seed=seed, **PROMPT)
-    (learned,) = learn_prompts(task, [prompt], recipe, eval_sets={"accuracy": test}, show_progress=False)
-    found = {"prompt": learned.metrics["accuracy"]}
-    for name, method in METHODS.items():
-        found[name] = 100 * float(method.fit(task).head.correct(test).double().mean())
+    found = {}
+    for name in methods:
+        if name == "prompt":
+            prompt, sets = start_prompt(width=bank.backbone.text_width, seed=seed, **PROMPT), {"accuracy": test}
+            (learned,) = learn_prompts(task, [prompt], auto_recipe(shots), eval_sets=sets, show_progress=False)
+            found[name] = learned.metrics["accuracy"]
+        else:
+            found[name] = 100 * float(METHODS[name].fit(task).head.correct(test).double().mean())
     return found
 
 
@@ -76,10 +81,12 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
+    from slimprompt.methods.table import METHODS
     from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, required=True, help="file of results, one JSON object per line")
+    parser.add_argument("--methods", nargs="+", default=["prompt", *METHODS], choices=["prompt", *METHODS])
     parser.add_argument("--benchmarks", nargs="+", default=list(POCKET_BENCHMARKS))
     parser.add_argument("--shots", nargs="+", type=int, default=[1, 4, 16])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
@@ -89,7 +96,10 @@ def main() -> None:
     wanted = list(product(chosen.benchmarks, chosen.shots, chosen.seeds))
     for key in wanted:
         if key not in done:
-            done[key] = {**dict(zip(("benchmark", "shots", "seed"), key, strict=True)), "accuracy": measure(*key)}
+            done[key] = {
+                **dict(zip(("benchmark", "shots", "seed"), key, strict=True)),
+                "accuracy": measure(chosen.methods, *key),
+            }
             with chosen.results.open("a") as file:
                 file.write(json.dumps(done[key]) + "\n")
     print(table([done[key] for key in wanted]))

@@ -43,6 +43,13 @@ STYLES = {
     "lantern": ("dark, noisy negatives of paintings", "painting", ("negative", "dark", "noisy"), 20),
     "postcard": ("faded, blurry, pixelated paintings", "painting", ("faded", "blurry", "pixelated"), 26),
     "broadcast": ("dark, noisy, pixelated cartoons", "cartoon", ("dark", "noisy", "pixelated"), 32),
+    # Recipe `auto` was reported on these.
+    "microfilm": ("noisy, pixelated negatives of photos", "photo", ("negative", "noisy", "pixelated"), 20),
+    "dusk": ("dark, blurry, pixelated paintings", "painting", ("dark", "blurry", "pixelated"), 24),
+    "matinee": ("faded, blurry negatives of cartoons", "cartoon", ("negative", "faded", "blurry"), 28),
+    "etching": ("dark, blurry, noisy sketches", "sketch", ("dark", "blurry", "noisy"), 18),
+    "poster": ("dark, faded, pixelated photos", "photo", ("dark", "faded", "pixelated"), 22),
+    "batik": ("noisy, pixelated negatives of paintings", "painting", ("negative", "noisy", "pixelated"), 26),
 }
 METRICS = ("loss", "validation", "accuracy", "seen", "unseen", "harmonic")
 
@@ -77,10 +84,10 @@ class Cell(NamedTuple):
 Cells = Mapping[Cell, dict[str, dict[str, Any]]]
 
 
-def parse_recipe(text: str) -> Any:
-    from slimprompt.training.recipe import make_recipe
+def parse_recipe(text: str, shots: int) -> Any:
+    from slimprompt.training.recipe import RECIPES, make_recipe, replace_fields
 
-    return make_recipe(json.loads(text) if text.startswith("{") else text)
+    return replace_fields(RECIPES["fast"], json.loads(text)) if text.startswith("{") else make_recipe(text, shots)
 
 
 @lru_cache
@@ -130,7 +137,7 @@ def run(job: Job, deadline: float) -> list[dict[str, Any]]:
     from slimprompt.methods.task import Task
     from slimprompt.training.metrics import harmonic_mean
 
-    bank, recipe = open_bank(job.backbone), parse_recipe(job.recipe)
+    bank, recipe = open_bank(job.backbone), parse_recipe(job.recipe, job.shots)
     whole = open_benchmark(job.benchmark, job.test_images)
     sample = few_shot(whole, job.shots, job.seed)
     base, new = (sample, None) if job.split == "all" else base_new(sample)

@@ -69,7 +69,7 @@ def test_work_ahead() -> None:
     labels = [0] * 4 + [1] * 4
     paper = PromptClassifier("pocket", recipe="paper")
     assert work_ahead(paper, labels, 5, 0) == "encoding up to 1,613 image views; training 200 steps"
-    recipe = make_recipe("paper", epochs=10, batch_size=2, views=3, tolerance=0.1)
+    recipe = make_recipe("paper", 4, {"epochs": 10, "batch_size": 2, "views": 3, "tolerance": 0.1})
     some = PromptClassifier("pocket", recipe=recipe, calibrate=True)
     expected = "encoding up to 37 image views; training up to 40 steps, plus 80 for the calibration"
     assert work_ahead(some, labels, 5, 0) == expected

@@ -382,9 +382,10 @@ def test_parameters_of_the_wrong_kind(tiny, images, labels, parameters, message)
         fitted(tiny, list(images) * 2, list(labels) * 2, **parameters)
 
 
-def test_a_dictionary_replaces_fields_of_the_fast_recipe(tiny, images, labels):
+def test_a_dictionary_replaces_fields_of_the_recipe_for_so_many_images(tiny, images, labels):
     fields = {"epochs": 2, "views": 1}
     classifier = fitted(tiny, images, labels, recipe=fields, rank=np.int64(2))
-    expected = fitted(tiny, images, labels, recipe=make_recipe("fast", **fields))
+    expected = fitted(tiny, images, labels, recipe=make_recipe("auto", len(labels) / len(set(labels)), fields))
     assert torch.equal(classifier.prompt_.A, expected.prompt_.A)
     assert clone(classifier).recipe == fields
+    assert classifier.recipe_ == expected.recipe_ and classifier.recipe_.optimizer == "sgd"

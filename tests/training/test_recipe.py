@@ -1,6 +1,6 @@
 import pytest
 
-from slimprompt.training.recipe import RECIPES, Recipe
+from slimprompt.training.recipe import RECIPES, Recipe, auto_recipe, make_recipe
 
 
 def test_describe():
@@ -23,3 +23,16 @@ def test_paper_10x_moves_as_far_as_paper_in_a_tenth_of_the_steps(n_images):
         sum(recipe.lr_at(epoch) / (1 - recipe.momentum) for epoch in range(recipe.epochs)) for recipe in (coarse, paper)
     ]
     assert rates[0] == pytest.approx(rates[1], rel=0.06)
+
+
+@pytest.mark.parametrize("shots", [1, 1.5, 2, 3, 4, 5, 7])
+def test_auto_with_few_images_takes_the_steps_of_paper_10x_on_a_bounded_number_of_views(shots):
+    recipe, n_classes = auto_recipe(shots), 60
+    assert recipe.steps(int(shots * n_classes)) == RECIPES["paper-10x"].steps(int(shots * n_classes))
+    assert 32 <= shots * len(recipe.views_at(0)) <= 48
+    assert auto_recipe(1) == RECIPES["paper-10x"]
+
+
+def test_auto_with_many_images_is_fast():
+    assert auto_recipe(8) == auto_recipe(100) == RECIPES["fast"] == make_recipe("auto", 16)
+    assert make_recipe({"epochs": 5}, 16) == make_recipe("fast", 1, {"epochs": 5})

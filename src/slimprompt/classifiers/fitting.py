@@ -209,7 +209,7 @@ def work_ahead(classifier: Classifier, labels: Sequence[int], n_held_out: int, v
         reads = METHODS[classifier.method].reads
         n_views = 1 + views if reads == "all views" else 1
         return f"encoding up to {n_views * len(labels) + n_held_out:,} image views"
-    recipe = make_recipe(classifier.recipe)
+    recipe = make_recipe(classifier.recipe, len(labels) / len(set(labels)))
     n_views = sum(1 for number in recipe.all_view_numbers() if number is not None)
     steps = f"{'up to ' if recipe.tolerance else ''}{recipe.steps(len(labels)):,} steps"
     again = sum(recipe.steps(len(kept)) for kept, _ in folds(labels, classifier.seed, FOLDS) if classifier.calibrate)
@@ -220,7 +220,7 @@ def work_ahead(classifier: Classifier, labels: Sequence[int], n_held_out: int, v
 def _fit_encoded(classifier: Classifier, task: Task) -> float:
     """Encode what the classifier trains on, fit it, and return the seconds of fitting alone."""
     if isinstance(classifier, PromptClassifier):
-        task.encode(make_recipe(classifier.recipe))
+        task.encode(classifier.recipe_for(task))
     elif classifier.method != "zero-shot":
         _ = task.view_features
     begin = time.perf_counter()

@@ -26,7 +26,7 @@ from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 from slimprompt.text.words import words_template
 from slimprompt.training.evaluation import class_scores
-from slimprompt.training.recipe import Recipe, make_recipe
+from slimprompt.training.recipe import MANY_IMAGES, Recipe, RecipeLike, make_recipe
 
 
 class PromptClassifier(ImageClassifier):
@@ -58,7 +58,8 @@ class PromptClassifier(ImageClassifier):
     position
         Position of the class name: "end", "middle" or "front".
     recipe
-        How it is trained: "fast", "paper", "paper-10x", a `Recipe`, or a dictionary of fields that replace those of "fast".
+        How it is trained: "auto", which chooses by the number of images per class, "fast", "paper", "paper-10x", a `Recipe`, or
+        a dictionary of fields that replace those of "auto".
     class_names
         Names of the labels, if these are not the class names themselves: a list, where label i is `class_names[i]`, or a
         dictionary from labels to names. `classes_` and `predict` then give the labels. `save` stores the names alone.
@@ -89,6 +90,8 @@ class PromptClassifier(ImageClassifier):
         Class features (n_classes, embed_dim), computed once.
     curve_ : list of EpochResult
         Learning curve; only after `fit`.
+    recipe_ : Recipe or None
+        The recipe that it was trained with; None if the prompt was trained by other software.
     grown_from_ : str or None
         Hash of the factors that training started from (`factors_sha256` of the saved prompt); None if it started cold.
     imported_ : dict or None
@@ -100,6 +103,7 @@ class PromptClassifier(ImageClassifier):
     """
 
     grown_from_: str | None
+    recipe_: Recipe | None
 
     def __init__(
         self,
@@ -114,7 +118,7 @@ class PromptClassifier(ImageClassifier):
         anchored: bool = False,
         depth: int = 1,
         position: str = "end",
-        recipe: str | Recipe | Mapping[str, Any] = "fast",
+        recipe: RecipeLike = "auto",
         class_names: Sequence[str] | Mapping[Any, str] | None = None,
         seed: int = 1,
         start_from: str | Path | PromptClassifier | None = None,
@@ -146,7 +150,7 @@ class PromptClassifier(ImageClassifier):
 
     def check_settings(self) -> None:
         """Raise an error unless recipe, variant, rank, basis, n_ctx, depth and seed are of the right kind and fit together."""
-        make_recipe(self.recipe)
+        make_recipe(self.recipe, MANY_IMAGES)
         n_ctx, depth = whole_number("n_ctx", self.n_ctx, least=1), whole_number("depth", self.depth, least=1)
         whole_number("seed", self.seed)
         used = used_settings(self.variant, rank=self.rank, basis=self.basis)
@@ -167,24 +171,29 @@ class PromptClassifier(ImageClassifier):
         check_class_names(task.class_names)
         backbone = task.bank.backbone
         start = None if self.start_from is None else read_start(self.start_from)
-        prompt = self.start(backbone)
+        prompt, recipe = self.start(backbone), self.recipe_for(task)
         (learned,) = learn_prompts(
             task,
             [prompt],
-            make_recipe(self.recipe),
+            recipe,
             position=self.position,  # type: ignore[arg-type]
         )
         self.curve_ = learned.curve
         self.set_prompt(backbone, prompt, task.class_names)
+        self.recipe_ = recipe
         self.training_images_ = frozenset(short_hashes(task.bank, task.images, task.decode))
         if start is not None:
             self.grown_from_ = start.sha256
             self.training_images_ |= start.training_images
         return self
 
+    def recipe_for(self, task: Task) -> Recipe:
+        """The recipe to train on a task with."""
+        return make_recipe(self.recipe, len(task.labels) / len(task.class_names))
+
     def fold_classifier(self) -> PromptClassifier:
-        """Not fitted, with the same parameters and a cold start: a warm one may have been trained on the images of the fold."""
-        return self.unfitted().set_params(start_from=None)
+        """Not fitted, with the same recipe and a cold start: a warm one may have been trained on the images of the fold."""
+        return self.unfitted(start_from=None, recipe=self.recipe_)
 
     def start(self, backbone: Backbone) -> Prompt:
         """The prompt before training."""
@@ -212,7 +221,7 @@ class PromptClassifier(ImageClassifier):
         names = [name.strip() for name in label_names(class_names, "class names")]
         other = self.unfitted(class_names=None).set_prompt(self.backbone_, self.prompt_, names, imported=self.imported_)
         other.calibration_, other.training_images_ = self._calibration_of(names), self.training_images_
-        other.grown_from_ = self.grown_from_
+        other.grown_from_, other.recipe_ = self.grown_from_, self.recipe_
         return other
 
     def logits(self, features: Tensor) -> Tensor:
@@ -246,8 +255,8 @@ class PromptClassifier(ImageClassifier):
             "words": self.words,
             "anchored": self.anchored,
             "position": self.position,
-            "recipe": None if self.imported_ else make_recipe(self.recipe).model_dump(),
-            "seed": None if self.imported_ else self.seed,
+            "recipe": self.recipe_ and self.recipe_.model_dump(),
+            "seed": self.seed if self.recipe_ else None,
             **self.calibration_._asdict(),
             "training_images": " ".join(sorted(self.training_images_)),
             **({"imported": self.imported_} if self.imported_ else {}),
@@ -313,7 +322,7 @@ class PromptClassifier(ImageClassifier):
         classifier.set_prompt(backbone, prompt, description.class_names, imported=description.imported)
         classifier.calibration_ = Calibration(description.temperature, tuple(description.confidences))
         classifier.training_images_ = frozenset(description.training_images.split())
-        classifier.grown_from_ = description.grown_from
+        classifier.grown_from_, classifier.recipe_ = description.grown_from, description.recipe
         return classifier
 
     def set_prompt(
@@ -345,7 +354,7 @@ class PromptClassifier(ImageClassifier):
         if not features.isfinite().all():
             raise InputError(f"this prompt cannot be used with {backbone.title}: its class features are not finite")
         self.imported_ = imported
-        self.grown_from_ = None
+        self.grown_from_ = self.recipe_ = None
         self.calibration_ = Calibration()
         self.training_images_ = frozenset()
         self.backbone_ = backbone

@@ -35,7 +35,7 @@ from slimprompt.methods.table import METHODS
 from slimprompt.prompts.variants import is_own_basis
 from slimprompt.storage import sha256
 from slimprompt.tracking import RunLog, TrackedRun, open_log
-from slimprompt.training.recipe import RECIPES, Recipe, make_recipe
+from slimprompt.training.recipe import MANY_IMAGES, Recipe, make_recipe
 
 if TYPE_CHECKING:
     from slimprompt.classifiers.fitting import Classifier, Fit, HeadComparison, MethodResult
@@ -105,9 +105,10 @@ def fit(
     recipe: Annotated[
         str,
         typer.Option(
-            help="How it is trained: fast; paper, the published protocol; or paper-10x, close to it in a tenth of the steps."
+            help="How it is trained: paper, the published protocol; paper-10x, close to it in a tenth of the steps; fast, in fewer "
+            "steps and views of each image; or auto: fast, but a form of paper-10x with fewer than 8 images per class."
         ),
-    ] = "fast",
+    ] = "auto",
     device: Device = "auto",
     precision: Precision = "fp32",
     no_cache: NoCache = False,
@@ -147,11 +148,13 @@ def fit(
         options = origin.options(options, given_options(context))
     method, template = options["method"], options["template"]
     sampled: int | None = None if manifest else options["shots"]  # per class
-    prompt, chosen = _checked(options, report)
+    prompt, overrides = _checked(options, report)
+    for_many = make_recipe(options["recipe"], MANY_IMAGES, overrides)  # the other methods use its number of views
     if report is not None:
         require_extra("lab", "the page of --report")
     images = _images(source, benchmark, data_root)
     sample = _sample(images, sampled, prompt["seed"], manifest, origin)
+    chosen = make_recipe(options["recipe"], len(sample.train) / len(images.class_names), overrides)
 
     # torch is imported from here on: everything above fails fast
     from slimprompt.classifiers.fitting import DEFAULT_VIEWS, compare_methods, fit_classifier
@@ -175,7 +178,7 @@ def fit(
         note(f"{name} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
     bank = FeatureBank(model, None if no_cache else "default")
     templates = tuple(template or images.templates)
-    views = DEFAULT_VIEWS if chosen.views is None else chosen.views
+    views = DEFAULT_VIEWS if for_many.views is None else for_many.views
     classifier = _classifier(method, model, prompt, chosen, templates, views, from_model)
     classifier.calibrate = not no_calibration
     result = fit_classifier(
@@ -204,8 +207,8 @@ def fit(
         say(f"report: {write_report(report, classifier, result.comparison, templates)}")
 
 
-def _checked(options: dict[str, Any], report: Path | None) -> tuple[dict[str, Any], Recipe]:
-    """The settings of the prompt and the recipe, if they can be used together."""
+def _checked(options: dict[str, Any], report: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of the prompt and the fields of the recipe that were given, if they can be used together."""
     from slimprompt.prompts.variants import check_variant, used_settings
 
     method: str = options["method"]
@@ -217,7 +220,7 @@ def _checked(options: dict[str, Any], report: Path | None) -> tuple[dict[str, An
     prompt |= used_settings(prompt["variant"], rank=prompt["rank"], basis=prompt["basis"])
     if prompt["words"] is None:
         check_variant(prompt["variant"], rank=prompt["rank"], basis=prompt["basis"], n_ctx=prompt["n_ctx"])
-    return prompt, make_recipe(options["recipe"], **overrides)
+    return prompt, overrides
 
 
 def _sample(images: Benchmark, shots: int | None, seed: int, manifest: Path | None, origin: Origin | None) -> Benchmark:
@@ -248,7 +251,7 @@ def _refuse_prompt_options(
     """Options that only a prompt has are an error with another method."""
     given = [name for name, value in prompt.items() if name != "seed" and value != _PROMPT[name]]
     given += [name for name in overrides if name != "views"]
-    given += ["recipe"] if recipe != "fast" else []
+    given += ["recipe"] if recipe != "auto" else []
     given += ["report"] if report is not None else []
     if given:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
@@ -349,11 +352,6 @@ def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path
         )
     elif classifier.calibrate:
         note("not calibrated:", "with one training image per class, none can be held out")
-    if shots == 1 and getattr(classifier, "recipe", None) == RECIPES["fast"]:
-        note(
-            "one training image per class:",
-            "--recipe paper-10x is closer to the published protocol, but encodes more views of each image",
-        )
 
 
 def _describe(classifier: Classifier) -> str:

@@ -14,7 +14,7 @@ from slimprompt.cli.printing import count, print_json, print_table, say, size
 from slimprompt.errors import InputError, choose, unknown
 from slimprompt.lab.grid import Grid
 from slimprompt.tracking import RunLog, open_log
-from slimprompt.training.recipe import Recipe, make_recipe
+from slimprompt.training.recipe import Recipe, replace_fields
 
 if TYPE_CHECKING:
     from slimprompt.lab.environment import RunEnvironment
@@ -139,7 +139,7 @@ def _grid(name: str, pocket: bool, axes: dict[str, Any], recipe: str | None, ove
         grid = read_grid(Path(name), pocket=pocket, **given)
     else:
         raise unknown("study", name, ALL_STUDIES, next_step="A grid of your own is a file GRID.yaml.")
-    return grid.model_copy(update={"recipe": make_recipe(grid.recipe, **overrides)})
+    return grid.model_copy(update={"recipe": replace_fields(grid.recipe, overrides)})
 
 
 # --- plan ------------------------------------------------------------------------------------------------------------

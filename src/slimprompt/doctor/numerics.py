@@ -172,15 +172,17 @@ def step_by_hand(
 
 
 def check_images(subject: Subject) -> Iterator[Outcome]:
-    """Features from the feature bank, in padded batches, against the image tower on one image at a time."""
+    """Features from the feature bank, in padded batches, against open_clip's pass of the image tower on one image at a time."""
     from slimprompt.images.bank import FeatureBank
     from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 
     backbone, benchmark = subject.backbone, POCKET_BENCHMARKS["pocket-sketch"]
     images = [Image.fromarray(benchmark.image(label, 0)) for label in range(8)]
     found = FeatureBank(backbone, None, show_progress=False).features(images)
-    expected = torch.cat([backbone.encode_images(backbone.eval_view(image)[None]).cpu() for image in images])
-    yield _compared(subject, features=difference(found, expected))
+    with torch.inference_mode():
+        views = (backbone.eval_view(image)[None].to(backbone.device, backbone.dtype) for image in images)
+        expected = torch.cat([backbone.model.encode_image(view).float() for view in views])
+    yield _compared(subject, features=difference(found, F.normalize(expected, dim=-1)))
 
 
 def check_saved_prompt(subject: Subject) -> Iterator[Outcome]:

@@ -15,7 +15,7 @@ from slimprompt.errors import InputError, choose, one_line, shown, unknown, vali
 from slimprompt.lab.spec import PROMPT, RunSpec
 from slimprompt.prompts.variants import FIXED_BASES, check_rank, is_own_basis
 from slimprompt.storage import read_text
-from slimprompt.training.recipe import Recipe, make_recipe
+from slimprompt.training.recipe import RECIPES, Recipe, replace_fields
 
 #: Runs that one grid may span, and bytes and nesting of a grid file.
 _MOST_RUNS, _MOST_BYTES, _MOST_DEPTH = 100_000, 2**20, 20
@@ -123,11 +123,11 @@ def complete_grid(fields: Mapping[str, Any], defaults: Grid) -> Grid:
         for name, value in fields.items()
     }
     if isinstance(recipe := given.get("recipe"), str):
-        given["recipe"] = make_recipe(recipe)
+        given["recipe"] = choose("recipe", recipe, RECIPES)
     elif isinstance(recipe, Mapping):
         for name in recipe:
             choose("recipe field", name, Recipe.model_fields)
-        given["recipe"] = make_recipe(defaults.recipe, **recipe)
+        given["recipe"] = replace_fields(defaults.recipe, recipe)
     return validate(Grid, {**{name: getattr(defaults, name) for name in Grid.model_fields}, **given}, "grid")
 
 

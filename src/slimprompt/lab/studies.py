@@ -13,7 +13,7 @@ from slimprompt.errors import InputError
 from slimprompt.lab.grid import Grid
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS
-from slimprompt.training.recipe import make_recipe
+from slimprompt.training.recipe import replace_fields
 
 T = TypeVar("T")
 
@@ -134,7 +134,7 @@ def _prompts_beyond(grid: Grid) -> list[dict[str, Any]]:
     return [
         words,
         words | {"anchored": True},
-        joint | {"recipe": make_recipe(grid.recipe, anchor=ANCHOR)},
-        joint | {"recipe": make_recipe(grid.recipe, prograd=True)},
+        joint | {"recipe": replace_fields(grid.recipe, {"anchor": ANCHOR})},
+        joint | {"recipe": replace_fields(grid.recipe, {"prograd": True})},
         fixed | {"depth": DEPTH},
     ]

@@ -26,7 +26,6 @@ from slimprompt.report.html import render, thumbnail, write_page
 from slimprompt.report.plotting import Figure
 from slimprompt.report.table import Cell, Column, Row, Table
 from slimprompt.training.evaluation import class_scores
-from slimprompt.training.recipe import make_recipe
 
 #: Number of misclassified images and of confused class pairs that the page shows.
 _MISTAKES, _PAIRS = 24, 30
@@ -270,10 +269,10 @@ def _about(classifier: Classifier) -> list[tuple[str, str]]:
     start = describe_start(words=classifier.words, anchored=classifier.anchored, depth=classifier.depth)
     variant = ", ".join([variant, *start])
     size = f"{prompt.trainable_parameters:,} trainable parameters, {prompt.n_ctx} context tokens"
-    how = f"{make_recipe(classifier.recipe).describe()}, seed {classifier.seed}"
+    recipe = classifier.recipe_
     return [
         ("Prompt", f"{variant}: {size}, class name at the {classifier.position}"),
-        ("Training", "by other software" if classifier.imported_ else how),
+        ("Training", f"{recipe.describe()}, seed {classifier.seed}" if recipe else "by other software"),
     ]
 
 

@@ -180,9 +180,45 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-def make_recipe(recipe: str | Recipe | Mapping[str, Any], **overrides: Any) -> Recipe:
-    """A recipe by its name, or the one given, with some of its fields replaced; a dictionary replaces fields of "fast"."""
+#: How a recipe is given: by name, "auto", as a value, or as a dictionary of fields that replace those of "auto".
+RecipeLike = str | Recipe | Mapping[str, Any]
+
+#: Images per class from which "auto" is "fast".
+MANY_IMAGES = 8
+
+
+def auto_recipe(images_per_class: float) -> Recipe:
+    """The recipe for so many images per class, at about 32 to 48 views of each class.
+
+    From 8 on it is "fast". Below, it is "paper-10x" with 32 / images_per_class train views of each image, which is closer to
+    "paper".
+    """
+    if images_per_class >= MANY_IMAGES:
+        return RECIPES["fast"]
+    few = RECIPES["paper-10x"]
+    views = round(32 / max(1.0, images_per_class))
+    return few.model_copy(update={"views": views, "batch_size": 32 * (1 + views)})
+
+
+def make_recipe(recipe: RecipeLike, images_per_class: float, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe for a training set, with some of its fields replaced.
+
+    Parameters
+    ----------
+    recipe
+        A name of `RECIPES`, "auto", a recipe, or a dictionary of fields that replace those of "auto".
+    images_per_class
+        Mean number of training images per class, by which "auto" chooses.
+    overrides
+        Fields to replace.
+    """
     if isinstance(recipe, Mapping):
-        return validate(Recipe, {**RECIPES["fast"].model_dump(), **recipe, **overrides}, "recipe")
-    base: Recipe = recipe if isinstance(recipe, Recipe) else choose("recipe", recipe, RECIPES)
-    return validate(Recipe, {**base.model_dump(), **overrides}, "recipe") if overrides else base
+        return make_recipe("auto", images_per_class, {**recipe, **(overrides or {})})
+    named = {"auto": auto_recipe(images_per_class), **RECIPES}
+    base: Recipe = recipe if isinstance(recipe, Recipe) else choose("recipe", recipe, named)
+    return replace_fields(base, overrides or {})
+
+
+def replace_fields(recipe: Recipe, fields: Mapping[str, Any]) -> Recipe:
+    """The recipe with some of its fields replaced; an `InputError` if a field is unknown or a value is not allowed."""
+    return validate(Recipe, {**recipe.model_dump(), **fields}, "recipe") if fields else recipe
