@@ -36,7 +36,7 @@ def prompt_classifier() -> Callable[[Backbone], PromptClassifier]:
         basis, coefficients = (torch.randn(shape, generator=generator) for shape in ((4, 2), (2, backbone.text_width)))
         prompt = Prompt(basis, 0.02 * coefficients, trainable="A")
         classifier = PromptClassifier(backbone, rank=2, n_ctx=4, cache=False).set_prompt(backbone, prompt, NAMES)
-        classifier.calibration_ = Calibration(0.7, (0.4, 0.5))
+        classifier.recipe_, classifier.calibration_ = RECIPES["fast"], Calibration(0.7, (0.4, 0.5))
         return classifier
 
     return make
