@@ -10,6 +10,7 @@ import torch
 
 from slimprompt import Backbone, Prompt, PromptClassifier, load_backbone
 from slimprompt.classifiers.calibration import Calibration
+from slimprompt.training.recipe import RECIPES
 from tests.conftest import TINY_CONFIG
 
 NAMES = ("blue disc", "green disc", "red disc", "Käse & Brot")
