@@ -54,4 +54,5 @@ def note_imports(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "import sys\nfrom pathlib import Path\nPath(__file__).with_suffix('.txt').write_text(' '.join(sys.modules))\n"
     )
     monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # for workers of Ray
     return "noting"
