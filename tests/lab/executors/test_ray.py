@@ -28,7 +28,7 @@ from slimprompt.lab.records import Record, load_records
 from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import Grid, study_specs
-from tests.conftest import fingerprints
+from tests.conftest import QUICK_HEALTH_CHECKS, fingerprints
 from tests.lab.conftest import note_imports
 
 # Not imported here: Ray reads its settings when it is imported, and a fixture of all tests makes them.
@@ -58,7 +58,11 @@ class Node:
             *("start", "--block", "--num-cpus=1", "--num-gpus=0", "--node-ip-address=127.0.0.1"),
             *("--object-store-memory=80000000", "--disable-usage-stats", "--include-log-monitor=false", *arguments),
         ]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            **QUICK_HEALTH_CHECKS,
+        }
         self._log = (folder / f"node-{time.monotonic_ns()}.log").open("w+")
         self.process = subprocess.Popen(
             command, env=environment, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True
