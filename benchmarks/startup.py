@@ -1,4 +1,4 @@
-"""Time of `slimprompt predict` on one image, compared with importing torch and open_clip.
+"""Time of `slimprompt predict` on one image, and until a worker process waits for its first run, compared with importing torch and open_clip.
 
     python benchmarks/startup.py [--repeats 7] [--json FILE]
 
@@ -19,6 +19,16 @@ from _output import make_parser, print_results
 from PIL import Image
 
 from slimprompt import HeadClassifier, load_backbone
+
+_WORKER = """
+from multiprocessing import Pipe
+from pathlib import Path
+from slimprompt.lab.environment import RunEnvironment
+from slimprompt.lab.executors.processes import _serve
+ours, theirs = Pipe()
+ours.close()  # a worker ends when its pipe is closed
+_serve(theirs, RunEnvironment(Path("runs")))
+"""
 
 
 def save_model(folder: Path) -> tuple[Path, Path]:
@@ -47,6 +57,7 @@ def main() -> None:
             "import torch, open_clip": [sys.executable, "-c", "import torch, open_clip"],
             "import torch": [sys.executable, "-c", "import torch"],
             "slimprompt predict": [*slimprompt, "predict", str(model), str(image)],
+            "start of a worker": [sys.executable, "-c", _WORKER],
             "slimprompt --help": [*slimprompt, "--help"],
         }
         rounds = [{name: seconds(command) for name, command in commands.items()} for _ in range(options.repeats + 1)][

@@ -34,6 +34,14 @@ TINY_CONFIG = {
     "text_cfg": {"context_length": 40, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 3},
 }
 
+#: Environment variables with which Ray misses a killed raylet after a second instead of twenty; one that is only slow has ten seconds
+#: to answer, as always.
+QUICK_HEALTH_CHECKS = {
+    "RAY_health_check_initial_delay_ms": "500",
+    "RAY_health_check_period_ms": "300",
+    "RAY_health_check_failure_threshold": "2",
+}
+
 
 def pytest_collectstart() -> None:
     """In the processes that run tests, open_clip is imported before the command line, which would leave out parts of it."""

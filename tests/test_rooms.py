@@ -13,7 +13,7 @@ SOURCE = Path(slimprompt.__file__).parent
 
 #: From top to bottom; modules on one line do not import each other.
 ROOMS = (
-    ("errors",),
+    ("errors", "startup"),
     ("seeds", "extras", "storage", "spreadsheet", "progress", "allocator", "cluster", "forked", "class_names"),
     ("tracking",),
     ("clip",),

@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import replace
 from multiprocessing import forkserver
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +46,13 @@ def quick_workers(worker_server: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes without the seconds in which Python starts and imports torch."""
     context = multiprocessing.get_context("forkserver")
     monkeypatch.setattr("slimprompt.lab.executors.processes.multiprocessing.get_context", lambda _: context)
+
+
+def note_imports(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module for `RunEnvironment.imports`; it writes the names of all imported modules to `<folder>/<module>.txt`."""
+    (folder / "noting.py").write_text(
+        "import sys\nfrom pathlib import Path\nPath(__file__).with_suffix('.txt').write_text(' '.join(sys.modules))\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # for workers of Ray
+    return "noting"

@@ -29,6 +29,7 @@ from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.study import run_study, with_sources
 from slimprompt.paper.studies import Grid, study_specs
 from tests.conftest import fingerprints, run_folders
+from tests.lab.conftest import note_imports
 from tests.robustness.kills import run_campaign
 
 MakeGrid = Callable[..., Grid]
@@ -379,12 +380,19 @@ def test_executors_have_the_same_three_methods(environment: RunEnvironment) -> N
 
 
 @pytest.mark.slow
-def test_the_record_names_the_executor_that_ran(run_spec: MakeSpec, environment: RunEnvironment) -> None:
-    """With a worker that is started as users have it."""
-    executors = {"inline": InlineExecutor(environment), "processes": ProcessExecutor(environment, 1)}
+def test_the_record_names_the_executor_that_ran(
+    run_spec: MakeSpec, environment: RunEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a worker that is started as users have it, which does not import what no run uses."""
+    noting = note_imports(tmp_path, monkeypatch)
+    spawned = ProcessExecutor(replace(environment, imports=(noting,)), 1)
+    executors = {"inline": InlineExecutor(environment), "processes": spawned}
     for seed, (name, executor) in enumerate(executors.items()):
         outcome = run_study([run_spec(seed=seed)], environment.runs, executor)
         assert [record.facts["executor"] for record in outcome.complete] == [name]
+    imported = (tmp_path / f"{noting}.txt").read_text().split()
+    assert "open_clip" in imported
+    assert not {"transformers", "wandb", "torch._dynamo"} & set(imported)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ A seeded sample of the operations is taken; `SLIMPROMPT_KILLS=10 pytest tests/ro
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import secrets
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from slimprompt.paper.studies import Grid
+from tests.conftest import QUICK_HEALTH_CHECKS
 from tests.robustness.kills import run_campaign
 
 pytestmark = [
@@ -46,17 +48,21 @@ def test_the_runs_are_those_of_an_undisturbed_study(
     collections: dict[str, str],
     tmp_path: Path,
 ) -> None:
-    # A worker outlives its raylet by a few seconds, in which it can make some short runs.
+    # A worker outlives its raylet until that is missed, and can make some short runs meanwhile.
     long = victim == "raylet"
-    recipe = {"epochs": 500 if long else 6, "views": 2, "batch_size": 4}
+    recipe = {"epochs": 200 if long else 6, "views": 2, "batch_size": 4}
     axes = {"datasets": [collections["warm"]], "shots": [2], "ranks": [1, 2, 3, 4], "seeds": [1] if long else [1, 2]}
     grid = small_grid(study="rank-sweep", recipe=recipe, **axes)
     (tmp_path / "grid.json").write_text(grid.model_dump_json())
     variables = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
+    # On any machine, another worker where one is killed; starting them takes most of the time.
+    variables |= {"RAY_OVERRIDE_RESOURCES": json.dumps({"CPU": 2 if victim == "worker" else 1})}
     places = (tmp_path / "grid.json", tmp_path)
     chosen = (executor, victim, _KILLS or kills)
-    told = run_campaign("tests.robustness.kill_workers", *places, *chosen, environment=os.environ | variables)
+    told = run_campaign(
+        "tests.robustness.kill_workers", *places, *chosen, environment=os.environ | variables | QUICK_HEALTH_CHECKS
+    )
     assert len(told["kills"]) == (_KILLS or kills)
     assert told["wrong"] == {}
     if victim == "raylet":

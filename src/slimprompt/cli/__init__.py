@@ -36,12 +36,12 @@ from slimprompt.cli import (
 )
 from slimprompt.cli.help import App
 from slimprompt.cli.printing import say
-from slimprompt.cli.startup import import_lightly
 from slimprompt.cli.streams import output_error, safe_streams
 from slimprompt.errors import InputError, one_line
 from slimprompt.extras import explain_mismatch, explain_missing
+from slimprompt.startup import import_lightly
 
-import_lightly()  # here, because worker processes import this module but do not call `main`
+import_lightly()
 
 app = App(
     name="slimprompt",

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,8 +22,11 @@ from slimprompt import __version__
 from slimprompt.allocator import keep_freed_memory
 from slimprompt.cluster import connect, first_line, gpus_per_worker, import_ray, most_cpus, nodes, workers_that_fit
 from slimprompt.collections.parts import FinishedPart, Part
-from slimprompt.collections.predict import Advance, LocalPredictor, PredictionSpec
 from slimprompt.errors import InputError
+from slimprompt.startup import import_lightly
+
+if TYPE_CHECKING:  # it imports open_clip, which a worker does later
+    from slimprompt.collections.predict import Advance, PredictionSpec
 
 #: Parts that are given to Ray Data at a time; their lists of images are in memory. The workers are started for each wave.
 _WAVE = 256
@@ -47,6 +50,8 @@ class RayPredictor:
     def __init__(
         self, spec: PredictionSpec, *, address: str | None = None, cpus: int | None = None, gpus: float | None = None
     ) -> None:
+        from slimprompt.collections.predict import LocalPredictor
+
         self._ray = ray = import_ray()
         # Loaded here once, so that a bad model or option is an error before Ray starts.
         manifest = LocalPredictor(replace(spec, device="cpu", precision="fp32")).manifest
@@ -83,7 +88,7 @@ class RayPredictor:
         rows = [{"part": pickle.dumps(part)} for part in wave]
         done = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             PartWorker,
-            fn_constructor_args=(self._spec, self._cpus, __version__),
+            fn_constructor_args=(pickle.dumps(self._spec), self._cpus, __version__),
             batch_size=1,
             batch_format="numpy",
             compute=ray.data.ActorPoolStrategy(size=min(self._check_fits(), len(wave))),
@@ -115,13 +120,16 @@ class PartWorker:
     What a user can act on is returned as a message: of an exception, Ray would print several pages.
     """
 
-    def __init__(self, spec: PredictionSpec, cpus: int, version: str) -> None:
+    def __init__(self, spec: bytes, cpus: int, version: str) -> None:
         keep_freed_memory()
+        import_lightly()
         self._error = ""
         try:
             if version != __version__:
                 raise InputError(f"it has slimprompt {__version__}, but the command was started with {version}")
-            self._predictor = LocalPredictor(spec, workers=cpus)
+            from slimprompt.collections.predict import LocalPredictor
+
+            self._predictor = LocalPredictor(pickle.loads(spec), workers=cpus)
         except InputError as error:
             self._error = f"a worker on {socket.gethostname()} cannot start: {error}"
 

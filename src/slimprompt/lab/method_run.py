@@ -11,7 +11,6 @@ from slimprompt.lab.run_batch import RunBatch, RunResult
 from slimprompt.lab.run_cache import SetupError
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS
-from slimprompt.saved.head import head_parts
 
 if TYPE_CHECKING:
     from slimprompt.methods.head import AnyHead, FittedHead
@@ -68,6 +67,8 @@ class MethodRun(RunBatch):
 
 
 def _result(fitted: FittedHead, metrics: dict[str, float], seconds: dict[str, float], views: int) -> RunResult:
+    from slimprompt.saved.head import head_parts  # imports open_clip, which a worker does later
+
     kind, numbers, tensors = head_parts(fitted.head)
     facts = {
         "trainable_parameters": fitted.n_trained,

@@ -28,7 +28,8 @@ from slimprompt.lab.records import Record, load_records
 from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import Grid, study_specs
-from tests.conftest import fingerprints
+from tests.conftest import QUICK_HEALTH_CHECKS, fingerprints
+from tests.lab.conftest import note_imports
 
 # Not imported here: Ray reads its settings when it is imported, and a fixture of all tests makes them.
 pytestmark = [
@@ -55,9 +56,13 @@ class Node:
         command = [
             str(Path(sys.executable).with_name("ray")),
             *("start", "--block", "--num-cpus=1", "--num-gpus=0", "--node-ip-address=127.0.0.1"),
-            *("--object-store-memory=80000000", "--disable-usage-stats", *arguments),
+            *("--object-store-memory=80000000", "--disable-usage-stats", "--include-log-monitor=false", *arguments),
         ]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            **QUICK_HEALTH_CHECKS,
+        }
         self._log = (folder / f"node-{time.monotonic_ns()}.log").open("w+")
         self.process = subprocess.Popen(
             command, env=environment, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True
@@ -104,26 +109,53 @@ class Node:
         self._log.close()
 
 
-@pytest.fixture
-def cluster() -> Iterator[tuple[str, list[Node]]]:
-    """The address of two nodes, and the nodes; every process is ended afterwards."""
+@pytest.fixture(scope="module")
+def head() -> Iterator[tuple[str, Path, Node]]:
+    """The address, the folder and the first node of a cluster, which no test kills; every process is ended afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # Unix sockets in it need a short path
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    nodes = [Node(folder, "--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false")]
+    node = Node(folder, "--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false", "--no-monitor")
     try:
         deadline = time.monotonic() + 60
-        while "Ray runtime started" not in nodes[0].log():
-            assert nodes[0].process.poll() is None and time.monotonic() < deadline, nodes[0].log()
-            time.sleep(0.2)
-        nodes.append(Node(folder, f"--address=127.0.0.1:{port}"))
-        yield f"127.0.0.1:{port}", nodes
+        while "Ray runtime started" not in node.log():
+            assert node.process.poll() is None and time.monotonic() < deadline, node.log()
+            time.sleep(0.05)
+        yield f"127.0.0.1:{port}", folder, node
     finally:
-        for node in reversed(nodes):
-            if node.process.returncode is None:
-                node.kill()
+        node.kill()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def cluster(head: tuple[str, Path, Node]) -> Iterator[tuple[str, list[Node]]]:
+    """The address of two nodes, and the nodes; the second one is the test's own."""
+    address, folder, first = head
+    second = Node(folder, f"--address={address}")
+    try:
+        yield address, [first, second]
+    finally:
+        if second.process.returncode is None:
+            second.kill()
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> list[dict[str, dict[str, str]]]:
+    """Empty, or with the runs of `small_study` in this process, made by the first test that needs them."""
+    return []
+
+
+def small_study(
+    small_grid: Callable[..., Grid], environment: RunEnvironment, undisturbed: list[dict[str, dict[str, str]]]
+) -> tuple[list[RunSpec], dict[str, dict[str, str]]]:
+    """The specs of a study, and the fingerprints of its undisturbed runs."""
+    specs = study_specs(small_grid(shots=[2], recipe={"epochs": 20, "views": 2, "batch_size": 4}))
+    if not undisturbed:
+        inline = replace(environment, runs=environment.runs.with_name("inline"))
+        run_study(specs, inline.runs, InlineExecutor(inline))
+        undisturbed.append(fingerprints(inline.runs))
+    return specs, undisturbed[0]
 
 
 class Disturb(StudyObserver):
@@ -159,6 +191,16 @@ class Disturb(StudyObserver):
         self._thread.join()
 
 
+def test_a_request_that_no_machine_can_satisfy_is_refused_at_once(
+    head: tuple[str, Path, Node], environment: RunEnvironment
+) -> None:
+    import ray
+
+    with pytest.raises(InputError, match=r"no machine of the Ray cluster has 640 CPUs .*fewer --threads"):
+        RayExecutor(replace(environment, threads=640), address=head[0])
+    assert not ray.is_initialized()
+
+
 class KillWorkerAndNode(Disturb):
     """Kills the worker of the first node, and the whole second node after a third of the runs.
 
@@ -180,12 +222,14 @@ class KillWorkerAndNode(Disturb):
 
 
 def test_two_nodes_give_the_bytes_of_one_process_even_if_a_worker_and_a_node_are_killed(
-    cluster: tuple[str, list[Node]], small_grid: Callable[..., Grid], environment: RunEnvironment, tmp_path: Path
+    cluster: tuple[str, list[Node]],
+    small_grid: Callable[..., Grid],
+    environment: RunEnvironment,
+    tmp_path: Path,
+    undisturbed: list[dict[str, dict[str, str]]],
 ) -> None:
     address, nodes = cluster
-    specs = study_specs(small_grid(shots=[2], recipe={"epochs": 20, "views": 2, "batch_size": 4}))
-    inline = replace(environment, runs=tmp_path / "inline")
-    run_study(specs, inline.runs, InlineExecutor(inline))
+    specs, expected = small_study(small_grid, environment, undisturbed)
 
     watch = KillWorkerAndNode(nodes)
     executor = RayExecutor(replace(environment, cache=tmp_path / "cache"), address=address)
@@ -194,7 +238,7 @@ def test_two_nodes_give_the_bytes_of_one_process_even_if_a_worker_and_a_node_are
     assert outcome.failed == []
     assert len(watch.killed) == 2, "a worker and a node were not killed, so nothing was tested"
     assert len(outcome.complete) == watch.total == len(load_records(environment.runs))
-    assert fingerprints(environment.runs) == fingerprints(inline.runs)
+    assert fingerprints(environment.runs) == expected
     assert {record.facts["executor"] for record in load_records(environment.runs)} == {"ray"}
 
 
@@ -212,26 +256,31 @@ class KillRaylet(Disturb):
 
 
 def test_a_study_survives_the_loss_of_a_raylet(
-    cluster: tuple[str, list[Node]], small_grid: Callable[..., Grid], environment: RunEnvironment, tmp_path: Path
+    cluster: tuple[str, list[Node]],
+    small_grid: Callable[..., Grid],
+    environment: RunEnvironment,
+    tmp_path: Path,
+    undisturbed: list[dict[str, dict[str, str]]],
 ) -> None:
     address, nodes = cluster
-    specs = study_specs(small_grid(shots=[2], recipe={"epochs": 20, "views": 2, "batch_size": 4}))
-    inline = replace(environment, runs=tmp_path / "inline")
-    run_study(specs, inline.runs, InlineExecutor(inline))
+    specs, expected = small_study(small_grid, environment, undisturbed)
     watch = KillRaylet(nodes[1])
     executor = RayExecutor(replace(environment, cache=tmp_path / "cache"), address=address)
     outcome = run_study(specs, environment.runs, executor, watch)
     watch.join()
     assert watch.killed, "nothing was killed, so nothing was tested"
     assert outcome.failed == []
-    assert fingerprints(environment.runs) == fingerprints(inline.runs)
+    assert fingerprints(environment.runs) == expected
 
 
 def test_without_a_cluster_it_runs_on_this_machine(
-    run_spec: Callable[..., RunSpec], environment: RunEnvironment, tmp_path: Path
+    run_spec: Callable[..., RunSpec], environment: RunEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other executors use the same Ray, and workers stay alive between prompt batches."""
+    """Other executors use the same Ray, workers stay alive between prompt batches, and do not import what no run uses."""
     import ray
+
+    noting = note_imports(tmp_path, monkeypatch)
+    environment = replace(environment, imports=(noting,))
 
     with pytest.raises(InputError, match="cannot reach a Ray cluster at '127.0.0.1:1'"):
         RayExecutor(environment, address="127.0.0.1:1")
@@ -250,14 +299,9 @@ def test_without_a_cluster_it_runs_on_this_machine(
         outcome = run_study([run_spec(seed=2)], environment.runs, executor)
         assert len(outcome.complete) == 1
         assert not ray.is_initialized()  # the executor that started it has ended it
-
-
-def test_a_request_that_no_machine_can_satisfy_is_refused_at_once(environment: RunEnvironment) -> None:
-    import ray
-
-    with pytest.raises(InputError, match=r"no machine of the Ray cluster has 640 CPUs .*fewer --threads"):
-        RayExecutor(replace(environment, threads=640))
-    assert not ray.is_initialized()
+    imported = (tmp_path / f"{noting}.txt").read_text().split()
+    assert "open_clip" in imported
+    assert not {"transformers", "wandb"} & set(imported)
 
 
 @pytest.mark.parametrize(("device", "expected"), [("auto", (1.0, 2)), ("cuda", (1.0, 2)), ("cpu", (0.0, 8))])

@@ -22,6 +22,7 @@ from slimprompt.lab.records import FAILED, Record, store_run
 from slimprompt.lab.run import make_runs
 from slimprompt.lab.run_cache import RunCache
 from slimprompt.lab.spec import RunSpec
+from slimprompt.startup import import_lightly
 
 
 class ProcessExecutor:
@@ -143,6 +144,9 @@ def _serve(pipe: Connection, environment: RunEnvironment) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_freed_memory()
+    import_lightly()
+    import slimprompt.clip.backbone  # noqa: F401  # the slow imports: before the first run, and once
+
     run_cache = RunCache(environment)
     while True:
         try:

@@ -23,6 +23,7 @@ from slimprompt.lab.records import FAILED, Record, find_run, store_run
 from slimprompt.lab.run import make_runs
 from slimprompt.lab.run_cache import RunCache
 from slimprompt.lab.spec import RunSpec
+from slimprompt.startup import import_lightly
 
 _NO_NODE_SECONDS = 120  # how long a cluster without a machine is waited for
 
@@ -168,6 +169,9 @@ class RunWorker:
 
     def __init__(self, environment: RunEnvironment, version: str) -> None:
         keep_freed_memory()
+        import_lightly()
+        import slimprompt.clip.backbone  # noqa: F401  # the slow imports: before the first run, and once
+
         self._version, self._cache = version, RunCache(environment)
 
     def ready(self) -> None:

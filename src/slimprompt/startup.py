@@ -1,10 +1,10 @@
-"""A faster start of the command line: what is imported on the way but not used is left out.
+"""A faster start of commands and workers: what is imported on the way but not used is left out.
 
 `import open_clip` also imports torch's compiler (through one function of torchvision and one decorator of timm), transformers and
 wandb where they are installed: more than half of the time until an image can be classified. No command compiles, builds a text
 tower of Hugging Face, or logs through timm. So while open_clip and torchvision are imported, these packages have a stand-in or look
-as if they were not installed; afterwards they can be imported as usual. Only the command line does this: `import slimprompt` in a
-program of your own leaves the imports of others alone.
+as if they were not installed; afterwards they can be imported as usual. Only the command line and worker processes do this:
+`import slimprompt` in a program of your own leaves the imports of others alone.
 """
 
 from __future__ import annotations

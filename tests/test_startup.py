@@ -66,7 +66,7 @@ def test_a_package_that_needs_more_is_imported_in_full(tmp_path):
     code = f"""
 import json, sys
 sys.path.insert(0, {str(tmp_path)!r})
-from slimprompt.cli.startup import import_lightly
+from slimprompt.startup import import_lightly
 import_lightly()
 import open_clip
 print(json.dumps(open_clip.version.__name__))
