@@ -12,6 +12,7 @@ PYTHONIOENCODING, or is read when a library is imported, such as HF_ENDPOINT, ne
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
 import multiprocessing
@@ -216,7 +217,9 @@ def _become(request: dict[str, Any], descriptors: Sequence[int]) -> int:
     import types
 
     from tests.robustness.commands import run_command
+    from tests.shortcuts import do_not_wait_for_the_disk
 
+    do_not_wait_for_the_disk()
     os.setsid()
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
@@ -322,6 +325,8 @@ def main() -> None:
     with suppress(ImportError):  # an extra
         import slimprompt.service.app
         import slimprompt.service.server  # noqa: F401
+    gc.collect()
+    gc.freeze()  # a collection in a fork would read, and so copy, all objects of the libraries
     clients = {channel.fileno(): channel}
     running: dict[int, tuple[int, int | None]] = {}  # descriptor of a child → its process id, descriptor of its client
     while True:
@@ -342,7 +347,7 @@ def main() -> None:
                 running[os.pidfd_open(child)] = child, client
                 clients[client].send(json.dumps({"started": child}).encode())
             elif client == channel.fileno():
-                return
+                os._exit(0)  # nothing is open, and cleaning up takes long
             else:  # a `python` that was killed, or has heard of the end of its fork
                 clients.pop(client).close()
                 for watched, (child, its_client) in running.items():
