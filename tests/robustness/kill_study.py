@@ -18,7 +18,7 @@ import slimprompt.clip.backbone
 import slimprompt.images.bank
 import slimprompt.lab.plan
 import slimprompt.training.evaluation
-import slimprompt.training.loop  # noqa: F401
+import slimprompt.training.loop
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.study import run_study
