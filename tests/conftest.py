@@ -6,6 +6,7 @@ start when it has done so.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from tests.hub_server import TOKEN, Hub, hub
+from tests.shortcuts import shortcuts  # noqa: F401
 
 if TYPE_CHECKING:
     from slimprompt.clip.backbone import Backbone
@@ -49,21 +51,32 @@ def pytest_collectstart() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> Iterator[None]:
-    """In this process and its children: pytest-xdist starts a process for every core."""
+def _small_process() -> Iterator[None]:
+    """One thread in this process and its children: pytest-xdist starts a process for every core."""
     import torch
 
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # collections, of which every export to ONNX asks for several, pass over the objects of the libraries
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
         yield
+    gc.unfreeze()  # libraries complain about objects that are left at the end
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that the processes of pytest-xdist share."""
+    root = tmp_path_factory.getbasetemp()
+    return (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "shared-cache"
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What every command and every empty cache would make again is made once per process.
+def _made_once(shared_cache: Path) -> Iterator[None]:
+    """What every command and every empty cache would make again is made once.
 
-    That is the tokenizer's vocabulary, Typer's commands, and the images of a rendered benchmark, which are copied.
+    That is the tokenizer's vocabulary, Typer's commands, and the images of a rendered benchmark, which are copied from the cache
+    that documents use.
     """
     import open_clip
     import typer.main
@@ -72,7 +85,7 @@ def _made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     from slimprompt.data import catalogue
     from slimprompt.pocket.benchmarks import render_benchmark
 
-    rendered = tmp_path_factory.mktemp("rendered")
+    rendered = shared_cache / "data"
 
     def copy_benchmark(name: str, root: Path) -> None:
         shutil.copytree(render_benchmark(name, rendered), root / name)

@@ -4,25 +4,34 @@ A command that is started by `start_command` is a real process: it has its own s
 and signals, and only the seconds of the imports are missing. What depends on the start of Python itself, such as
 PYTHONIOENCODING, or is read when a library is imported, such as HF_ENDPOINT, needs a true start by `subprocess`.
 
-    python -m tests.fork_server <descriptor of a socket>
+`forked_python` is the same for scripts and kernels: a program to use in place of Python.
+
+    python -m tests.fork_server <descriptor of a socket> <descriptor of a listening socket for `forked_python`>
 """
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import json
 import multiprocessing
 import os
+import runpy
+import secrets
 import select
+import shlex
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -36,9 +45,15 @@ class Server:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # Children can be forked from a process whose libraries have no threads.
         alone = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())]
-        self.process = subprocess.Popen(command, env=os.environ | alone, pass_fds=[theirs.fileno()])
+        self.name = f"slimprompt-tests-{secrets.token_hex(8)}"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(f"\0{self.name}")
+        listener.listen()
+        passed = (theirs.fileno(), listener.fileno())
+        command = [sys.executable, "-m", "tests.fork_server", *map(str, passed)]
+        self.process = subprocess.Popen(command, env=os.environ | alone, pass_fds=passed)
         theirs.close()
+        listener.close()
         self.codes: dict[int, int] = {}
 
     def start(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
@@ -71,6 +86,21 @@ class Server:
 def server() -> Server:
     """The server of this test process; it ends with it, because its socket is then closed."""
     return Server()
+
+
+@cache
+def forked_python() -> str:
+    """A program that is used like `python`, and runs in a fork of this test process's server; see `forked_python.py`.
+
+    In the fork, `sys.executable` is this program too.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="forked-python-")
+    atexit.register(folder.cleanup)
+    program = Path(folder.name) / "python"
+    words = [sys.executable, "-IS", str(Path(__file__).with_name("forked_python.py")), server().name, str(program)]
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    program.chmod(0o755)
+    return str(program)
 
 
 class Command:
@@ -135,7 +165,6 @@ def start_command(
     background: bool = False,
     fork_workers: bool = False,
     streams: Mapping[int, int | None] | None = None,
-    source: Path | None = None,
     module: str = "",
 ) -> Command:
     """Start `slimprompt …` with pipes as its streams.
@@ -147,7 +176,8 @@ def start_command(
     cwd
         Working folder; by default that of this process.
     environment
-        All environment variables; by default those of this process.
+        All environment variables; by default those of this process. If another slimprompt is found in a folder of PYTHONPATH, it is
+        imported instead.
     one_stream
         Write errors to standard output.
     background
@@ -156,8 +186,6 @@ def start_command(
         Fork worker processes too, where a true command starts Python anew for each of them.
     streams
         Standard stream (0, 1 or 2) → descriptor that it is instead of a pipe, None if it is closed.
-    source
-        Import slimprompt anew from this folder.
     module
         Run the function `main` of this module of the tests instead of `slimprompt`.
     """
@@ -169,7 +197,6 @@ def start_command(
         "background": background,
         "fork_workers": fork_workers,
         "closed": [number for number, descriptor in (streams or {}).items() if descriptor is None],
-        "source": str(source or ""),
         "module": module,
     }
     with open(os.devnull) as nothing:
@@ -190,13 +217,15 @@ def _become(request: dict[str, Any], descriptors: Sequence[int]) -> int:
     import types
 
     from tests.robustness.commands import run_command
+    from tests.shortcuts import do_not_wait_for_the_disk
 
+    do_not_wait_for_the_disk()
     os.setsid()
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
     os.closerange(3, 256)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if number in request["closed"]:
+        if number in request.get("closed", ()):
             os.close(number)
             setattr(sys, name, None)  # as Python finds it
         else:
@@ -205,21 +234,20 @@ def _become(request: dict[str, Any], descriptors: Sequence[int]) -> int:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])
-    sys.path[:0] = [one for one in (request["source"], *os.environ.get("PYTHONPATH", "").split(os.pathsep)) if one]
-    if request["source"]:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "slimprompt"]:
-            del sys.modules[name]
+    _set_path([one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one])
     sys.modules["__main__"] = types.ModuleType("__main__")  # worker processes would import the module of the real one
-    if request["fork_workers"]:
+    if request.get("fork_workers"):
         make_context = multiprocessing.get_context
 
         def fork_for_spawn(method: str | None = None) -> Any:
             return make_context("fork" if method == "spawn" else method)
 
         multiprocessing.get_context = fork_for_spawn  # type: ignore[assignment]
-    ignored = request["background"]
+    ignored = request.get("background")
     signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    if request.get("python"):
+        return _run_python(request["python"], request["arguments"])
     if not request["module"]:
         return run_command(request["arguments"])
     sys.argv = [request["module"], *request["arguments"]]
@@ -231,6 +259,48 @@ def _become(request: dict[str, Any], descriptors: Sequence[int]) -> int:
         traceback.print_exc()
         sys.stderr.flush()
         return 1
+
+
+def _set_path(folders: list[str]) -> None:
+    """Folders of PYTHONPATH come first; a slimprompt in them that is not the loaded one is imported anew."""
+    import slimprompt
+
+    sys.path[:0] = folders
+    found = PathFinder.find_spec("slimprompt", sys.path)
+    if found and found.origin and not os.path.samefile(found.origin, slimprompt.__file__):
+        for name in [name for name in sys.modules if name.partition(".")[0] == "slimprompt"]:
+            del sys.modules[name]
+
+
+def _run_python(program: str, arguments: list[str]) -> int:
+    """`python …` in this process; its exit code."""
+    atexit._clear()  # what libraries have registered belongs to the server
+    sys.executable = program
+    if "matplotlib" in sys.modules and "MPLBACKEND" in os.environ:  # it reads the variable when it is imported
+        sys.modules["matplotlib"].rcParams["backend"] = os.environ["MPLBACKEND"]
+    code: object = 0
+    try:
+        if arguments[0] == "-m":
+            sys.argv, sys.path[:0] = arguments[1:], [os.getcwd()]
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        elif arguments[0] == "-c":
+            sys.argv, sys.path[:0] = ["-c", *arguments[2:]], [""]
+            exec(compile(arguments[1], "<string>", "exec"), sys.modules["__main__"].__dict__)
+        else:
+            sys.argv, sys.path[:0] = arguments, [os.path.dirname(os.path.abspath(arguments[0]))]
+            runpy.run_path(arguments[0], run_name="__main__")
+    except SystemExit as stop:
+        code = stop.code
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
+            code = 1
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return int(code or 0)  # type: ignore[call-overload]
 
 
 def _fork(request: dict[str, Any], descriptors: list[int]) -> int:
@@ -247,7 +317,7 @@ def _fork(request: dict[str, Any], descriptors: list[int]) -> int:
 def main() -> None:
     """Fork a child for every request, and report its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and this process when their socket is closed
-    channel = socket.socket(fileno=int(sys.argv[1]))
+    channel, listener = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
     import slimprompt.cli
     from tests.robustness.commands import load_libraries
 
@@ -255,23 +325,38 @@ def main() -> None:
     with suppress(ImportError):  # an extra
         import slimprompt.service.app
         import slimprompt.service.server  # noqa: F401
-    running: dict[int, int] = {}
+    gc.collect()
+    gc.freeze()  # a collection in a fork would read, and so copy, all objects of the libraries
+    clients = {channel.fileno(): channel}
+    running: dict[int, tuple[int, int | None]] = {}  # descriptor of a child → its process id, descriptor of its client
     while True:
-        ready = select.select([channel, *running], [], [])[0]
-        for watched in [one for one in ready if one is not channel]:
-            child = running.pop(watched)
+        ready = select.select([listener, *clients, *running], [], [])[0]
+        for watched in [one for one in ready if one in running]:
+            child, client = running.pop(watched)
             os.close(watched)
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            channel.send(json.dumps({"ended": child, "code": code}).encode())
-        if channel in ready:
-            message, descriptors, _, _ = socket.recv_fds(channel, _MOST, 8)
-            if not message:
-                return
-            child = _fork(json.loads(message), descriptors)
-            for descriptor in descriptors:
-                os.close(descriptor)
-            running[os.pidfd_open(child)] = child
-            channel.send(json.dumps({"started": child}).encode())
+            if client is not None:
+                with suppress(BrokenPipeError):  # a `python` that was killed
+                    clients[client].send(json.dumps({"ended": child, "code": code}).encode())
+        for client in [one for one in ready if one in clients]:
+            message, descriptors, _, _ = socket.recv_fds(clients[client], _MOST, 8)
+            if message:
+                child = _fork(json.loads(message), descriptors)
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                running[os.pidfd_open(child)] = child, client
+                clients[client].send(json.dumps({"started": child}).encode())
+            elif client == channel.fileno():
+                os._exit(0)  # nothing is open, and cleaning up takes long
+            else:  # a `python` that was killed, or has heard of the end of its fork
+                clients.pop(client).close()
+                for watched, (child, its_client) in running.items():
+                    if its_client == client:
+                        signal.pidfd_send_signal(watched, signal.SIGKILL)
+                        running[watched] = child, None
+        if listener in ready:
+            connection, _ = listener.accept()
+            clients[connection.fileno()] = connection
 
 
 if __name__ == "__main__":

@@ -6,12 +6,11 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.fork_server import Command, start_command
+from tests.fork_server import Command, forked_python, start_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,16 +49,14 @@ def run(command: str, folder: Path, source: Path) -> str:
 
 
 def start(command: str, folder: Path, source: Path) -> subprocess.Popen[str] | Command:
-    """Start a command of a document; `slimprompt` without the seconds of its imports."""
+    """Start a command of a document; `slimprompt` and `python` without the seconds of their imports."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(source), os.environ.get("PYTHONPATH", "")))}
     words = shlex.split(command, comments=True)
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")
         environment[name] = os.pathsep.join((str(source), value)) if name == "PYTHONPATH" else value
     if words[0] == "slimprompt":
-        changed = source if source != ROOT / "src" else None
-        return start_command(words[1:], cwd=folder, environment=environment, source=changed, fork_workers=True)
-    program = sys.executable if words[0] == "python" else words[0]
-    environment["OMP_NUM_THREADS"] = "1"
+        return start_command(words[1:], cwd=folder, environment=environment, fork_workers=True)
+    program = forked_python() if words[0] == "python" else words[0]
     pipe = subprocess.PIPE
     return subprocess.Popen([program, *words[1:]], cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import typer
 import slimprompt
 from slimprompt.cli import app
 from tests.docs.pages import ROOT
+from tests.fork_server import forked_python
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for module in ("sphinx", "myst_nb", "furo"):
         pytest.importorskip(module, reason=f"{module} is not installed (pip install 'slimprompt[docs]')")
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-c", "docs", "-d", str(folder / "doctrees")]
+    command = [
+        forked_python(),
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-c",
+        "docs",
+        "-d",
+        str(folder / "doctrees"),
+    ]
     done = subprocess.run([*command, ".", str(folder / "html")], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder / "html"

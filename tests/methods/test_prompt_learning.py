@@ -28,9 +28,9 @@ def pocket():
 
 
 @pytest.fixture(scope="module", params=["pocket-comic", "pocket-sketch"])
-def eval_set(pocket, request, tmp_path_factory):
-    benchmark = load_benchmark(request.param)
-    bank = FeatureBank(pocket, tmp_path_factory.mktemp("features"), show_progress=False)
+def eval_set(pocket, request, shared_cache):
+    benchmark = load_benchmark(request.param, cache=shared_cache)
+    bank = FeatureBank(pocket, shared_cache / "features", show_progress=False)
     labels = [item.label for item in benchmark.test]
     return make_eval_set(bank, [benchmark.path(item) for item in benchmark.test], labels, benchmark.class_names)
 

@@ -89,17 +89,23 @@ def load_libraries() -> None:
 
 
 def build_once() -> None:
-    """Build tokenizers and the command line once; both take every command a quarter of a second, and do not change by use."""
+    """Build tokenizers and the command line once; both take every command a quarter of a second, and do not change by use.
+
+    The facts about the machine that every record of a run has are found here too, for the same reason.
+    """
     import open_clip.factory
     import typer.main
 
     from slimprompt.cli import app
+    from slimprompt.lab.provenance import git_state, machine, versions
 
     open_clip.factory.SimpleTokenizer = cache(open_clip.factory.SimpleTokenizer)
     typer.main.get_command = cache(typer.main.get_command)
     for context_length in (48, 40):  # of the pocket models and of the tests' tiny one
         open_clip.factory.SimpleTokenizer(context_length=context_length)
     typer.main.get_command(app)
+    for find in (versions, machine, git_state):
+        find()
 
 
 def run_command(arguments: list[str]) -> int:

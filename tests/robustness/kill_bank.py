@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import posix
 import random
 import shutil
 import sys
@@ -155,6 +156,7 @@ def main() -> None:
     """All cases."""
     images, name, folder, most = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
     torch.set_num_threads(1)
+    os.fsync = posix.fsync  # a process of the tests leaves it out; here a writer is also killed before it
     campaign = Campaign(images, load_backbone(name, device="cpu"), folder)
     totals = {}
     for checkpoints in (False, True):

@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 _TRACEME, _SYSCALL, _SETOPTIONS, _GET_SYSCALL_INFO = 0, 24, 0x4200, 0x420E
@@ -122,11 +123,16 @@ def _is_below(child: int, descriptor: int, folder: Path) -> bool:
         return False
 
 
-def _ptrace(request: int, process: int, *, address: int = 0, data: int = 0) -> int:
+@cache
+def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(None, use_errno=True)
     library.ptrace.restype = ctypes.c_long
     library.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-    found = int(library.ptrace(request, process, address, data))
+    return library
+
+
+def _ptrace(request: int, process: int, *, address: int = 0, data: int = 0) -> int:
+    found = int(_library().ptrace(request, process, address, data))
     if found < 0 and request != _TRACEME:
         raise OSError(ctypes.get_errno(), "ptrace")
     return found

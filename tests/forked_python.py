@@ -1,0 +1,48 @@
+"""`python …` as a fork of a process that has loaded the libraries; `forked_python` of `fork_server.py` gives the program that starts this.
+
+    python -IS tests/forked_python.py <name of the server's socket> <program> [-m <module> | -c <code> | <file>] …
+
+This process asks the server for a fork with its own streams, environment and working folder, passes signals on, and ends as the
+fork does. If it is killed, the server kills the fork. Other options of Python need a true start, and get one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+
+_MOST = 2**18  # bytes of a message
+
+
+def main() -> None:
+    """Ask for a fork, and wait for its end."""
+    name, program, *arguments = sys.argv[1:]
+    if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-m", "-c")):
+        os.execv(sys.executable, [sys.executable, *arguments])
+    request = {
+        "arguments": arguments,
+        "cwd": os.getcwd(),
+        "environment": dict(os.environ),
+        "python": program,
+    }
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel.connect(f"\0{name}")
+    socket.send_fds(channel, [json.dumps(request).encode()], [0, 1, 2])
+    fork = json.loads(channel.recv(_MOST))["started"]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda got, _: os.kill(fork, got))
+    os.closerange(0, 3)  # who reads the output waits for the fork only
+    code = json.loads(channel.recv(_MOST) or b'{"code": 99}')["code"]
+    if code < 0:
+        with suppress(OSError):  # nobody can choose what SIGKILL does
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,3 +1,0 @@
-"""Shortcuts for tests that load backbones and write runs often."""
-
-from tests.shortcuts import shortcuts  # noqa: F401
