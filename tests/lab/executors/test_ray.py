@@ -72,6 +72,12 @@ class Node:
         self._log.seek(0)
         return self._log.read()
 
+    def wait_until_started(self) -> None:
+        deadline = time.monotonic() + 60
+        while "Ray runtime started" not in self.log():
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log()
+            time.sleep(0.05)
+
     def descendants(self) -> list[int]:
         """Process ids, the node's own first."""
         children: dict[int, list[int]] = {}
@@ -118,10 +124,7 @@ def head() -> Iterator[tuple[str, Path, Node]]:
         port = free.getsockname()[1]
     node = Node(folder, "--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false", "--no-monitor")
     try:
-        deadline = time.monotonic() + 60
-        while "Ray runtime started" not in node.log():
-            assert node.process.poll() is None and time.monotonic() < deadline, node.log()
-            time.sleep(0.05)
+        node.wait_until_started()
         yield f"127.0.0.1:{port}", folder, node
     finally:
         node.kill()
@@ -134,6 +137,7 @@ def cluster(head: tuple[str, Path, Node]) -> Iterator[tuple[str, list[Node]]]:
     address, folder, first = head
     second = Node(folder, f"--address={address}")
     try:
+        second.wait_until_started()  # otherwise the first node may make all runs
         yield address, [first, second]
     finally:
         if second.process.returncode is None:
