@@ -89,12 +89,28 @@ def _sigterm_handler_kept() -> Iterator[None]:
         signal.signal(signal.SIGTERM, handler)
 
 
+@contextmanager
+def loopback_only(ray: Any) -> Iterator[None]:
+    """While Ray is started: it listens on this machine's loopback address only, as it does by default on macOS and Windows.
+
+    On Linux it would accept connections from other machines, and whoever reaches Ray can run code.
+    """
+    constants = ray._private.ray_constants
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+
+
 def _init(ray: Any, address: str | None) -> None:
     try:
         if address is None:
             # Results are written to disk, so the object store is as small as Ray allows.
             quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
-            ray.init(address="local", object_store_memory=80_000_000, **quiet)
+            with loopback_only(ray):
+                ray.init(address="local", object_store_memory=80_000_000, **quiet)
             return
         host, colon, port = address.rpartition(":")
         if colon and port.isdigit() and "://" not in address:  # Ray itself would retry for minutes

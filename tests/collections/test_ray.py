@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from slimprompt.cluster import loopback_only
 from slimprompt.collections import ray as collections_ray
 from slimprompt.collections.inputs import open_collection
 from slimprompt.collections.parts import FinishedPart, Part
@@ -37,7 +38,8 @@ def cluster() -> Iterator[None]:
     import ray
 
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
-    ray.init(address="local", num_cpus=2, num_gpus=0, object_store_memory=80_000_000, **quiet)
+    with loopback_only(ray):
+        ray.init(address="local", num_cpus=2, num_gpus=0, object_store_memory=80_000_000, **quiet)
     yield
     ray.shutdown()
 

@@ -12,11 +12,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from slimprompt.errors import InputError
@@ -39,6 +40,11 @@ pytestmark = [
         reason="the package ray is not installed: pip install 'slimprompt[ray]'",
     ),
 ]
+
+
+def _listening(processes: Iterable[psutil.Process]) -> set[str]:
+    """The addresses on which some processes accept connections."""
+    return {one.laddr.ip for process in processes for one in process.net_connections("inet") if one.status == "LISTEN"}
 
 
 def _command(process: int) -> list[str]:
@@ -195,13 +201,14 @@ class Disturb(StudyObserver):
         self._thread.join()
 
 
+@pytest.mark.parametrize("where", ["cluster", "this machine"])
 def test_a_request_that_no_machine_can_satisfy_is_refused_at_once(
-    head: tuple[str, Path, Node], environment: RunEnvironment
+    where: str, head: tuple[str, Path, Node], environment: RunEnvironment
 ) -> None:
     import ray
 
     with pytest.raises(InputError, match=r"no machine of the Ray cluster has 640 CPUs .*fewer --threads"):
-        RayExecutor(replace(environment, threads=640), address=head[0])
+        RayExecutor(replace(environment, threads=640), address=head[0] if where == "cluster" else None)
     assert not ray.is_initialized()
 
 
@@ -288,7 +295,10 @@ def test_without_a_cluster_it_runs_on_this_machine(
 
     with pytest.raises(InputError, match="cannot reach a Ray cluster at '127.0.0.1:1'"):
         RayExecutor(environment, address="127.0.0.1:1")
+    others = set(psutil.Process().children(recursive=True))
     with closing(RayExecutor(environment)) as executor:
+        mine = set(psutil.Process().children(recursive=True)) - others
+        assert {ip.removeprefix("::ffff:") for ip in _listening(mine)} == {"127.0.0.1"}
         with pytest.raises(InputError, match="unknown benchmark 'dtdd'"):
             run_study([run_spec(dataset="dtdd")], environment.runs, RayExecutor(environment))
         with pytest.raises(InputError, match="2 GPUs for one run"):
