@@ -88,7 +88,9 @@ def _made_once(shared_cache: Path) -> Iterator[None]:
     rendered = shared_cache / "data"
 
     def copy_benchmark(name: str, root: Path) -> None:
-        shutil.copytree(render_benchmark(name, rendered), root / name)
+        made = render_benchmark(name, rendered)
+        if root != rendered:  # else the shared cache itself is used
+            shutil.copytree(made, root / name)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalogue, "render_benchmark", copy_benchmark)
