@@ -179,7 +179,6 @@ RECIPES: dict[str, Recipe] = {
     ),
 }
 
-
 #: How a recipe is given: by name, "auto", as a value, or as a dictionary of fields that replace those of "auto".
 RecipeLike = str | Recipe | Mapping[str, Any]
 
@@ -188,10 +187,10 @@ MANY_IMAGES = 8
 
 
 def auto_recipe(images_per_class: float) -> Recipe:
-    """The recipe for so many images per class, at about 32 to 48 views of each class.
+    """The recipe for so many images per class.
 
-    From 8 on it is "fast". Below, it is "paper-10x" with 32 / images_per_class train views of each image, which is closer to
-    "paper".
+    From 8 on it is "fast". Below, it is "paper-10x" with 32 / images_per_class train views of each image: closer to "paper", on
+    no more views of a class than "fast" has with 16 images.
     """
     if images_per_class >= MANY_IMAGES:
         return RECIPES["fast"]
