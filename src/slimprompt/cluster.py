@@ -96,7 +96,7 @@ def loopback_only(ray: Any) -> Iterator[None]:
     On Linux it would accept connections from other machines, and whoever reaches Ray can run code.
     """
     constants = ray._private.ray_constants
-    before = constants.ENABLE_RAY_CLUSTER
+    before = getattr(constants, "ENABLE_RAY_CLUSTER", True)  # private: another version may not have it
     constants.ENABLE_RAY_CLUSTER = False
     try:
         yield
