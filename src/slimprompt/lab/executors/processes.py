@@ -109,7 +109,7 @@ class _Worker:
         self.device = environment.device
         self.pipe, child_pipe = context.Pipe()
         self.process: BaseProcess = context.Process(target=_serve, args=(child_pipe, environment), daemon=True)
-        with _interrupts_ignored():  # Ctrl-C is handled by the parent alone
+        with _signals_kept_off():
             self.process.start()
         child_pipe.close()  # so that the pipe closes when the worker ends
 
@@ -127,16 +127,26 @@ class _Worker:
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C inside; a process that is started there inherits this."""
+def _signals_kept_off() -> Iterator[None]:
+    """For the start of a worker: it inherits that Ctrl-C is ignored, and other signals are handled when it has started.
+
+    A worker whose start is interrupted would print a traceback, because it has not received all that it needs.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    received: list[int] = []
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}  # the parent alone handles Ctrl-C
+    for number in (getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)):
+        if callable(signal.getsignal(number)):
+            before[number] = signal.signal(number, lambda got, _: received.append(got))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in received:
+            signal.raise_signal(number)
 
 
 def _serve(pipe: Connection, environment: RunEnvironment) -> None:
