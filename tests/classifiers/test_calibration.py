@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from slimprompt import HeadClassifier, InputError, PromptClassifier, load_classifier
+from slimprompt import FeatureBank, HeadClassifier, InputError, PromptClassifier, load_classifier
 from slimprompt.classifiers.calibration import (
     Calibration,
     calibration_of,
@@ -139,3 +139,15 @@ def test_concept_match_by_hand(kind, tiny, photos) -> None:
     expected = (features @ texts.T).double().exp()
     expected = (expected / expected.sum(1, keepdim=True)).max(1).values
     assert classifier.concept_match(features) == pytest.approx(expected.numpy(), rel=1e-5)
+
+
+def test_a_prompt_of_other_software_can_be_calibrated(tiny, photos):
+    """Its recipe is not known, so the trainings on parts of the images use the one of the classifier."""
+    paths = sorted(photos.glob("*/*.png"))
+    labels = [path.parent.name for path in paths]
+    names = sorted(set(labels))
+    classifier = PromptClassifier(tiny, recipe={"epochs": 1, "views": 0}, n_ctx=4, rank=2, cache=False)
+    classifier.set_prompt(tiny, classifier.start(tiny), names, imported={"from": "elsewhere"})
+    task = Task(FeatureBank(tiny, None), paths, [names.index(label) for label in labels], tuple(names), 1)
+    assert classifier.recipe_ is None
+    assert len(classifier.fit_calibration(task).calibration_.confidences) == len(paths)

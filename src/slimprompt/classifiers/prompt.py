@@ -193,7 +193,7 @@ class PromptClassifier(ImageClassifier):
 
     def fold_classifier(self) -> PromptClassifier:
         """Not fitted, with the same recipe and a cold start: a warm one may have been trained on the images of the fold."""
-        return self.unfitted(start_from=None, recipe=self.recipe_)
+        return self.unfitted(start_from=None, recipe=self.recipe_ or self.recipe)
 
     def start(self, backbone: Backbone) -> Prompt:
         """The prompt before training."""

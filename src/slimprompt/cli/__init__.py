@@ -41,7 +41,7 @@ from slimprompt.errors import InputError, one_line
 from slimprompt.extras import explain_mismatch, explain_missing
 from slimprompt.startup import import_lightly
 
-import_lightly()
+import_lightly()  # before a command imports open_clip
 
 app = App(
     name="slimprompt",
