@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import pickle
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from open_clip.convert import convert_state_dict
 from open_clip.model import convert_to_custom_text_state_dict
 from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from slimprompt.clip.checkpoints import read_state_dict, refusal
 from slimprompt.clip.towers import config_support
@@ -59,12 +61,24 @@ def load_architecture(name: str, pretrained: str | None, seed: int | None, activ
     return _build(name, activation, seed)
 
 
-def _build(name: str, activation: str | None, seed: int = 0) -> Any:
-    """A model with random weights; None keeps the activation of its configuration."""
+def _build(name: str, activation: str | None, seed: int | None = None) -> Any:
+    """A model with random weights of a seed; without a seed its weights are arbitrary and must be loaded afterwards.
+
+    Activation None keeps the activation of the configuration.
+    """
     options = {} if activation is None else {"quick_gelu": activation == "quickgelu"}
-    with torch.random.fork_rng(devices=[]), quiet():
-        torch.manual_seed(seed)
+    with torch.random.fork_rng(devices=[]), quiet(), _NoInitialisation() if seed is None else nullcontext():
+        torch.manual_seed(seed or 0)
         return open_clip.create_model(name, pretrained=None, **options)
+
+
+class _NoInitialisation(TorchFunctionMode):
+    """Leaves out the functions of `torch.nn.init`: random numbers take most of the time of building a large model."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def _load_pretrained(name: str, pretrained: str, activation: str | None, cache: Path) -> Any:
