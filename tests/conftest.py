@@ -1,5 +1,7 @@
 """Fixtures: a tiny open_clip model with random weights, small image folders, and specs and grids on them.
 
+Every process computes on one thread, because pytest-xdist starts a process for every core.
+
 Fixtures import torch and slimprompt themselves: the controlling process of pytest-xdist imports this file too, and the others
 start when it has done so.
 """
@@ -22,6 +24,8 @@ from PIL import Image, ImageDraw
 
 from tests.hub_server import TOKEN, Hub, hub
 from tests.shortcuts import shortcuts  # noqa: F401
+
+os.environ["OMP_NUM_THREADS"] = "1"  # numpy, scipy and torch read it when they are loaded, here and in child processes
 
 if TYPE_CHECKING:
     from slimprompt.clip.backbone import Backbone
@@ -51,16 +55,13 @@ def pytest_collectstart() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _small_process() -> Iterator[None]:
-    """One thread in this process and its children: pytest-xdist starts a process for every core."""
-    import torch
+def _libraries_are_no_garbage() -> Iterator[None]:
+    """Collections of garbage, of which every export to ONNX asks for several, pass over the objects of the libraries."""
+    import open_clip  # noqa: F401
 
-    torch.set_num_threads(1)
     gc.collect()
-    gc.freeze()  # collections, of which every export to ONNX asks for several, pass over the objects of the libraries
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield
+    gc.freeze()
+    yield
     gc.unfreeze()  # libraries complain about objects that are left at the end
 
 

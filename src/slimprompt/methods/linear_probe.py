@@ -11,6 +11,7 @@ length; below 1e-2 and above 1e4 the ranking of the classes hardly changes on un
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,10 +47,21 @@ def fit(task: Task) -> FittedHead:
             weights, bias = _solve(model.set_params(C=strength), features[kept], labels[kept])
             yield (torch.from_numpy(features)[held_out] @ weights.T + bias).to(device)
 
-    strength = select(task, STRENGTHS, logits_of, DEFAULT_STRENGTH)
-    weights, bias = _solve(_model(strength), features, labels)
+    with _threads_of_torch():
+        strength = select(task, STRENGTHS, logits_of, DEFAULT_STRENGTH)
+        weights, bias = _solve(_model(strength), features, labels)
     head = Head(task.class_names, weights.float().to(device), 1.0, bias.float().to(device))
     return FittedHead(head, weights.numel() + bias.numel(), {"C": strength})
+
+
+@contextmanager
+def _threads_of_torch() -> Iterator[None]:
+    """Inside, scikit-learn computes with as many threads as torch, whose number is fixed in a run."""
+    from sklearn import linear_model  # noqa: F401  only libraries that are loaded can be limited
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(torch.get_num_threads()):
+        yield
 
 
 def _model(strength: float, *, warm_start: bool = False) -> LogisticRegression:
