@@ -76,7 +76,6 @@ def load_libraries() -> None:
     """Import what commands import, and compute nothing, so that children can be forked."""
     import pandas  # noqa: F401
     import sklearn.linear_model  # noqa: F401
-    import torch._dynamo  # noqa: F401  # torch imports it when it makes its first optimizer, which takes seconds
 
     import slimprompt.classifiers.fitting
     import slimprompt.clip.backbone
