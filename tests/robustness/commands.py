@@ -83,7 +83,9 @@ def load_libraries() -> None:
     import slimprompt.lab.study
     import slimprompt.paper.page
     import slimprompt.training.loop  # noqa: F401
+    from slimprompt.report.plotting import load_matplotlib
 
+    load_matplotlib()
     build_once()
 
 
