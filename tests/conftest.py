@@ -298,8 +298,8 @@ _BROWSER_FLAGS = (
 )
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Chromium, driven by selenium; tests are skipped without them."""
     webdriver = pytest.importorskip(
         "selenium.webdriver", reason="selenium is not installed (pip install 'slimprompt[dev]')"
@@ -316,3 +316,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     running = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     yield running
     running.quit()
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: Any) -> Any:
+    """Chromium with an empty page and an empty log."""
+    chromium.get("about:blank")
+    chromium.get_log("browser")
+    return chromium
