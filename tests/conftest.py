@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from slimprompt.clip.backbone import Backbone
     from slimprompt.lab.environment import RunEnvironment
     from slimprompt.lab.spec import RunSpec
+    from slimprompt.paper.page import Report
     from slimprompt.paper.studies import Grid
 
 TINY = "tiny-for-tests"
@@ -265,6 +266,17 @@ def small_grid(tiny_folder: str, collections: dict[str, str]) -> Callable[..., G
         return make_grid({**axes, **fields})
 
     return make
+
+
+@pytest.fixture(scope="session")
+def study_report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """The report of a synthetic study of the paper, which has every table and figure."""
+    from slimprompt.paper.page import build_report
+    from tests.synthetic_runs import write_study
+
+    root = tmp_path_factory.mktemp("study") / "runs"
+    write_study(root, backbones=("pocket",), datasets=("dtd", "food101"), seeds=(1, 2))
+    return build_report(root)
 
 
 def fingerprints(runs: Path) -> dict[str, dict[str, str]]:

@@ -94,7 +94,10 @@ def test_messages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_tool_works_without_extras(tmp_path: Path) -> None:
-    images, model = "data pocket --out images", "fit images --backbone pocket --shots 2 --epochs 2 --out model"
+    images, model = (
+        "data pocket --out images",
+        "fit images --backbone pocket --shots 2 --epochs 2 --views 1 --out model",
+    )
     works = (
         "evaluate model images/test",
         "predict model images/test --out rows.csv",
