@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from slimprompt.clip.backbone import Backbone
     from slimprompt.lab.environment import RunEnvironment
     from slimprompt.lab.spec import RunSpec
+    from slimprompt.paper.page import Report
     from slimprompt.paper.studies import Grid
 
 TINY = "tiny-for-tests"
@@ -268,6 +269,17 @@ def small_grid(tiny_folder: str, collections: dict[str, str]) -> Callable[..., G
     return make
 
 
+@pytest.fixture(scope="session")
+def study_report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """The report of a synthetic study of the paper, which has every table and figure."""
+    from slimprompt.paper.page import build_report
+    from tests.synthetic_runs import write_study
+
+    root = tmp_path_factory.mktemp("study") / "runs"
+    write_study(root, backbones=("pocket",), datasets=("dtd", "food101"), seeds=(1, 2))
+    return build_report(root)
+
+
 def fingerprints(runs: Path) -> dict[str, dict[str, str]]:
     """Run → hash of each file that must be the same whenever and wherever a spec is run."""
     found: dict[str, dict[str, str]] = {}
@@ -299,8 +311,8 @@ _BROWSER_FLAGS = (
 )
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Chromium, driven by selenium; tests are skipped without them."""
     webdriver = pytest.importorskip(
         "selenium.webdriver", reason="selenium is not installed (pip install 'slimprompt[dev]')"
@@ -317,3 +329,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     running = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     yield running
     running.quit()
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: Any) -> Any:
+    """Chromium with an empty page and an empty log."""
+    chromium.get("about:blank")
+    chromium.get_log("browser")
+    return chromium

@@ -319,6 +319,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and this process when their socket is closed
     channel, listener = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
     import slimprompt.cli
+    import tests.shortcuts  # noqa: F401  # imports pytest, which every fork would do again
     from tests.robustness.commands import load_libraries
 
     load_libraries()

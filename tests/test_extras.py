@@ -19,7 +19,7 @@ ROOT = Path(slimprompt.__file__).parents[2]
 _INDEX_NAMES = {"python_multipart": "python-multipart", "mlflow": "mlflow-skinny"}
 
 #: Commands run in one process in which the packages of all extras cannot be found; each prints its exit code.
-#: The quickstart makes fewer runs.
+#: The quickstart makes fewer and shorter runs.
 _WITHOUT_EXTRAS = """
 import sys
 from importlib.machinery import PathFinder
@@ -43,6 +43,7 @@ if __name__ == "__main__":
     from slimprompt.quickstart import job
 
     job.SHOTS, job.SEEDS = (1,), (1,)
+    job.RECIPE = job.RECIPE.model_copy(update={"epochs": 2})
     for line in sys.stdin.read().splitlines():
         print("$", line, flush=True)
         sys.argv = ["slimprompt", *line.split()]
@@ -93,7 +94,10 @@ def test_messages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_tool_works_without_extras(tmp_path: Path) -> None:
-    images, model = "data pocket --out images", "fit images --backbone pocket --shots 2 --out model"
+    images, model = (
+        "data pocket --out images",
+        "fit images --backbone pocket --shots 2 --epochs 2 --views 1 --out model",
+    )
     works = (
         "evaluate model images/test",
         "predict model images/test --out rows.csv",

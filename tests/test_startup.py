@@ -1,13 +1,8 @@
-"""What a command imports before it classifies an image."""
+"""What commands import before they train a prompt and classify an image."""
 
 import json
 import subprocess
 import sys
-
-import pytest
-
-from slimprompt import PromptClassifier
-from tests.classifiers.test_prompt import QUICK
 
 UNUSED = [
     "sklearn",
@@ -23,30 +18,25 @@ UNUSED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def saved(tiny_folder, photos, tmp_path_factory):
-    images = sorted(photos.glob("*/*.png"))
-    classifier = PromptClassifier(tiny_folder, recipe=QUICK, n_ctx=4, rank=2, cache=False)
-    return classifier.fit(images, [path.parent.name for path in images]).save(tmp_path_factory.mktemp("saved") / "p")
-
-
-def run(code, *arguments):
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False
-    )
+def run(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_predict_imports_only_what_it_uses_and_the_rest_can_be_imported_afterwards(saved, photos):
+def test_commands_import_only_what_they_use_and_the_rest_can_be_imported_afterwards(tiny_folder, photos, tmp_path):
+    image, model = photos / "red disc" / "0.png", tmp_path / "model"
+    fit = ["fit", photos, "--backbone", tiny_folder, "--shots", 2, "--epochs", 2, "--rank", 2, "--out", model]
+    commands = [list(map(str, command)) for command in (fit, ["predict", model, image])]
     code = f"""
 import json, sys
-sys.argv[1:1] = ["predict"]
 from slimprompt.cli import main
-try:
-    main()
-except SystemExit as stop:
-    assert not stop.code
+for command in {commands!r}:
+    sys.argv[1:] = command
+    try:
+        main()
+    except SystemExit as stop:
+        assert not stop.code
 unused = [name for name in {UNUSED!r} if sys.modules.get(name) is not None]
 import torch, torchvision.ops
 boxes = torch.tensor([[0, 0.0, 0.0, 2.0, 2.0]])
@@ -55,7 +45,7 @@ import torch._dynamo.utils, transformers
 real = [torch._dynamo.disable.__module__, torch._dynamo.utils.is_compile_supported.__module__, transformers.__name__]
 print(json.dumps([unused, float(pooled), real]))
 """
-    unused, pooled, real = run(code, saved, photos / "red disc" / "0.png")
+    unused, pooled, real = run(code)
     assert unused == []
     assert pooled == 1
     assert real == ["torch._dynamo.decorators", "torch._dynamo.utils", "transformers"]

@@ -17,14 +17,12 @@ from slimprompt.lab.records import load_records
 from slimprompt.paper.page import Report, build_report, render_report, write_report
 from slimprompt.paper.summary import key_figures
 from tests.html_page import Page
-from tests.synthetic_runs import write_methods, write_run, write_study
+from tests.synthetic_runs import write_methods, write_run
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    root = tmp_path_factory.mktemp("study")
-    write_study(root, backbones=("pocket",), datasets=("dtd", "food101"), seeds=(1, 2))
-    return build_report(root)
+def report(study_report: Report) -> Report:
+    return study_report
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,8 @@ TINY = Recipe(epochs=2, batch_size=None, views=0, lr=0.05)
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tmp_path_factory.mktemp("cache"))
+def cache(shared_cache: Path) -> str:
+    return str(shared_cache)
 
 
 @pytest.fixture(scope="module")

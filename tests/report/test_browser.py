@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import unquote, urlparse
 
 import pytest
 import torch
@@ -12,10 +11,10 @@ from torch.nn import functional as F
 
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
-from slimprompt.paper.page import build_report, write_report
+from slimprompt.paper.page import Report, build_report, write_report
 from slimprompt.report.fit_page import write_fit_page
 from slimprompt.training.recipe import Recipe
-from tests.synthetic_runs import write_run, write_study
+from tests.synthetic_runs import write_run
 
 webdriver = pytest.importorskip(
     "selenium.webdriver", reason="selenium is not installed (pip install 'slimprompt[dev]')"
@@ -25,10 +24,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    root = tmp_path_factory.mktemp("browser")
-    write_study(root / "runs", backbones=("pocket",), datasets=("dtd", "food101"), seeds=(1, 2))
-    return write_report(build_report(root / "runs"), root / "report").as_uri()
+def page(study_report: Report, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_report(study_report, tmp_path_factory.mktemp("report")).as_uri()
 
 
 @pytest.fixture(scope="module")
@@ -156,11 +153,10 @@ def test_clicking_a_number_lists_its_runs(browser: webdriver.Chrome, page: str):
 
 
 def test_the_runs_of_a_number_on_a_page_without_a_table_of_runs(
-    browser: webdriver.Chrome, page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    browser: webdriver.Chrome, study_report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("slimprompt.report.runs.MAX_LISTED", 10)
-    runs = Path(unquote(urlparse(page).path)).parents[1] / "runs"
-    opened(browser, write_report(build_report(runs), tmp_path).as_uri())
+    opened(browser, write_report(study_report, tmp_path).as_uri())
     link = browser.find_element("css selector", "#table-summary a.n")
     link.click()
     entries = [one.text for one in browser.find_elements("css selector", "#runs-dialog li")]

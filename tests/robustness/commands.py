@@ -76,7 +76,6 @@ def load_libraries() -> None:
     """Import what commands import, and compute nothing, so that children can be forked."""
     import pandas  # noqa: F401
     import sklearn.linear_model  # noqa: F401
-    import torch._dynamo  # noqa: F401  # torch imports it when it makes its first optimizer, which takes seconds
 
     import slimprompt.classifiers.fitting
     import slimprompt.clip.backbone
@@ -84,7 +83,9 @@ def load_libraries() -> None:
     import slimprompt.lab.study
     import slimprompt.paper.page
     import slimprompt.training.loop  # noqa: F401
+    from slimprompt.report.plotting import load_matplotlib
 
+    load_matplotlib()
     build_once()
 
 

@@ -38,10 +38,11 @@ def measure_speed(backbone: Backbone, name: str, *, image_size: int, seconds: fl
     from slimprompt.images.views import train_view
     from slimprompt.prompts.start import start_prompt
     from slimprompt.text.encoder import SharedPrefixTextEncoder
+    from slimprompt.training.optimizers import SGD
 
     embed_dim = int(backbone.encode_texts(["a"]).shape[1])
     prompt = start_prompt("joint", width=backbone.text_width, seed=0, n_ctx=16, rank=4).to(backbone.device)
-    optimizer = torch.optim.SGD(prompt.parameters(), lr=1e-6, momentum=0.9)
+    optimizer = SGD(prompt.parameters(), lr=1e-6, momentum=0.9)
 
     def step(n_classes: int) -> tuple[int, float]:
         encode = SharedPrefixTextEncoder(backbone, ["large red square"] * n_classes, prompt.n_ctx)

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from slimprompt.methods.descent import Step, minimise, order_of
 from slimprompt.methods.head import FittedHead, Head
 from slimprompt.methods.task import Task
+from slimprompt.training.optimizers import AdamW
 
 STEPS, BATCH_SIZE, LR, WEIGHT_DECAY, WARMUP_STEPS, WARMUP_LR = 1280, 32, 1e-3, 0.01, 50, 1e-5
 
@@ -35,7 +36,7 @@ def fit(task: Task, *, steps: int = STEPS) -> FittedHead:
     def loss(features: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(scale * features @ weights.T, labels)
 
-    minimise(loss, torch.optim.AdamW([weights], weight_decay=WEIGHT_DECAY), _steps(task, steps))
+    minimise(loss, AdamW([weights], weight_decay=WEIGHT_DECAY), _steps(task, steps))
     return FittedHead(Head(task.class_names, weights.detach(), scale), weights.numel())
 
 

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from slimprompt.methods.descent import Step, minimise, one_view_each
 from slimprompt.methods.head import FittedHead, Head
 from slimprompt.methods.task import Task
+from slimprompt.training.optimizers import Adam
 from slimprompt.training.recipe import Recipe
 
 ALPHA, LR, BATCH_SIZE, WEIGHT_DECAY = 0.5, 2e-3, 256, 5e-4
@@ -43,5 +44,5 @@ def fit(task: Task, *, epochs: int | None = None) -> FittedHead:
     def loss(features: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(scale * features @ class_features().T, labels)
 
-    minimise(loss, torch.optim.Adam([residual], weight_decay=WEIGHT_DECAY), steps())
+    minimise(loss, Adam([residual], weight_decay=WEIGHT_DECAY), steps())
     return FittedHead(Head(task.class_names, class_features().detach(), scale), residual.numel())

@@ -31,6 +31,7 @@ from slimprompt.methods.cross_validation import select
 from slimprompt.methods.descent import Step, minimise, one_view_each
 from slimprompt.methods.head import CacheHead, FittedHead
 from slimprompt.methods.task import Task
+from slimprompt.training.optimizers import AdamW
 
 #: The published starting values of α and β.
 DEFAULT = (1.17, 1.0)
@@ -69,7 +70,7 @@ def fit_keys(task: Task, *, epochs: int = EPOCHS) -> FittedHead:
         for number, (_, features, labels) in enumerate(one_view_each(task, epochs, BATCH_SIZE)):
             yield Step(LR / 2 * (1 + math.cos(math.pi * number / total)), features, labels)
 
-    minimise(loss, torch.optim.AdamW([keys], eps=EPSILON, weight_decay=WEIGHT_DECAY), steps())
+    minimise(loss, AdamW([keys], eps=EPSILON, weight_decay=WEIGHT_DECAY), steps())
     head = CacheHead(task.class_names, start.weights, start.scale, keys.detach(), start.labels, alpha, beta)
     return FittedHead(head, keys.numel(), {"alpha": alpha, "beta": beta})
 

@@ -10,13 +10,13 @@ views of each image; here it is the eval view and the train views of the task.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from slimprompt.methods.descent import minimise, pooled_views
 from slimprompt.methods.head import FittedHead, Head
 from slimprompt.methods.task import Task
+from slimprompt.training.optimizers import SGD
 from slimprompt.training.recipe import Recipe
 
 RECIPE = Recipe(epochs=300, batch_size=256, optimizer="sgd", lr=0.1, momentum=0.9, weight_decay=0.0)
@@ -47,7 +47,7 @@ def train_class_weights(task: Task, penalty: Tensor | None = None, *, epochs: in
         value = F.cross_entropy(scale * features @ F.normalize(weights, dim=-1).T, labels)
         return value if penalty is None else value + (penalty * (weights - start).square().sum(1)).mean()
 
-    optimizer = torch.optim.SGD([weights], momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+    optimizer = SGD([weights], momentum=recipe.momentum, weight_decay=recipe.weight_decay)
     minimise(loss, optimizer, pooled_views(task, epochs, recipe.batch_size or len(task.labels), recipe.lr_at))
     head = Head(task.class_names, F.normalize(weights.detach(), dim=-1), scale)
     return FittedHead(head, weights.numel())

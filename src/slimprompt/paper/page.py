@@ -28,7 +28,7 @@ from slimprompt.progress import LINE_EVERY, progress
 from slimprompt.report.html import render, write_page
 from slimprompt.report.methods_figures import methods_figures
 from slimprompt.report.methods_tables import methods_tables
-from slimprompt.report.plotting import Figure, write_figures
+from slimprompt.report.plotting import Figure, load_matplotlib, write_figures
 from slimprompt.report.runs import RUNS_CSV, runs_csv, runs_section
 from slimprompt.report.table import Table
 from slimprompt.report.table_formats import table_files
@@ -110,6 +110,7 @@ def build_report(
         "methods_tables": lambda: _methods_tables(results, found, compare_published),
     }
     jobs = [*others.values(), *plots]
+    load_matplotlib()
     with progress("tables and figures", len(jobs), "parts", show=show, line_every=LINE_EVERY, threads=False) as advance:
         made = run_forked(jobs[::-1], advance=lambda _: advance())[::-1]  # figures take longest, so they begin first
     return Report(

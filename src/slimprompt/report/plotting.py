@@ -101,6 +101,14 @@ class Figure:
         return ET.tostring(root, encoding="unicode")
 
 
+def load_matplotlib() -> None:
+    """Import what figures use; before processes that plot are forked, so that none of them has to."""
+    import matplotlib.backends.backend_agg
+    import matplotlib.backends.backend_svg
+    import matplotlib.figure
+    import matplotlib.style  # noqa: F401
+
+
 @contextmanager
 def plot_style() -> Iterator[None]:
     """Apply the project's matplotlib style inside the block, whatever the user's own settings are."""

@@ -22,6 +22,7 @@ from slimprompt.training.losses import (
     kl_to_zero_shot,
     prograd_backward,
 )
+from slimprompt.training.optimizers import SGD, AdamW
 from slimprompt.training.recipe import Recipe
 
 
@@ -186,9 +187,9 @@ class _State:
 def _optimizer(prompt: Prompt, recipe: Recipe) -> torch.optim.Optimizer:
     factors = prompt.trainable_factors
     if recipe.optimizer == "sgd":
-        return torch.optim.SGD(factors, recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+        return SGD(factors, recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
     betas = (recipe.momentum, recipe.beta2)
-    return torch.optim.AdamW(factors, recipe.lr, betas=betas, weight_decay=recipe.weight_decay)
+    return AdamW(factors, recipe.lr, betas=betas, weight_decay=recipe.weight_decay)
 
 
 def _text_features(prompts: Sequence[Prompt], encode_text: Callable[[Tensor], Tensor]) -> Sequence[Tensor]:
