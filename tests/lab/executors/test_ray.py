@@ -29,7 +29,7 @@ from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import Grid, study_specs
 from tests.conftest import QUICK_HEALTH_CHECKS, fingerprints
-from tests.fork_server import forked_python, start_command
+from tests.fork_server import start_command
 from tests.lab.conftest import note_imports
 
 # Not imported here: Ray reads its settings when it is imported, and a fixture of all tests makes them.
@@ -172,7 +172,7 @@ def small_study(
     small_grid: Callable[..., Grid], environment: RunEnvironment, undisturbed: list[dict[str, dict[str, str]]]
 ) -> tuple[list[RunSpec], dict[str, dict[str, str]]]:
     """The specs of a study, and the fingerprints of its undisturbed runs."""
-    specs = study_specs(small_grid(shots=[2], recipe={"epochs": 20, "views": 2, "batch_size": 4}))
+    specs = study_specs(small_grid(shots=[2], recipe={"epochs": 10, "views": 2, "batch_size": 4}))
     if not undisturbed:
         inline = replace(environment, runs=environment.runs.with_name("inline"))
         run_study(specs, inline.runs, InlineExecutor(inline))
@@ -215,11 +215,15 @@ class Disturb(StudyObserver):
 
 @pytest.mark.parametrize("where", ["cluster", "this machine"])
 def test_a_request_that_no_machine_can_satisfy_is_refused_at_once(
-    where: str, head: tuple[str, Path, Node], environment: RunEnvironment, monkeypatch: pytest.MonkeyPatch
+    where: str,
+    head: tuple[str, Path, Node],
+    environment: RunEnvironment,
+    forked_ray: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import ray
 
-    monkeypatch.setattr(sys, "executable", forked_python())
+    monkeypatch.setattr(sys, "executable", forked_ray)
     with pytest.raises(InputError, match=r"no machine of the Ray cluster has 640 CPUs .*fewer --threads"):
         RayExecutor(replace(environment, threads=640), address=head[0] if where == "cluster" else None)
     assert not ray.is_initialized()
@@ -317,12 +321,12 @@ def test_without_a_cluster_it_runs_on_this_machine(
 
 
 def test_executors_share_a_ray_and_workers_stay_alive(
-    run_spec: Callable[..., RunSpec], environment: RunEnvironment, monkeypatch: pytest.MonkeyPatch
+    run_spec: Callable[..., RunSpec], environment: RunEnvironment, forked_ray: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other executors use the Ray of this machine, and workers make one prompt batch after the other."""
     import ray
 
-    monkeypatch.setattr(sys, "executable", forked_python())
+    monkeypatch.setattr(sys, "executable", forked_ray)
     with pytest.raises(InputError, match="cannot reach a Ray cluster at '127.0.0.1:1'"):
         RayExecutor(environment, address="127.0.0.1:1")
     with closing(RayExecutor(environment)) as executor:
