@@ -304,7 +304,7 @@ def test_a_study_survives_the_loss_of_a_raylet(
 def test_without_a_cluster_it_runs_on_this_machine(
     run_spec: Callable[..., RunSpec], environment: RunEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By true starts of Python: no other machine can reach Ray, and a worker does not import what no run uses."""
+    """By true starts of Python: no other machine can reach Ray, and neither processes nor imports are there that no run uses."""
     import ray
 
     noting = note_imports(tmp_path, monkeypatch)
@@ -312,6 +312,7 @@ def test_without_a_cluster_it_runs_on_this_machine(
     with closing(RayExecutor(replace(environment, imports=(noting,)))) as executor:
         mine = set(psutil.Process().children(recursive=True)) - others
         assert {ip.removeprefix("::ffff:") for ip in _listening(mine)} == {"127.0.0.1"}
+        assert not [one for one in mine if "monitor.py" in " ".join(one.cmdline())]
         outcome = run_study([run_spec()], environment.runs, executor)
         assert len(outcome.complete) == 1
         assert not ray.is_initialized()  # the executor that started it has ended it
