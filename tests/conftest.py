@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -47,6 +48,7 @@ QUICK_HEALTH_CHECKS = {
     "RAY_health_check_initial_delay_ms": "500",
     "RAY_health_check_period_ms": "300",
     "RAY_health_check_failure_threshold": "2",
+    "RAY_raylet_death_check_interval_milliseconds": "300",
 }
 
 
@@ -112,6 +114,18 @@ def _own_ray_token() -> Iterator[None]:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(16))
         yield
+
+
+@pytest.fixture(scope="session")
+def forked_ray() -> str:
+    """A value of `sys.executable` with which Ray, if this process starts it, forks its processes.
+
+    The server has loaded the libraries before: Ray gives up on a process that does not answer in time.
+    """
+    from tests.fork_server import forked_python
+
+    subprocess.run([forked_python(), "-c", ""], check=True)
+    return forked_python()
 
 
 @pytest.fixture(autouse=True)

@@ -183,7 +183,7 @@ def start_command(
     background
         Ignore SIGINT and SIGHUP, as in the background of a script or under nohup.
     fork_workers
-        Fork worker processes too, where a true command starts Python anew for each of them.
+        Fork worker processes and Ray's processes too, where a true command starts Python anew for each of them.
     streams
         Standard stream (0, 1 or 2) → descriptor that it is instead of a pipe, None if it is closed.
     module
@@ -195,7 +195,7 @@ def start_command(
         "cwd": str(cwd or Path.cwd()),
         "environment": dict(os.environ if environment is None else environment),
         "background": background,
-        "fork_workers": fork_workers,
+        "fork_workers": forked_python() if fork_workers else "",
         "closed": [number for number, descriptor in (streams or {}).items() if descriptor is None],
         "module": module,
     }
@@ -243,6 +243,7 @@ def _become(request: dict[str, Any], descriptors: Sequence[int]) -> int:
             return make_context("fork" if method == "spawn" else method)
 
         multiprocessing.get_context = fork_for_spawn  # type: ignore[assignment]
+        sys.executable = request["fork_workers"]
     ignored = request.get("background")
     signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)

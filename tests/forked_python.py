@@ -3,7 +3,8 @@
     python -IS tests/forked_python.py <name of the server's socket> <program> [-m <module> | -c <code> | <file>] …
 
 This process asks the server for a fork with its own streams, environment and working folder, passes signals on, and ends as the
-fork does. If it is killed, the server kills the fork. Other options of Python need a true start, and get one.
+fork does. If it is killed, the server kills the fork. Its name, as `ps` and /proc show it, is the process id of the fork. Other options
+of Python than -u need a true start, and get one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ _MOST = 2**18  # bytes of a message
 def main() -> None:
     """Ask for a fork, and wait for its end."""
     name, program, *arguments = sys.argv[1:]
+    if arguments[:1] == ["-u"]:  # of Ray's processes, which flush their logs themselves
+        del arguments[0]
     if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-m", "-c")):
         os.execv(sys.executable, [sys.executable, *arguments])
     request = {
@@ -33,6 +36,8 @@ def main() -> None:
     channel.connect(f"\0{name}")
     socket.send_fds(channel, [json.dumps(request).encode()], [0, 1, 2])
     fork = json.loads(channel.recv(_MOST))["started"]
+    with open("/proc/self/comm", "w") as comm:
+        comm.write(str(fork))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda got, _: os.kill(fork, got))
     os.closerange(0, 3)  # who reads the output waits for the fork only

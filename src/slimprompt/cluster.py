@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from slimprompt.errors import InputError
@@ -104,12 +106,29 @@ def loopback_only(ray: Any) -> Iterator[None]:
         constants.ENABLE_RAY_CLUSTER = before
 
 
+@contextmanager
+def without_monitors(ray: Any) -> Iterator[None]:
+    """While Ray is started: it leaves out two processes that do nothing for one command.
+
+    They are the autoscaler's, which adds machines to clusters, and the one that sends logs to the driver, which does not print them.
+    """
+    parameter = ray._private.parameter
+    params = parameter.RayParams
+    unused = {"no_monitor": True, "include_log_monitor": False}
+    known = inspect.signature(params).parameters  # private: another version may not have them
+    parameter.RayParams = partial(params, **{name: value for name, value in unused.items() if name in known})
+    try:
+        yield
+    finally:
+        parameter.RayParams = params
+
+
 def _init(ray: Any, address: str | None) -> None:
     try:
         if address is None:
             # Results are written to disk, so the object store is as small as Ray allows.
             quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
-            with loopback_only(ray):
+            with loopback_only(ray), without_monitors(ray):
                 ray.init(address="local", object_store_memory=80_000_000, **quiet)
             return
         host, colon, port = address.rpartition(":")

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +15,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from slimprompt.cluster import loopback_only
+from slimprompt.cluster import loopback_only, without_monitors
 from slimprompt.collections import ray as collections_ray
 from slimprompt.collections.inputs import open_collection
-from slimprompt.collections.parts import FinishedPart, Part
+from slimprompt.collections.parts import FinishedPart, Part, parts_of
 from slimprompt.collections.predict import (
     Advance,
     LocalPredictor,
@@ -33,12 +37,13 @@ needs_ray = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """Ray with two CPUs, which all tests share."""
+def cluster(forked_ray: str) -> Iterator[None]:
+    """Ray with two CPUs, which all tests share; its processes are forks."""
     import ray
 
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
-    with loopback_only(ray):
+    with loopback_only(ray), without_monitors(ray), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", forked_ray)
         ray.init(address="local", num_cpus=2, num_gpus=0, object_store_memory=80_000_000, **quiet)
     yield
     ray.shutdown()
@@ -97,6 +102,33 @@ def test_a_worker_that_is_killed_is_replaced(spec: PredictionSpec, images: Path,
         predict_collection(collection, tmp_path / f"{kind.__name__}.csv", lambda kind=kind: kind(spec), part_size=1)
     assert KillsOneWorker.killed
     assert (tmp_path / "KillsOneWorker.csv").read_bytes() == (tmp_path / "LocalPredictor.csv").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_worker_in_a_new_interpreter_gives_the_same_predictions(
+    spec: PredictionSpec, images: Path, tmp_path: Path
+) -> None:
+    """The workers of the tests above begin with loaded libraries; this one imports what it needs, and not what it does not use."""
+    (part,) = parts_of(open_collection([images]))
+    (expected,) = LocalPredictor(spec).predict_parts([part], lambda n: None)
+    given, answer = tmp_path / "given", tmp_path / "answer"
+    given.write_bytes(pickle.dumps((pickle.dumps(spec), pickle.dumps(part))))
+    code = """
+import pickle, sys
+from pathlib import Path
+from slimprompt import __version__
+from slimprompt.collections.ray import PartWorker
+spec, part = pickle.loads(Path(sys.argv[1]).read_bytes())
+done = PartWorker(spec, 1, __version__)({"part": [part]})
+Path(sys.argv[2]).write_bytes(pickle.dumps((done, list(sys.modules))))
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code, given, answer], env=environment, check=True)
+    done, imported = pickle.loads(answer.read_bytes())
+    assert done["error"] == [""]
+    assert pickle.loads(done["finished"][0]) == expected
+    assert "open_clip" in imported
+    assert not {"transformers", "wandb"} & set(imported)
 
 
 @pytest.mark.slow

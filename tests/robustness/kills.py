@@ -24,7 +24,7 @@ _OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.lin
 
 def run_campaign(module: str, *arguments: object, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The JSON object that a module of the tests prints last, in a process of its own that begins with loaded libraries."""
-    command = start_command(arguments, environment=environment, module=module)
+    command = start_command(arguments, environment=environment, module=module, fork_workers=True)
     output, errors = command.communicate(timeout=None if "SLIMPROMPT_KILLS" in os.environ else 900)
     assert command.returncode == 0, errors
     found: dict[str, Any] = json.loads(output.splitlines()[-1])

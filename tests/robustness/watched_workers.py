@@ -27,7 +27,7 @@ class Order(NamedTuple):
     """File operation of a worker before which it happens, counted from 1."""
     runs: str
     victim: str
-    """worker, study (the process that waits for the workers) or raylet (the parent of a worker of Ray)."""
+    """worker, study (the process that waits for the workers) or raylet (which has started a worker of Ray)."""
     study: int
     """Process id."""
     notes: str
@@ -43,7 +43,11 @@ class Order(NamedTuple):
             os.close(os.open(Path(self.notes) / "killed", os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return
-        os.kill({"worker": os.getpid(), "study": self.study, "raylet": os.getppid()}[self.victim], signal.SIGKILL)
+        if self.victim == "raylet":
+            victim = int(os.environ["RAY_RAYLET_PID"])
+        else:
+            victim = os.getpid() if self.victim == "worker" else self.study
+        os.kill(victim, signal.SIGKILL)
 
 
 def given_order() -> Order:

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -30,6 +29,7 @@ from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import Grid, study_specs
 from tests.conftest import QUICK_HEALTH_CHECKS, fingerprints
+from tests.fork_server import start_command
 from tests.lab.conftest import note_imports
 
 # Not imported here: Ray reads its settings when it is imported, and a fixture of all tests makes them.
@@ -47,6 +47,15 @@ def _listening(processes: Iterable[psutil.Process]) -> set[str]:
     return {one.laddr.ip for process in processes for one in process.net_connections("inet") if one.status == "LISTEN"}
 
 
+def _fork(process: int) -> list[int]:
+    """The process that a `forked_python` stands for, which is not below it in the process tree."""
+    try:
+        name = Path(f"/proc/{process}/comm").read_text().strip()
+    except OSError:
+        return []
+    return [int(name)] if name.isdigit() else []
+
+
 def _command(process: int) -> list[str]:
     """The command line of a process; one empty word if it has ended."""
     try:
@@ -56,22 +65,25 @@ def _command(process: int) -> list[str]:
 
 
 class Node:
-    """`ray start --block`: one node, with one CPU; everything it starts is below it in the process tree."""
+    """`ray start --block`: one node, with one CPU; it and all its processes of Python are forks."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        command = [
-            str(Path(sys.executable).with_name("ray")),
+        arguments = (
             *("start", "--block", "--num-cpus=1", "--num-gpus=0", "--node-ip-address=127.0.0.1"),
             *("--object-store-memory=80000000", "--disable-usage-stats", "--include-log-monitor=false", *arguments),
-        ]
+        )
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             **QUICK_HEALTH_CHECKS,
         }
         self._log = (folder / f"node-{time.monotonic_ns()}.log").open("w+")
-        self.process = subprocess.Popen(
-            command, env=environment, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True
+        self.process = start_command(
+            arguments,
+            environment=environment,
+            module="ray.scripts.scripts",
+            fork_workers=True,
+            streams=dict.fromkeys((1, 2), self._log.fileno()),
         )
 
     def log(self) -> str:
@@ -95,7 +107,7 @@ class Node:
             children.setdefault(parent, []).append(int(path.parent.name))
         found = [self.process.pid]
         for process in found:
-            found += children.get(process, [])
+            found += children.get(process, []) + _fork(process)
         return found
 
     def workers(self) -> list[int]:
@@ -160,7 +172,7 @@ def small_study(
     small_grid: Callable[..., Grid], environment: RunEnvironment, undisturbed: list[dict[str, dict[str, str]]]
 ) -> tuple[list[RunSpec], dict[str, dict[str, str]]]:
     """The specs of a study, and the fingerprints of its undisturbed runs."""
-    specs = study_specs(small_grid(shots=[2], recipe={"epochs": 20, "views": 2, "batch_size": 4}))
+    specs = study_specs(small_grid(shots=[2], recipe={"epochs": 10, "views": 2, "batch_size": 4}))
     if not undisturbed:
         inline = replace(environment, runs=environment.runs.with_name("inline"))
         run_study(specs, inline.runs, InlineExecutor(inline))
@@ -203,10 +215,15 @@ class Disturb(StudyObserver):
 
 @pytest.mark.parametrize("where", ["cluster", "this machine"])
 def test_a_request_that_no_machine_can_satisfy_is_refused_at_once(
-    where: str, head: tuple[str, Path, Node], environment: RunEnvironment
+    where: str,
+    head: tuple[str, Path, Node],
+    environment: RunEnvironment,
+    forked_ray: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import ray
 
+    monkeypatch.setattr(sys, "executable", forked_ray)
     with pytest.raises(InputError, match=r"no machine of the Ray cluster has 640 CPUs .*fewer --threads"):
         RayExecutor(replace(environment, threads=640), address=head[0] if where == "cluster" else None)
     assert not ray.is_initialized()
@@ -287,18 +304,33 @@ def test_a_study_survives_the_loss_of_a_raylet(
 def test_without_a_cluster_it_runs_on_this_machine(
     run_spec: Callable[..., RunSpec], environment: RunEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other executors use the same Ray, workers stay alive between prompt batches, and do not import what no run uses."""
+    """By true starts of Python: no other machine can reach Ray, and neither processes nor imports are there that no run uses."""
     import ray
 
     noting = note_imports(tmp_path, monkeypatch)
-    environment = replace(environment, imports=(noting,))
-
-    with pytest.raises(InputError, match="cannot reach a Ray cluster at '127.0.0.1:1'"):
-        RayExecutor(environment, address="127.0.0.1:1")
     others = set(psutil.Process().children(recursive=True))
-    with closing(RayExecutor(environment)) as executor:
+    with closing(RayExecutor(replace(environment, imports=(noting,)))) as executor:
         mine = set(psutil.Process().children(recursive=True)) - others
         assert {ip.removeprefix("::ffff:") for ip in _listening(mine)} == {"127.0.0.1"}
+        assert not [one for one in mine if "monitor.py" in " ".join(one.cmdline())]
+        outcome = run_study([run_spec()], environment.runs, executor)
+        assert len(outcome.complete) == 1
+        assert not ray.is_initialized()  # the executor that started it has ended it
+    imported = (tmp_path / f"{noting}.txt").read_text().split()
+    assert "open_clip" in imported
+    assert not {"transformers", "wandb"} & set(imported)
+
+
+def test_executors_share_a_ray_and_workers_stay_alive(
+    run_spec: Callable[..., RunSpec], environment: RunEnvironment, forked_ray: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other executors use the Ray of this machine, and workers make one prompt batch after the other."""
+    import ray
+
+    monkeypatch.setattr(sys, "executable", forked_ray)
+    with pytest.raises(InputError, match="cannot reach a Ray cluster at '127.0.0.1:1'"):
+        RayExecutor(environment, address="127.0.0.1:1")
+    with closing(RayExecutor(environment)) as executor:
         with pytest.raises(InputError, match="unknown benchmark 'dtdd'"):
             run_study([run_spec(dataset="dtdd")], environment.runs, RayExecutor(environment))
         with pytest.raises(InputError, match="2 GPUs for one run"):
@@ -312,10 +344,7 @@ def test_without_a_cluster_it_runs_on_this_machine(
         assert executor._idle == [worker]
         outcome = run_study([run_spec(seed=2)], environment.runs, executor)
         assert len(outcome.complete) == 1
-        assert not ray.is_initialized()  # the executor that started it has ended it
-    imported = (tmp_path / f"{noting}.txt").read_text().split()
-    assert "open_clip" in imported
-    assert not {"transformers", "wandb"} & set(imported)
+        assert not ray.is_initialized()
 
 
 @pytest.mark.parametrize(("device", "expected"), [("auto", (1.0, 2)), ("cuda", (1.0, 2)), ("cpu", (0.0, 8))])
