@@ -3,8 +3,9 @@
 `import open_clip` also imports torch's compiler (through one function of torchvision and one decorator of timm), transformers and
 wandb where they are installed: more than half of the time until an image can be classified. No command compiles, builds a text
 tower of Hugging Face, or logs through timm. So while open_clip and torchvision are imported, these packages have a stand-in or look
-as if they were not installed; afterwards they can be imported as usual. Only the command line and worker processes do this:
-`import slimprompt` in a program of your own leaves the imports of others alone.
+as if they were not installed; afterwards they can be imported as usual. The first optimizer would import the compiler too, only to
+tell it to leave optimizers alone, and does not. Only the command line and worker processes do this: `import slimprompt` in a program
+of your own leaves the imports of others alone.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class _LightLoader(Loader):
                 if name.startswith(_WRAPPED) or name.startswith("timm"):
                     del sys.modules[name]
             self.loader.exec_module(module)
+        _use_optimizers_uncompiled()
 
 
 @contextmanager
@@ -71,6 +73,20 @@ def _stand_ins() -> Iterator[None]:
     finally:
         for name in added:
             sys.modules.pop(name, None)
+
+
+def _use_optimizers_uncompiled() -> None:
+    """Let torch's optimizers work without its compiler, which they import only to exclude themselves from what it compiles."""
+    import torch
+
+    optimizer = torch.optim.Optimizer
+    for method in (optimizer.add_param_group, optimizer.zero_grad, optimizer.state_dict, optimizer.load_state_dict):
+        if (plain := getattr(method, "__wrapped__", None)) is not None:
+            plain.__dynamo_disable = plain
+    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+        step = vars(kind).get("step")
+        if (plain := getattr(step, "__wrapped__", None)) is not None and not hasattr(step, "hooked"):
+            kind.step = torch.no_grad()(plain)  # type: ignore[method-assign]
 
 
 def _unchanged(function: Callable | None = None, *_: Any, **__: Any) -> Any:

@@ -9,6 +9,7 @@ Tests start a job by `run_job`.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -73,39 +74,43 @@ def run_job(
 
 
 def load_libraries() -> None:
-    """Import what commands import, and compute nothing, so that children can be forked."""
+    """Import what commands import, and compute nothing, so that children can be forked.
+
+    The facts about the machine that every record of a run has are found here too.
+    """
+    load_classifiers()
     import pandas  # noqa: F401
     import sklearn.linear_model  # noqa: F401
-    import torch._dynamo  # noqa: F401  # torch imports it when it makes its first optimizer, which takes seconds
 
-    import slimprompt.classifiers.fitting
-    import slimprompt.clip.backbone
     import slimprompt.lab.plan
     import slimprompt.lab.study
-    import slimprompt.paper.page
-    import slimprompt.training.loop  # noqa: F401
+    import slimprompt.paper.page  # noqa: F401
+    from slimprompt.lab.provenance import git_state, machine, versions
 
-    build_once()
+    for find in (versions, machine, git_state):
+        find()
 
 
-def build_once() -> None:
-    """Build tokenizers and the command line once; both take every command a quarter of a second, and do not change by use.
+def load_classifiers() -> None:
+    """Import what `fit` and `predict` import; build tokenizers and the command line once.
 
-    The facts about the machine that every record of a run has are found here too, for the same reason.
+    Both take every command a quarter of a second, and do not change by use.
     """
+    from slimprompt.cli import app  # isort: skip  # first: it leaves out what commands do not use
+
     import open_clip.factory
     import typer.main
 
-    from slimprompt.cli import app
-    from slimprompt.lab.provenance import git_state, machine, versions
+    import slimprompt.classifiers.fitting
+    import slimprompt.clip.backbone
+    import slimprompt.collections.inputs
+    import slimprompt.training.loop  # noqa: F401
 
     open_clip.factory.SimpleTokenizer = cache(open_clip.factory.SimpleTokenizer)
     typer.main.get_command = cache(typer.main.get_command)
     for context_length in (48, 40):  # of the pocket models and of the tests' tiny one
         open_clip.factory.SimpleTokenizer(context_length=context_length)
     typer.main.get_command(app)
-    for find in (versions, machine, git_state):
-        find()
 
 
 def run_command(arguments: list[str]) -> int:
@@ -197,7 +202,8 @@ def _run_step(step: Step, outputs: count[int], folder: Path) -> tuple[list[Done]
 def main() -> None:
     """Run the job that the command line names."""
     job, outputs = Path(sys.argv[1]), count()
-    load_libraries()
+    load_classifiers()  # in a fork, everything is loaded
+    gc.freeze()  # a collection in a child would read, and so copy, all objects of the libraries
     commands: list[Done] = []
     meanwhile: list[Done] = []
     for step in json.loads(job.read_text()):
