@@ -46,7 +46,12 @@ QUICK_HEALTH_CHECKS = {
 
 
 def pytest_collectstart() -> None:
-    """In the processes that run tests, open_clip is imported before the command line, which would leave out parts of it."""
+    """In the processes that run tests, open_clip is imported before the command line, which would leave out parts of it.
+
+    Before numpy is imported, its linear algebra gets one thread: its other threads wait in loops, which take most of the time of a
+    small logistic regression.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import open_clip  # noqa: F401
 
 
