@@ -2,8 +2,8 @@
 
     python -m tests.robustness.commands <job.json>
 
-A job is a list of steps. The commands of a step run at the same time; those of `meanwhile` are repeated one after the other
-as long as they run, beginning when `wait_for` exists. The results, with what the commands printed, are written to `<job>.done`.
+A job is a list of steps. The commands of a step and its `readers` run at the same time; those of `meanwhile` are repeated one after
+the other as long as the commands run, beginning when `wait_for` exists. The results, with what the commands printed, are written to `<job>.done`.
 Tests start a job by `run_job`.
 """
 
@@ -30,6 +30,7 @@ class Step(TypedDict, total=False):
     """Commands that run at the same time, and others that are repeated meanwhile."""
 
     commands: list[list[str]]
+    readers: list[list[str]]
     meanwhile: list[list[str]]
     wait_for: str
     """Pattern of a path, such as `runs/*/record.json`."""
@@ -174,16 +175,17 @@ def _run_step(step: Step, outputs: count[int], folder: Path) -> tuple[list[Done]
     def next_output() -> Path:
         return folder / f"{next(outputs)}.txt"
 
-    files = [next_output() for _ in step["commands"]]
+    commands = [*step["commands"], *step.get("readers", ())]
+    files = [next_output() for _ in commands]
     streams = step.get("streams", "")
-    children = [_start(*one, streams) for one in zip(step["commands"], files, strict=True)]
+    children = [_start(*one, streams) for one in zip(commands, files, strict=True)]
     ended: dict[int, int] = {}
 
     def running(options: int) -> bool:
         for child in children:
             if child not in ended and (found := os.waitpid(child, options))[0]:
                 ended[child] = found[1]
-        return len(ended) < len(children)
+        return not ended.keys() >= set(children[: len(step["commands"])])
 
     meanwhile = []
     for command in cycle(step.get("meanwhile", ())):
@@ -194,9 +196,7 @@ def _run_step(step: Step, outputs: count[int], folder: Path) -> tuple[list[Done]
         file = next_output()
         meanwhile.append(_result(command, os.waitpid(_start(command, file, streams), 0)[1], file))
     running(0)
-    return [
-        _result(*one) for one in zip(step["commands"], (ended[child] for child in children), files, strict=True)
-    ], meanwhile
+    return [_result(*one) for one in zip(commands, (ended[child] for child in children), files, strict=True)], meanwhile
 
 
 def main() -> None:
