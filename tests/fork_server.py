@@ -12,6 +12,7 @@ PYTHONIOENCODING, or is read when a library is imported, such as HF_ENDPOINT, ne
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import importlib
 import json
@@ -221,9 +222,12 @@ def _become(request: dict[str, Any], descriptors: Sequence[int]) -> int:
 
     do_not_wait_for_the_disk()
     os.setsid()
-    for number, descriptor in enumerate(descriptors):
-        os.dup2(descriptor, number)
+    numbers = request.get("descriptors", range(len(descriptors)))
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 256) for descriptor in descriptors]
     os.closerange(3, 256)
+    for number, descriptor in zip(numbers, moved, strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if number in request.get("closed", ()):
             os.close(number)
@@ -341,7 +345,7 @@ def main() -> None:
                 with suppress(BrokenPipeError):  # a `python` that was killed
                     clients[client].send(json.dumps({"ended": child, "code": code}).encode())
         for client in [one for one in ready if one in clients]:
-            message, descriptors, _, _ = socket.recv_fds(clients[client], _MOST, 8)
+            message, descriptors, _, _ = socket.recv_fds(clients[client], _MOST, 64)
             if message:
                 child = _fork(json.loads(message), descriptors)
                 for descriptor in descriptors:

@@ -6,23 +6,15 @@ import multiprocessing
 import os
 import sys
 from dataclasses import replace
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
 import pytest
 
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.storage import cache_dir
+from tests.fork_server import forked_python
 from tests.shortcuts import shortcuts  # noqa: F401
-
-_LOADED = (
-    "slimprompt.clip.backbone",
-    "slimprompt.images.bank",
-    "slimprompt.lab.executors.processes",
-    "slimprompt.methods.zero_shot",
-    "slimprompt.training.evaluation",
-    "slimprompt.training.loop",
-)
 
 
 @pytest.fixture
@@ -33,12 +25,14 @@ def environment(environment: RunEnvironment) -> RunEnvironment:
 
 @pytest.fixture(scope="session")
 def worker_server() -> None:
-    """A process that has loaded the libraries, from which workers are forked."""
+    """A process that has loaded the libraries, from which workers are forked: itself a fork of the tests' server."""
+    resource_tracker.ensure_running()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         patch.setenv("OMP_NUM_THREADS", "1")
-        multiprocessing.set_forkserver_preload(list(_LOADED))
+        multiprocessing.set_executable(forked_python())
         forkserver.ensure_running()
+        multiprocessing.set_executable(sys.executable)
 
 
 @pytest.fixture

@@ -2,13 +2,14 @@
 
     python -m tests.robustness.commands <job.json>
 
-A job is a list of steps. The commands of a step run at the same time; those of `meanwhile` are repeated one after the other
-as long as they run, beginning when `wait_for` exists. The results, with what the commands printed, are written to `<job>.done`.
+A job is a list of steps. The commands of a step and its `readers` run at the same time; those of `meanwhile` are repeated one after
+the other as long as the commands run, beginning when `wait_for` exists. The results, with what the commands printed, are written to `<job>.done`.
 Tests start a job by `run_job`.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -29,6 +30,7 @@ class Step(TypedDict, total=False):
     """Commands that run at the same time, and others that are repeated meanwhile."""
 
     commands: list[list[str]]
+    readers: list[list[str]]
     meanwhile: list[list[str]]
     wait_for: str
     """Pattern of a path, such as `runs/*/record.json`."""
@@ -73,40 +75,45 @@ def run_job(
 
 
 def load_libraries() -> None:
-    """Import what commands import, and compute nothing, so that children can be forked."""
+    """Import what commands import, and compute nothing, so that children can be forked.
+
+    The facts about the machine that every record of a run has are found here too.
+    """
+    load_classifiers()
     import pandas  # noqa: F401
     import sklearn.linear_model  # noqa: F401
 
-    import slimprompt.classifiers.fitting
-    import slimprompt.clip.backbone
     import slimprompt.lab.plan
     import slimprompt.lab.study
-    import slimprompt.paper.page
-    import slimprompt.training.loop  # noqa: F401
+    import slimprompt.paper.page  # noqa: F401
+    from slimprompt.lab.provenance import git_state, machine, versions
     from slimprompt.report.plotting import load_matplotlib
 
     load_matplotlib()
-    build_once()
+    for find in (versions, machine, git_state):
+        find()
 
 
-def build_once() -> None:
-    """Build tokenizers and the command line once; both take every command a quarter of a second, and do not change by use.
+def load_classifiers() -> None:
+    """Import what `fit` and `predict` import; build tokenizers and the command line once.
 
-    The facts about the machine that every record of a run has are found here too, for the same reason.
+    Both take every command a quarter of a second, and do not change by use.
     """
+    from slimprompt.cli import app  # isort: skip  # first: it leaves out what commands do not use
+
     import open_clip.factory
     import typer.main
 
-    from slimprompt.cli import app
-    from slimprompt.lab.provenance import git_state, machine, versions
+    import slimprompt.classifiers.fitting
+    import slimprompt.clip.backbone
+    import slimprompt.collections.inputs
+    import slimprompt.training.loop  # noqa: F401
 
     open_clip.factory.SimpleTokenizer = cache(open_clip.factory.SimpleTokenizer)
     typer.main.get_command = cache(typer.main.get_command)
     for context_length in (48, 40):  # of the pocket models and of the tests' tiny one
         open_clip.factory.SimpleTokenizer(context_length=context_length)
     typer.main.get_command(app)
-    for find in (versions, machine, git_state):
-        find()
 
 
 def run_command(arguments: list[str]) -> int:
@@ -170,16 +177,17 @@ def _run_step(step: Step, outputs: count[int], folder: Path) -> tuple[list[Done]
     def next_output() -> Path:
         return folder / f"{next(outputs)}.txt"
 
-    files = [next_output() for _ in step["commands"]]
+    commands = [*step["commands"], *step.get("readers", ())]
+    files = [next_output() for _ in commands]
     streams = step.get("streams", "")
-    children = [_start(*one, streams) for one in zip(step["commands"], files, strict=True)]
+    children = [_start(*one, streams) for one in zip(commands, files, strict=True)]
     ended: dict[int, int] = {}
 
     def running(options: int) -> bool:
         for child in children:
             if child not in ended and (found := os.waitpid(child, options))[0]:
                 ended[child] = found[1]
-        return len(ended) < len(children)
+        return not ended.keys() >= set(children[: len(step["commands"])])
 
     meanwhile = []
     for command in cycle(step.get("meanwhile", ())):
@@ -190,15 +198,14 @@ def _run_step(step: Step, outputs: count[int], folder: Path) -> tuple[list[Done]
         file = next_output()
         meanwhile.append(_result(command, os.waitpid(_start(command, file, streams), 0)[1], file))
     running(0)
-    return [
-        _result(*one) for one in zip(step["commands"], (ended[child] for child in children), files, strict=True)
-    ], meanwhile
+    return [_result(*one) for one in zip(commands, (ended[child] for child in children), files, strict=True)], meanwhile
 
 
 def main() -> None:
     """Run the job that the command line names."""
     job, outputs = Path(sys.argv[1]), count()
-    load_libraries()
+    load_classifiers()  # in a fork, everything is loaded
+    gc.freeze()  # a collection in a child would read, and so copy, all objects of the libraries
     commands: list[Done] = []
     meanwhile: list[Done] = []
     for step in json.loads(job.read_text()):

@@ -19,9 +19,10 @@ from slimprompt import storage
 from slimprompt.cli import main
 from slimprompt.data.folder import load_folder, write_folder
 from slimprompt.errors import InputError
-from slimprompt.paper.page import build_report, write_report
+from slimprompt.paper.page import build_report, render_report, write_report
 from slimprompt.paper.studies import Grid
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS, PocketBenchmark, render_benchmark
+from slimprompt.report.table_formats import table_files
 from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
 from tests.conftest import draw
 from tests.robustness.kills import chosen_operations, count_operations, kill_before, run_campaign, run_in_child
@@ -221,6 +222,7 @@ def test_a_report_killed_at_any_file_operation_consists_of_whole_files(tmp_path:
     for seed in (1, 2):
         write_run(tmp_path / "runs", base | {"variant": "joint", "rank": 4, "seed": seed})
     new = build_report(tmp_path / "runs")
+    table_files(new.tables), render_report(new)  # children begin with loaded libraries and compiled templates
     out = tmp_path / "out"
     total = count_operations(lambda: write_report(new, out / "new"), out)
     assert not run_in_child(lambda: write_report(old, out / "old"))
