@@ -5,8 +5,6 @@ import pytest
 import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
-from sklearn.linear_model import LogisticRegression
-from threadpoolctl import threadpool_info, threadpool_limits
 
 from slimprompt.methods import linear_probe
 
@@ -44,19 +42,3 @@ def test_one_shot_uses_the_default(make_task) -> None:
     fitted = linear_probe.fit(make_task(4, 1))
     assert fitted.settings == {"C": linear_probe.DEFAULT_STRENGTH}
     assert torch.isfinite(fitted.head.weights).all()
-
-
-def test_it_computes_with_the_threads_of_torch(make_task, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker of a study has a fixed number of threads, which the libraries of scikit-learn do not know."""
-    fit, used = LogisticRegression.fit, set()
-
-    def noting(model: LogisticRegression, *data: np.ndarray) -> LogisticRegression:
-        used.update(library["num_threads"] for library in threadpool_info())
-        return fit(model, *data)
-
-    monkeypatch.setattr(LogisticRegression, "fit", noting)
-    assert torch.get_num_threads() == 1
-    with threadpool_limits(3, user_api="blas"):
-        linear_probe.fit(make_task(2, 2))
-        assert {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"} == {3}
-    assert used == {1}

@@ -7,7 +7,6 @@ on how well a class can be recognised: if its images are often confused with ano
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from slimprompt.errors import InputError, shown
 from slimprompt.images.bank import FeatureBank
 from slimprompt.images.files import Decode, file_sha256, open_image
 from slimprompt.methods.cross_validation import FOLDS, folds
+from slimprompt.methods.logistic import logistic_regression
 from slimprompt.progress import progress
 
 #: A label is suspected if its score is below this value.
@@ -171,8 +171,7 @@ def held_out_probabilities(features: np.ndarray, labels: np.ndarray, seed: int =
     """
     values, parts = features.astype(np.float64), folds(labels.tolist(), seed)
     results = np.full((len(STRENGTHS), len(labels), int(labels.max()) + 1), np.nan)
-    with progress("checking labels", len(parts) * len(STRENGTHS)) as advance, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a solution after 1,000 iterations is good enough
+    with progress("checking labels", len(parts) * len(STRENGTHS)) as advance, logistic_regression():
         for kept, held_out in parts:
             model = LogisticRegression(max_iter=1000, warm_start=True)
             for result, strength in zip(results, STRENGTHS, strict=True):

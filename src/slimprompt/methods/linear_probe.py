@@ -11,7 +11,6 @@ length; below 1e-2 and above 1e4 the ranking of the classes hardly changes on un
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from slimprompt.methods.cross_validation import select
 from slimprompt.methods.head import FittedHead, Head
+from slimprompt.methods.logistic import logistic_regression
 from slimprompt.methods.task import Task
 
 if TYPE_CHECKING:
@@ -47,21 +47,11 @@ def fit(task: Task) -> FittedHead:
             weights, bias = _solve(model.set_params(C=strength), features[kept], labels[kept])
             yield (torch.from_numpy(features)[held_out] @ weights.T + bias).to(device)
 
-    with _threads_of_torch():
+    with logistic_regression():  # the published protocol also stops after 1,000 iterations
         strength = select(task, STRENGTHS, logits_of, DEFAULT_STRENGTH)
         weights, bias = _solve(_model(strength), features, labels)
     head = Head(task.class_names, weights.float().to(device), 1.0, bias.float().to(device))
     return FittedHead(head, weights.numel() + bias.numel(), {"C": strength})
-
-
-@contextmanager
-def _threads_of_torch() -> Iterator[None]:
-    """Inside, scikit-learn computes with as many threads as torch, whose number is fixed in a run."""
-    from sklearn import linear_model  # noqa: F401  only libraries that are loaded can be limited
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(torch.get_num_threads()):
-        yield
 
 
 def _model(strength: float, *, warm_start: bool = False) -> LogisticRegression:
@@ -72,11 +62,7 @@ def _model(strength: float, *, warm_start: bool = False) -> LogisticRegression:
 
 def _solve(model: LogisticRegression, features: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
     """W (n_classes, embed_dim) and b (n_classes,)."""
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the published protocol also stops after 1,000 iterations
-        model.fit(features, labels)
+    model.fit(features, labels)
     weights, bias = torch.from_numpy(model.coef_.copy()), torch.from_numpy(model.intercept_.copy())
     if len(weights) == 1:  # two classes: scikit-learn stores the difference of their logits
         weights, bias = torch.cat([-weights, weights]) / 2, torch.cat([-bias, bias]) / 2

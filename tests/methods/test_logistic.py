@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import warnings
+
+from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from slimprompt.methods.logistic import logistic_regression
+
+
+def blas_threads() -> set[int]:
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+
+def test_one_thread_inside_and_as_before_outside() -> None:
+    with threadpool_limits(3, user_api="blas"):
+        assert blas_threads() == {3}
+        with logistic_regression():
+            assert blas_threads() == {1}
+        assert blas_threads() == {3}
+
+
+def test_the_limit_of_iterations_is_no_warning() -> None:
+    features, labels = [[0.0, 1.0], [1.0, 3.0], [2.0, 1.0], [3.0, 2.0]], [0, 1, 0, 1]
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        LogisticRegression(max_iter=1).fit(features, labels)
+        assert len(found) == 1
+        with logistic_regression():
+            LogisticRegression(max_iter=1).fit(features, labels)
+        assert len(found) == 1
