@@ -29,7 +29,6 @@ def worker_server() -> None:
     resource_tracker.ensure_running()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        patch.setenv("OMP_NUM_THREADS", "1")
         multiprocessing.set_executable(forked_python())
         forkserver.ensure_running()
         multiprocessing.set_executable(sys.executable)
