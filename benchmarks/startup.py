@@ -1,4 +1,5 @@
-"""Time of `slimprompt predict` on one image, and until a worker process waits for its first run, compared with importing torch and open_clip.
+"""Time of `slimprompt predict` and `fit` on a few images, and until a worker process waits for its first run, compared with importing torch
+and open_clip.
 
     python benchmarks/startup.py [--repeats 7] [--json FILE]
 
@@ -31,13 +32,15 @@ _serve(theirs, RunEnvironment(Path("runs")))
 """
 
 
-def save_model(folder: Path) -> tuple[Path, Path]:
-    """A zero-shot head on the pocket model, and an image."""
-    image = folder / "image.png"
-    Image.new("RGB", (64, 64), "red").save(image)
-    names = ["red square", "blue circle"]
-    classifier = HeadClassifier("zero-shot", load_backbone("pocket"), views=0, cache=False).fit([image] * 2, names)
-    return classifier.save(folder / "model"), image
+def save_model(folder: Path) -> tuple[Path, list[Path]]:
+    """A zero-shot head on the pocket model, and its images: images/<class>/<image>."""
+    names = ["red square", "blue square"]
+    images = [folder / "images" / name / "0.png" for name in names]
+    for image, name in zip(images, names, strict=True):
+        image.parent.mkdir(parents=True)
+        Image.new("RGB", (64, 64), name.split()[0]).save(image)
+    classifier = HeadClassifier("zero-shot", load_backbone("pocket"), views=0, cache=False).fit(images, names)
+    return classifier.save(folder / "model"), images
 
 
 def seconds(command: list[str]) -> float:
@@ -51,12 +54,33 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        model, image = save_model(Path(place))
+        model, images = save_model(Path(place))
         slimprompt = [sys.executable, "-m", "slimprompt"]
+        prompt = [
+            "--backbone",
+            "pocket",
+            "--shots",
+            "1",
+            "--epochs",
+            "1",
+            "--views",
+            "0",
+            "--no-calibration",
+            "--no-cache",
+        ]
         commands = {
             "import torch, open_clip": [sys.executable, "-c", "import torch, open_clip"],
             "import torch": [sys.executable, "-c", "import torch"],
-            "slimprompt predict": [*slimprompt, "predict", str(model), str(image)],
+            "slimprompt predict": [*slimprompt, "predict", str(model), str(images[0])],
+            "slimprompt fit": [
+                *slimprompt,
+                "fit",
+                f"{place}/images",
+                *prompt,
+                "--out",
+                f"{place}/prompt",
+                "--overwrite",
+            ],
             "start of a worker": [sys.executable, "-c", _WORKER],
             "slimprompt --help": [*slimprompt, "--help"],
         }
