@@ -60,8 +60,6 @@ def pytest_collectstart() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _libraries_are_no_garbage() -> Iterator[None]:
     """Collections of garbage, of which every export to ONNX asks for several, pass over the objects of the libraries."""
-    import open_clip  # noqa: F401
-
     gc.collect()
     gc.freeze()
     yield

@@ -5,7 +5,7 @@ import warnings
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from slimprompt.methods.logistic import logistic_regression
+from slimprompt.methods.logistic import quiet_single_thread
 
 
 def blas_threads() -> set[int]:
@@ -15,7 +15,7 @@ def blas_threads() -> set[int]:
 def test_one_thread_inside_and_as_before_outside() -> None:
     with threadpool_limits(3, user_api="blas"):
         assert blas_threads() == {3}
-        with logistic_regression():
+        with quiet_single_thread():
             assert blas_threads() == {1}
         assert blas_threads() == {3}
 
@@ -26,6 +26,6 @@ def test_the_limit_of_iterations_is_no_warning() -> None:
         warnings.simplefilter("always")
         LogisticRegression(max_iter=1).fit(features, labels)
         assert len(found) == 1
-        with logistic_regression():
+        with quiet_single_thread():
             LogisticRegression(max_iter=1).fit(features, labels)
         assert len(found) == 1

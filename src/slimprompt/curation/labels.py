@@ -30,7 +30,7 @@ from slimprompt.errors import InputError, shown
 from slimprompt.images.bank import FeatureBank
 from slimprompt.images.files import Decode, file_sha256, open_image
 from slimprompt.methods.cross_validation import FOLDS, folds
-from slimprompt.methods.logistic import logistic_regression
+from slimprompt.methods.logistic import quiet_single_thread
 from slimprompt.progress import progress
 
 #: A label is suspected if its score is below this value.
@@ -171,7 +171,7 @@ def held_out_probabilities(features: np.ndarray, labels: np.ndarray, seed: int =
     """
     values, parts = features.astype(np.float64), folds(labels.tolist(), seed)
     results = np.full((len(STRENGTHS), len(labels), int(labels.max()) + 1), np.nan)
-    with progress("checking labels", len(parts) * len(STRENGTHS)) as advance, logistic_regression():
+    with progress("checking labels", len(parts) * len(STRENGTHS)) as advance, quiet_single_thread():
         for kept, held_out in parts:
             model = LogisticRegression(max_iter=1000, warm_start=True)
             for result, strength in zip(results, STRENGTHS, strict=True):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from slimprompt.methods.cross_validation import select
 from slimprompt.methods.head import FittedHead, Head
-from slimprompt.methods.logistic import logistic_regression
+from slimprompt.methods.logistic import quiet_single_thread
 from slimprompt.methods.task import Task
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def fit(task: Task) -> FittedHead:
             weights, bias = _solve(model.set_params(C=strength), features[kept], labels[kept])
             yield (torch.from_numpy(features)[held_out] @ weights.T + bias).to(device)
 
-    with logistic_regression():  # the published protocol also stops after 1,000 iterations
+    with quiet_single_thread():  # the published protocol also stops after 1,000 iterations
         strength = select(task, STRENGTHS, logits_of, DEFAULT_STRENGTH)
         weights, bias = _solve(_model(strength), features, labels)
     head = Head(task.class_names, weights.float().to(device), 1.0, bias.float().to(device))

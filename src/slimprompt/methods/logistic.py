@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def logistic_regression() -> Iterator[None]:
-    """Inside, logistic regressions are solved on one thread, and a solver that stops at its limit of iterations is no warning.
+def quiet_single_thread() -> Iterator[None]:
+    """Inside, scikit-learn solves logistic regressions on one thread, without a warning if it stops at its limit of iterations.
 
-    The solver spends most of its time on vectors for which several threads are slower than one, above all if workers of a study run
-    beside each other. On one thread, the result also does not depend on the number of cores.
+    On few-shot tasks one thread is faster than several (`benchmarks/logistic.py`), workers of a study do not compete for cores, and
+    the result does not depend on the number of cores.
     """
     from sklearn import linear_model  # noqa: F401  only libraries that are loaded can be limited
     from threadpoolctl import threadpool_limits
