@@ -4,10 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: quickstart test test-fast check format docs notebooks wheel clean
+.PHONY: quickstart test test-fast check format docs notebooks wheel clean help
 
 quickstart: $(STAMP)  ## set everything up and run the main job
 	$(BIN)/slimprompt quickstart
+
+# The processes of the tests share bytecode, even where the environment turns it off.
+test test-fast: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(STAMP)  ## set everything up and run all the tests
 	$(BIN)/python -m pytest -n auto --dist worksteal
@@ -20,7 +23,7 @@ check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(STAMP)
+format: $(STAMP)  ## mend what lint and format can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -34,8 +37,11 @@ docs: $(STAMP)  ## build the documentation site; a warning is an error
 notebooks: $(STAMP)  ## execute the notebooks and store their outputs
 	$(BIN)/python tools/run_notebooks.py
 
-clean:
+clean:  ## remove the environment and everything that was built
 	rm -rf $(VENV) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 # The stamp is written last, so that an interrupted installation is resumed.
 $(STAMP): pyproject.toml
