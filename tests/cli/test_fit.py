@@ -376,6 +376,31 @@ def test_report_page(run, photos, tmp_path):
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
+def test_a_page_that_cannot_be_written_is_refused_before_training(run, photos, tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    failed(run("fit", photos, "--out", tmp_path / "p", *QUICK, "--report", tmp_path / "file" / "page.html"), "file")
+    assert not (tmp_path / "p").exists()
+
+
+def test_each_variant_has_a_basis_of_its_own_by_default(run, photos, tmp_path):
+    for variant, basis in {"fixed-B": "orthogonal", "fixed-A": "svd", "joint": None}.items():
+        out = tmp_path / variant
+        ok(run("fit", photos, "--out", out, "--shots", 2, *QUICK, "--no-calibration", "--variant", variant))
+        assert json.loads((out / "prompt.json").read_text())["basis"] == basis
+
+
+@pytest.mark.parametrize(
+    ("variant", "basis", "others"),
+    [
+        ("fixed-B", "learned", "gaussian, orthogonal, svd, random, or your own"),
+        ("fixed-B", "source", "gaussian, orthogonal, svd, random, or your own"),
+        ("fixed-A", "source", "use svd, random"),
+    ],
+)
+def test_bases_of_studies_are_refused_before_anything_is_loaded(run, tmp_path, variant, basis, others):
+    failed(run("fit", tmp_path / "nothing", "--variant", variant, "--basis", basis), "which only a study has", others)
+
+
 def test_a_manifest_given_back_gives_the_same_prompt(run, photos, tmp_path):
     from slimprompt.data import few_shot, load_folder, make_manifest, write_manifest
 

@@ -124,13 +124,19 @@ def test_compare_reads_each_image_once(run, photos, tmp_path, monkeypatch):
             ["--method", "gda", "--epochs", "2", "--recipe", "paper"],
             ["--epochs, --recipe can only be used with prompts"],
         ),
-        (["--method", "gda", "--report", "page.html"], ["--report can only be used with prompts"]),
         (["--method", "gda", "--template", "no place"], ["exactly one {}"]),
     ],
 )
 def test_bad_options(run, photos, tmp_path, options, parts):
     failed(run("fit", photos, "--out", tmp_path / "h", *MODEL, *options), *parts)
     assert not (tmp_path / "h").exists()
+
+
+def test_the_page_of_a_head(run, photos, tmp_path):
+    page = tmp_path / "page.html"
+    ok(run("fit", photos, "--out", tmp_path / "h", "--method", "gda", "--shots", 4, *MODEL, "--report", page))
+    assert "green disc" in page.read_text()
+    assert "gda" in page.read_text()
 
 
 def test_heads_and_prompts_do_not_overwrite_each_other(run, head, photos, tmp_path):

@@ -19,7 +19,7 @@ from slimprompt.errors import InputError, whole_number
 from slimprompt.methods.prompt_learning import initial_prompt, learn_prompts
 from slimprompt.methods.task import Task
 from slimprompt.prompts.prompt import Prompt
-from slimprompt.prompts.variants import check_variant, check_words, used_settings
+from slimprompt.prompts.variants import check_made_basis, check_variant, check_words, used_settings
 from slimprompt.saved.files import describe_backbone
 from slimprompt.saved.hub import model_folder
 from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
@@ -46,7 +46,8 @@ class PromptClassifier(ImageClassifier):
     rank
         Rank of the factorisation; not used by "dense".
     basis
-        Where the fixed factor comes from; used by "fixed-B" and "fixed-A".
+        Where the fixed factor comes from: "gaussian", "orthogonal", "svd", "random" or "module:function" for "fixed-B" (default:
+        "orthogonal"), "svd" or "random" for "fixed-A" (default: "svd").
     n_ctx
         Number of context tokens; not used with `words`, whose tokens are the context.
     words
@@ -112,7 +113,7 @@ class PromptClassifier(ImageClassifier):
         pretrained: str | None = None,
         variant: str = "fixed-B",
         rank: int | None = 4,
-        basis: str | None = "orthogonal",
+        basis: str | None = None,
         n_ctx: int = 16,
         words: str | None = None,
         anchored: bool = False,
@@ -161,6 +162,8 @@ class PromptClassifier(ImageClassifier):
             check_variant(self.variant, **used, n_ctx=n_ctx)
         if self.start_from is not None:
             read_start(self.start_from).check_settings(self)
+        else:
+            check_made_basis(self.variant, used["basis"])
 
     def task_settings(self) -> dict[str, Any]:
         """The template of `words`, to which a recipe that keeps close to zero-shot keeps close."""

@@ -32,8 +32,8 @@ from slimprompt.errors import InputError, choose
 from slimprompt.extras import require_extra
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS
-from slimprompt.prompts.variants import is_own_basis
-from slimprompt.storage import sha256
+from slimprompt.prompts.variants import check_made_basis, check_variant, is_own_basis, used_settings
+from slimprompt.storage import check_writable, sha256
 from slimprompt.tracking import RunLog, TrackedRun, open_log
 from slimprompt.training.recipe import MANY_IMAGES, Recipe, make_recipe
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _PROMPT = {
     "variant": "fixed-B",
     "rank": 4,
-    "basis": "orthogonal",
+    "basis": None,
     "n_ctx": 16,
     "words": None,
     "anchored": False,
@@ -57,7 +57,17 @@ _PROMPT = {
 
 
 @options_from(Recipe, *Recipe.model_fields, into="overrides", panel="Override the recipe")
-@options_from(RunSpec, *_PROMPT, into="prompt", panel="Prompt", defaults=_PROMPT)
+@options_from(
+    RunSpec,
+    *_PROMPT,
+    into="prompt",
+    panel="Prompt",
+    defaults=_PROMPT,
+    help_texts={
+        "basis": "where the fixed factor comes from: gaussian, orthogonal, svd, random, or your own, module:function; default: "
+        "orthogonal for fixed-B, svd for fixed-A"
+    },
+)
 def fit(
     context: typer.Context,
     source: Annotated[
@@ -123,7 +133,7 @@ def fit(
     overwrite: Overwrite = False,
     report: Annotated[
         Path | None,
-        typer.Option(help="Write an HTML page about the prompt: accuracy per class, confusions, worst mistakes."),
+        typer.Option(help="Write an HTML page about the result: accuracy per class, confusions, worst mistakes."),
     ] = None,
     imports: Imports = None,
     log: Log = None,
@@ -148,9 +158,12 @@ def fit(
         options = origin.options(options, given_options(context))
     method, template = options["method"], options["template"]
     sampled: int | None = None if manifest else options["shots"]  # per class
-    prompt, overrides = _checked(options, report)
+    prompt, overrides = _checked(options)
+    if origin is None:
+        check_made_basis(prompt["variant"], prompt["basis"])
     for_many = make_recipe(options["recipe"], MANY_IMAGES, overrides)  # the other methods use its number of views
     if report is not None:
+        check_writable(report)
         require_extra("lab", "the page of --report")
     images = _images(source, benchmark, data_root)
     sample = _sample(images, sampled, prompt["seed"], manifest, origin)
@@ -207,16 +220,14 @@ def fit(
         say(f"report: {write_report(report, classifier, result.comparison, templates)}")
 
 
-def _checked(options: dict[str, Any], report: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def _checked(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings of the prompt and the fields of the recipe that were given, if they can be used together."""
-    from slimprompt.prompts.variants import check_variant, used_settings
-
     method: str = options["method"]
     prompt: dict[str, Any] = {name: options.get(name) for name in _PROMPT}
     overrides = {name: options[name] for name in Recipe.model_fields if name in options}
     choose("method", method, {"prompt": None, **METHODS})
     if method != "prompt":
-        _refuse_prompt_options(method, prompt, overrides, options["recipe"], report)
+        _refuse_prompt_options(method, prompt, overrides, options["recipe"])
     prompt |= used_settings(prompt["variant"], rank=prompt["rank"], basis=prompt["basis"])
     if prompt["words"] is None:
         check_variant(prompt["variant"], rank=prompt["rank"], basis=prompt["basis"], n_ctx=prompt["n_ctx"])
@@ -245,14 +256,11 @@ def _load_model(
     return load_backbone(name, pretrained, activation=activation, device=device, precision=precision)
 
 
-def _refuse_prompt_options(
-    method: str, prompt: dict[str, Any], overrides: dict[str, Any], recipe: str, report: Path | None
-) -> None:
+def _refuse_prompt_options(method: str, prompt: dict[str, Any], overrides: dict[str, Any], recipe: str) -> None:
     """Options that only a prompt has are an error with another method."""
     given = [name for name, value in prompt.items() if name != "seed" and value != _PROMPT[name]]
     given += [name for name in overrides if name != "views"]
     given += ["recipe"] if recipe != "auto" else []
-    given += ["report"] if report is not None else []
     if given:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise InputError(

@@ -89,7 +89,12 @@ Templates = Annotated[
 
 
 def options_from(
-    model: type[BaseModel], *names: str, into: str, panel: str, defaults: dict[str, Any] | None = None
+    model: type[BaseModel],
+    *names: str,
+    into: str,
+    panel: str,
+    defaults: dict[str, Any] | None = None,
+    help_texts: dict[str, str] | None = None,
 ) -> Callable[[F], F]:
     """Give a command one option per field of a model.
 
@@ -107,13 +112,17 @@ def options_from(
         Heading of the options in `--help`.
     defaults
         Default values to show and to pass on.
+    help_texts
+        Help of options for which the description of the field says too much or too little.
     """
-    defaults = defaults or {}
+    defaults, help_texts = defaults or {}, help_texts or {}
 
     def decorate(command: F) -> F:
         signature = inspect.signature(command, eval_str=True)
         own = [parameter for parameter in signature.parameters.values() if parameter.name != into]
-        derived = [_option(name, model.model_fields[name], panel, defaults.get(name)) for name in names]
+        derived = [
+            _option(name, model.model_fields[name], help_texts.get(name), panel, defaults.get(name)) for name in names
+        ]
 
         @wraps(command)
         def wrapper(**given: Any) -> Any:
@@ -139,8 +148,8 @@ def given_options(context: typer.Context) -> set[str]:
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
-def _option(name: str, field: FieldInfo, panel: str, default: Any) -> inspect.Parameter:
-    help_text = (field.description or "").strip()
+def _option(name: str, field: FieldInfo, help_text: str | None, panel: str, default: Any) -> inspect.Parameter:
+    help_text = (help_text or field.description or "").strip()
     if _is_list(field):
         help_text += "; comma-separated"
     kind: Any = _plain_type(field.annotation)

@@ -35,6 +35,8 @@ class Variant(NamedTuple):
     """(n_ctx, width, rank, depth) → number of trained parameters."""
     summary: str
     """One phrase for help texts."""
+    default_basis: str | None = None
+    """The basis of a prompt that is fitted without naming one."""
 
 
 #: Dense CoOp is the fixed basis B = I of rank n_ctx.
@@ -42,10 +44,18 @@ VARIANTS: dict[str, Variant] = {
     "dense": Variant("A", (), lambda m, d, r, depth: m * d * depth, "train P itself, as CoOp does"),
     "joint": Variant("AB", (), lambda m, d, r, depth: r * (m + d * depth), "train both factors"),
     "fixed-B": Variant(
-        "A", (*FIXED_BASES, *TRANSFER_BASES), lambda m, d, r, depth: r * d * depth, "train A over a fixed basis B"
+        "A",
+        (*FIXED_BASES, *TRANSFER_BASES),
+        lambda m, d, r, depth: r * d * depth,
+        "train A over a fixed basis B",
+        default_basis="orthogonal",
     ),
     "fixed-A": Variant(
-        "B", ("svd", *TRANSFER_BASES), lambda m, d, r, depth: m * r, "train B with fixed coefficients A"
+        "B",
+        ("svd", *TRANSFER_BASES),
+        lambda m, d, r, depth: m * r,
+        "train B with fixed coefficients A",
+        default_basis="svd",
     ),
 }
 
@@ -69,9 +79,23 @@ def count_parameters(variant: str, *, n_ctx: int, width: int, rank: int | None =
 
 
 def used_settings(variant: str, *, rank: int | None, basis: str | None) -> dict[str, Any]:
-    """The rank and basis that the variant uses: a dense prompt has no rank, and a variant that freezes nothing no basis."""
+    """The rank and basis that the variant uses: a dense prompt has no rank, and a variant that freezes nothing no basis.
+
+    >>> used_settings("fixed-A", rank=4, basis=None), used_settings("joint", rank=4, basis="svd")
+    ({'rank': 4, 'basis': 'svd'}, {'rank': 4, 'basis': None})
+    """
     row: Variant = choose("variant", variant, VARIANTS)
-    return {"rank": None if variant == "dense" else rank, "basis": basis if row.bases else None}
+    return {"rank": None if variant == "dense" else rank, "basis": basis or row.default_basis if row.bases else None}
+
+
+def check_made_basis(variant: str, basis: str | None) -> None:
+    """Outside of studies, there is no other run from which a basis could come."""
+    if basis in BASES_FROM_A_RUN:
+        others = [name for name in VARIANTS[variant].bases if name not in BASES_FROM_A_RUN]
+        raise InputError(
+            f"basis {basis!r} is a factor of another run, which only a study has; use {', '.join(others)}"
+            + (", or your own, module:function" if variant == "fixed-B" else "")
+        )
 
 
 def check_variant(variant: str, *, rank: int | None, basis: str | None, n_ctx: int) -> Variant:
