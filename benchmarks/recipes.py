@@ -1,4 +1,4 @@
-"""Accuracy and number of text passes of recipe `fast`, compared with recipe `paper`.
+"""Accuracy and number of text passes of recipes, such as `fast` and `auto`, compared with recipe `paper`.
 
     python benchmarks/recipes.py --results recipes.jsonl [--recipes paper fast] [--benchmarks pocket-sketch pocket-negative]
 

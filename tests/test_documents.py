@@ -24,6 +24,13 @@ def test_links_lead_somewhere(document):
             assert (document.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_table_has_a_head(document):
+    """An empty line inside a table would make text of the rows below it."""
+    for table in re.findall(r"(?:^\|.*\n)+", document.read_text(), re.MULTILINE):
+        assert re.match(r".*\n\|[-:|]+\|\n", table), table.splitlines()[0]
+
+
 def commands():
     for document in DOCUMENTS:
         for block in re.findall(r"```(?:sh|bash|console|)\n(.*?)```", document.read_text(), re.DOTALL):
@@ -89,7 +96,7 @@ def test_the_python_block_of_the_readme(photos, tmp_path, monkeypatch):
     paths = sorted(photos.glob("*/*.png"))
     monkeypatch.chdir(tmp_path)
     Path("a.jpg").write_bytes(paths[0].read_bytes())
-    names = {"paths": paths, "class_names": [path.parent.name for path in paths]}
+    names = {"paths": paths, "labels": [path.parent.name for path in paths]}
     exec(block.replace(real, '"pocket", device="cpu"'), names)
     assert Path("my-prompt", "prompt.json").is_file()
     assert names["classifier"].classes_.tolist() == ["blue disc", "green disc", "red disc"]

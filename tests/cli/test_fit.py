@@ -344,7 +344,7 @@ def test_a_signal_leaves_no_half_written_output(run, photos, tiny_folder, tmp_pa
 
 def test_cache_commands(run, prompt, photos):
     ok(run("fit", photos, "--out", prompt[0], *QUICK, "--overwrite"))
-    assert "1 feature banks" in ok(run("cache", "show"))
+    assert "1 feature bank," in ok(run("cache", "show"))
     assert "freed" in ok(run("cache", "clear", "--yes"))
     assert "0 feature banks" in ok(run("cache", "show"))
 

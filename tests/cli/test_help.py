@@ -40,5 +40,6 @@ def test_the_text_of_an_option_is_readable_on_a_narrow_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     output = CliRunner().invoke(app, ["predict", "--help"]).output
     assert "  --top <" in output and "\n      Number of classes to show per image." in output
+    assert output.index("\nLarge collections (with --out):\n") < output.index("  --column <")
     examples = [line for line in output.splitlines() if "Example:" in line]
     assert len(examples) > 2 and all(line.startswith("  Example: ") for line in examples)

@@ -1,1 +1,1 @@
-"""What run records say: statistics, geometry of the factors, theory, and the paper's claims."""
+"""What run records say: cells, statistics, comparisons of arms and methods, geometry of the factors."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from slimprompt.report.table import Table
 
 Runs = Annotated[Path, typer.Argument(metavar="RUNS", help="Folder of runs, as `slimprompt study` writes it.")]
-MaybeRuns = Annotated[Path | None, typer.Argument(metavar="[RUNS]", help="Folder of runs; omit it with --published.")]
+MaybeRuns = Annotated[Path | None, typer.Argument(metavar="RUNS", help="Folder of runs; omit it with --published.")]
 Where = Annotated[
     list[str] | None,
     typer.Option("--where", "-w", help="Use only runs with field=value[,value…], as shots=16 or recipe.epochs=50."),

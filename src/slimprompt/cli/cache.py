@@ -17,7 +17,9 @@ def show() -> None:
     from slimprompt.storage import cache_dir
 
     banks = cached_banks()
-    say(f"{cache_dir()}: {len(banks)} feature banks, {size(sum(bank.size for bank in banks))}")
+    say(
+        f"{cache_dir()}: {len(banks)} feature {'bank' if len(banks) == 1 else 'banks'}, {size(sum(bank.size for bank in banks))}"
+    )
     if banks:
         rows = [(bank.path.name, f"{bank.features:,}", size(bank.size)) for bank in banks]
         print_table(("bank", "features", "size"), rows, right=("features", "size"))

@@ -22,7 +22,6 @@ from slimprompt.cli.options import (
     Precision,
     Pretrained,
     SkipBad,
-    Templates,
     Verbose,
     given_options,
     options_from,
@@ -111,7 +110,13 @@ def fit(
     backbone: BackboneName = None,
     pretrained: Pretrained = None,
     activation: Activation = "auto",
-    template: Templates = None,
+    template: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Zero-shot template, e.g. 'a photo of a {}.': the baseline, and the text that methods, --anchor and --prograd "
+            "use. Repeat to average several."
+        ),
+    ] = None,
     recipe: Annotated[
         str,
         typer.Option(

@@ -38,9 +38,13 @@ class Command(TyperCommand):
         self.format_usage(ctx, formatter)
         for line in ["", *self.help.split("\n")]:
             formatter.write(_wrapped(line, width, indent=2))
+        panel = None
         for parameter in self.get_params(ctx):
             if record := parameter.get_help_record(ctx):
                 names, text = record
+                if (own := getattr(parameter, "rich_help_panel", None)) and own != panel:
+                    formatter.write(f"\n{own}:\n")
+                panel = own or panel
                 formatter.write(f"\n  {names}\n" + _wrapped(text, width, indent=6))
 
 

@@ -35,8 +35,8 @@ Pretrained = Annotated[
     str | None,
     typer.Option(
         "--pretrained",
-        help="Weights of the model: an open_clip tag, a checkpoint file, or random:0 to try things out. Default: openai, "
-        "where OpenAI published weights of the model; for a saved model, the weights it was fitted on.",
+        help="Weights of the model: an open_clip tag, a checkpoint file, or random:0 to try things out. Default: for a saved "
+        "prompt or head, the weights it was fitted on; otherwise openai, where OpenAI published weights of the model.",
     ),
 ]
 Activation = Annotated[
@@ -82,8 +82,7 @@ Templates = Annotated[
     list[str] | None,
     typer.Option(
         "--template",
-        help="Zero-shot template, e.g. 'a photo of a {}.': the baseline, and the text that methods, --anchor and --prograd use. "
-        "Repeat to average several.",
+        help="Zero-shot template, e.g. 'a photo of a {}.'; repeat to average several.",
     ),
 ]
 

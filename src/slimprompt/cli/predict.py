@@ -64,8 +64,8 @@ def predict(
         typer.Option(
             "--out",
             "-o",
-            help="Write one .parquet, .csv or .jsonl file with a row per image, instead of printing. Unreadable images are "
-            "rows with an error.",
+            help="Write one .parquet, .csv or .jsonl file with a row per image and class (--top), instead of printing. "
+            "Unreadable images are rows with an error.",
             rich_help_panel=_LARGE,
         ),
     ] = None,

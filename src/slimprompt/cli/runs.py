@@ -95,9 +95,7 @@ def _bars(values: list[float], width: int = 60) -> str:
 
 @app.command("rm")
 def remove_runs(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN]…", help="Folder names, or their beginnings.")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Folder names, or their beginnings.")] = None,
     runs: RunsFolder = Path("runs"),
     where: Where = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,

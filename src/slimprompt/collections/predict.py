@@ -249,7 +249,7 @@ def predict_collection(
     with locked_folder(folder.path, f"writing {target}"):
         try:
             if target.exists() and not (overwrite or folder.is_begun):
-                raise InputError(f"{target} exists already; choose another name, or ask to overwrite it (--overwrite)")
+                raise InputError(f"{target} exists already; choose another name, or add --overwrite")
             with closing(make_predictor()) as predictor:
                 folder.open({**predictor.manifest, "part size": part_size}, overwrite=overwrite)
                 _check_images(folder, collection, part_size, overwrite=overwrite)

@@ -93,5 +93,5 @@ def check_target(target: Path, *, overwrite: bool) -> None:
     if target.is_dir():
         raise InputError(f"{target} is a folder; give the name of a file")
     if target.exists() and not overwrite:
-        raise InputError(f"{target} exists; choose another name, or ask to overwrite it (--overwrite)")
+        raise InputError(f"{target} exists; choose another name, or add --overwrite")
     check_writable(target)

@@ -47,7 +47,9 @@ class Grid(BaseModel):
         description="transfers as [source, target]; empty: the paper's, or for other datasets each from the two before it",
     )
     n_ctx: int = Field(16, ge=1, le=1024, description="context tokens of factorised and long dense prompts")
-    short_ctx: int | None = Field(4, ge=1, le=1024, description="context tokens of the short dense prompt; empty: none")
+    short_ctx: int | None = Field(
+        4, ge=1, le=1024, description="context tokens of the short dense prompt; none = no short prompt"
+    )
     position: Literal["end", "middle", "front"] = Field("end", description="position of the class name")
     precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="precision of the frozen forward passes")
     recipe: Recipe = Field(default_factory=Recipe, description="how prompts are trained: a recipe's name or its fields")

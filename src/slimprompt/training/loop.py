@@ -52,12 +52,13 @@ def train(
 ) -> list[list[EpochResult]]:
     """Minimise the cross-entropy of `logit_scale · cos(image, text(B A))` over the trainable factors, in place.
 
-    With `recipe.class_weights` "balanced", an image counts 1 / images of its class. With `recipe.anchor`, λ · mean_k(1 − cos(t_k, t_k⁰)) is added to the loss. With `recipe.prograd`, the part of the
-    gradient that conflicts with the zero-shot predictions is removed. See `slimprompt.training.losses`.
+    With `recipe.class_weights` "balanced", an image counts 1 / images of its class. With `recipe.anchor`,
+    λ · mean_k(1 − cos(t_k, t_k⁰)) is added to the loss. With `recipe.prograd`, the part of the gradient that conflicts with the
+    zero-shot predictions is removed. See `slimprompt.training.losses`.
 
     A prompt batch shares images and text passes, but every prompt has its own loss and optimizer: their results equal
-    separate trainings up to float rounding. The prompt after the last step is the
-    result; with `recipe.backtrack`, training may have returned to the factors at the start of its best epoch.
+    separate trainings up to float rounding. The prompt after the last step is the result; with `recipe.backtrack`, training
+    may have returned to the factors at the start of its best epoch.
 
     Parameters
     ----------

@@ -74,7 +74,8 @@ class Recipe(BaseModel):
         description="remove the part of each gradient that moves predictions away from the zero-shot ones (ProGrad)",
     )
     class_weights: Literal["none", "balanced"] = Field(
-        "none", description="balanced = weight each image by 1 / images of its class, so that all classes count equally"
+        "none",
+        description="none, or balanced: weight each image by 1 / images of its class, so that all classes count equally",
     )
 
     @field_validator("optimizer", mode="before")
