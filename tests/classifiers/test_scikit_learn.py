@@ -155,6 +155,15 @@ def test_cross_validation_and_search(make, tiny, images, labels):
     assert direct == pytest.approx(best)
 
 
+def test_settings_of_a_search_encode_no_image_again(make, tiny, images, labels, monkeypatch):
+    folds = StratifiedKFold(3)
+    cross_val_score(make(tiny), images, labels, cv=folds)
+    monkeypatch.setattr(type(tiny), "encode_images", lambda *_: pytest.fail("an image is encoded again"))
+    cross_val_score(make(tiny), images, labels, cv=folds)
+    with pytest.raises(pytest.fail.Exception):
+        make(tiny).fit(images, labels).predict(images[:1])
+
+
 @pytest.mark.slow
 def test_search_in_worker_processes(tiny_folder, images, labels):
     """joblib's workers are new interpreters, to which the backbone goes by its name."""

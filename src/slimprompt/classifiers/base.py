@@ -72,7 +72,7 @@ class ImageClassifier(Estimator):
             raise InputError(f"only one class was given ({names[0]!r}): a classifier needs at least two")
         check_class_names(names)
         self.check_settings()  # before the backbone is loaded
-        bank = FeatureBank(self._load_backbone(), "default" if self.cache else None)
+        bank = self._bank(self._load_backbone())
         indices = [classes.index(label) for label in labels]
         task = Task(bank, images, indices, names, self.seed, **self.task_settings())
         self.fit_task(task)
@@ -143,20 +143,29 @@ class ImageClassifier(Estimator):
         return self.classes_[probabilities.argmax(1)]
 
     def score(self, images: Any, labels: Iterable[Any], sample_weight: Any = None) -> float:
-        """Accuracy on labelled images, between 0 and 1."""
+        """Accuracy on labelled images, between 0 and 1.
+
+        With `cache`, their features are stored like those of training images: a search over settings scores the same images
+        again and again.
+        """
         self.check_fitted()
         images, labels = image_sources(images), self._checked_labels(labels)
         if not labels or len(images) != len(labels):
             raise InputError(
                 f"{len(images)} images and {len(labels)} labels were given: expected one label per image, at least one"
             )
-        correct = [one == other for one, other in zip(self.predict(images).tolist(), labels, strict=True)]
+        probabilities = self.probabilities(self._bank(self.backbone_).features(images))
+        predicted = self.classes_[probabilities.argmax(1)].tolist()
+        correct = [one == other for one, other in zip(predicted, labels, strict=True)]
         return float(np.average(correct, weights=sample_weight))
 
     def encode(self, images: Any) -> Tensor:
         """Unit-length image features (n_images, embed_dim) of the eval view."""
         self.check_fitted()
         return encode_eval_views(self.backbone_, image_sources(images))
+
+    def _bank(self, backbone: Backbone) -> FeatureBank:
+        return FeatureBank(backbone, "default" if self.cache else None)
 
     def probabilities(self, features: Tensor) -> np.ndarray:
         """softmax(logits / temperature), (n_images, n_classes), for image features (n_images, embed_dim)."""
