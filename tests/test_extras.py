@@ -10,6 +10,7 @@ import pytest
 
 import slimprompt
 import slimprompt.cli
+from slimprompt.data import load_benchmark
 from slimprompt.errors import InputError
 from slimprompt.extras import EXTRAS, explain_mismatch, explain_missing, missing_packages, require_extra
 
@@ -112,6 +113,7 @@ def test_the_tool_works_without_extras(tmp_path: Path) -> None:
         "serve model",
     )
     quickstart = "quickstart --workers 1"
+    load_benchmark("pocket-sketch")  # renders the images of the first and the last command
     found = without_extras(tmp_path, images, model, *works, page, *refused, quickstart)
     for command in (images, model, *works, page, quickstart):
         assert found[command][0] == 0, found[command][1]
