@@ -102,6 +102,7 @@ def load_classifiers() -> None:
     from slimprompt.cli import app  # isort: skip  # first: it leaves out what commands do not use
 
     import open_clip.factory
+    import scipy.optimize  # noqa: F401  # of the calibration
     import typer.main
 
     import slimprompt.classifiers.fitting
