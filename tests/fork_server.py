@@ -218,7 +218,7 @@ def _become(request: dict[str, Any], descriptors: Sequence[int]) -> int:
     import types
 
     from tests.robustness.commands import run_command
-    from tests.shortcuts import do_not_wait_for_the_disk
+    from tests.shortcuts import copy_rendered_benchmarks, do_not_wait_for_the_disk
 
     do_not_wait_for_the_disk()
     os.setsid()
@@ -238,6 +238,7 @@ def _become(request: dict[str, Any], descriptors: Sequence[int]) -> int:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])
+    copy_rendered_benchmarks()
     _set_path([one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one])
     sys.modules["__main__"] = types.ModuleType("__main__")  # worker processes would import the module of the real one
     if request.get("fork_workers"):

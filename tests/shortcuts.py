@@ -3,14 +3,41 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
+
+#: Environment variable that names the folder of rendered benchmarks that all processes share.
+RENDERED = "SLIMPROMPT_TESTS_RENDERED"
 
 
 def do_not_wait_for_the_disk() -> None:
     """In this process: no test crashes a machine."""
     os.fsync = lambda _: None  # type: ignore[assignment]
+
+
+def copy_rendered_benchmarks() -> None:
+    """In this process: a benchmark is rendered to the shared folder if it is missing there, and copied from it."""
+    if RENDERED not in os.environ:
+        return
+    from slimprompt.data import catalogue
+    from slimprompt.pocket.benchmarks import render_benchmark
+    from slimprompt.storage import draft_folder
+
+    rendered = Path(os.environ[RENDERED])
+
+    def copy_benchmark(name: str, root: Path) -> None:
+        made = render_benchmark(name, rendered)
+        if root != rendered:  # else the shared folder itself is used
+            with draft_folder(root / name) as draft:
+                shutil.copytree(made, draft, dirs_exist_ok=True)
+                with suppress(OSError):  # another process has copied it
+                    draft.rename(root / name)
+
+    catalogue.render_benchmark = copy_benchmark  # type: ignore[assignment]
 
 
 @pytest.fixture(autouse=True, scope="session")

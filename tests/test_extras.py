@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 import slimprompt
 import slimprompt.cli
+from slimprompt.data import load_benchmark
 from slimprompt.errors import InputError
 from slimprompt.extras import EXTRAS, explain_mismatch, explain_missing, missing_packages, require_extra
 
@@ -19,9 +21,10 @@ ROOT = Path(slimprompt.__file__).parents[2]
 _INDEX_NAMES = {"python_multipart": "python-multipart", "mlflow": "mlflow-skinny"}
 
 #: Commands run in one process in which the packages of all extras cannot be found; each prints its exit code.
-#: The quickstart makes fewer and shorter runs.
+#: The quickstart makes fewer and shorter runs. The command line and the tokenizer are built once.
 _WITHOUT_EXTRAS = """
 import sys
+from functools import cache
 from importlib.machinery import PathFinder
 
 from slimprompt.extras import EXTRAS
@@ -44,6 +47,10 @@ if __name__ == "__main__":
 
     job.SHOTS, job.SEEDS = (1,), (1,)
     job.RECIPE = job.RECIPE.model_copy(update={"epochs": 2})
+    import open_clip.factory, typer.main
+
+    open_clip.factory.SimpleTokenizer = cache(open_clip.factory.SimpleTokenizer)
+    typer.main.get_command = cache(typer.main.get_command)
     for line in sys.stdin.read().splitlines():
         print("$", line, flush=True)
         sys.argv = ["slimprompt", *line.split()]
@@ -93,25 +100,27 @@ def test_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert explain_missing(ModuleNotFoundError("No module named 'torchh'", name="torchh")) is None
 
 
-def test_the_tool_works_without_extras(tmp_path: Path) -> None:
+def test_the_tool_works_without_extras(photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "photos")
     images, model = (
         "data pocket --out images",
-        "fit images --backbone pocket --shots 2 --epochs 2 --views 1 --out model",
+        "fit photos --backbone pocket --shots 2 --epochs 2 --views 1 --out model",
     )
     works = (
-        "evaluate model images/test",
-        "predict model images/test --out rows.csv",
-        "suggest model images/test --n 3",
+        "evaluate model photos",
+        "predict model photos --out rows.csv",
+        "suggest model photos --n 3",
     )
-    page = "suggest model images/test --n 3 --report page.html"
+    page = "suggest model photos --n 3 --report page.html"
     refused = (
-        "fit images --backbone pocket --out other --report page2.html",
+        "fit photos --backbone pocket --out other --report page2.html",
         "claims --published",
-        "predict model images/test --out rows.parquet",
+        "predict model photos --out rows.parquet",
         "export model --onnx model.onnx",
         "serve model",
     )
     quickstart = "quickstart --workers 1"
+    load_benchmark("pocket-sketch")  # renders the images of the first and the last command
     found = without_extras(tmp_path, images, model, *works, page, *refused, quickstart)
     for command in (images, model, *works, page, quickstart):
         assert found[command][0] == 0, found[command][1]

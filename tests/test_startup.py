@@ -1,8 +1,11 @@
 """What commands import before they train a prompt and classify an image."""
 
 import json
+import os
 import subprocess
 import sys
+
+from tests.fork_server import forked_python
 
 UNUSED = [
     "sklearn",
@@ -18,13 +21,16 @@ UNUSED = [
 ]
 
 
-def run(code):
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+def run(code, python=sys.executable, **variables):
+    """Both streams of a new Python, and what it has printed last, as JSON."""
+    environment = os.environ | variables
+    done = subprocess.run([python, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return done.stdout, done.stderr, json.loads(done.stdout.splitlines()[-1])
 
 
 def test_commands_import_only_what_they_use_and_the_rest_can_be_imported_afterwards(tiny_folder, photos, tmp_path):
+    """The terminal lacks characters that `fit` prints; Python reads PYTHONIOENCODING when it starts."""
     image, model = photos / "red disc" / "0.png", tmp_path / "model"
     fit = ["fit", photos, "--backbone", tiny_folder, "--shots", 2, "--epochs", 2, "--rank", 2, "--out", model]
     commands = [list(map(str, command)) for command in (fit, ["predict", model, image])]
@@ -37,6 +43,7 @@ for command in {commands!r}:
         main()
     except SystemExit as stop:
         assert not stop.code
+assert "torch.optim.sgd" in sys.modules
 unused = [name for name in {UNUSED!r} if sys.modules.get(name) is not None]
 import torch, torchvision.ops
 boxes = torch.tensor([[0, 0.0, 0.0, 2.0, 2.0]])
@@ -45,23 +52,30 @@ import torch._dynamo.utils, transformers
 real = [torch._dynamo.disable.__module__, torch._dynamo.utils.is_compile_supported.__module__, transformers.__name__]
 print(json.dumps([unused, float(pooled), real]))
 """
-    unused, pooled, real = run(code)
+    output, errors, (unused, pooled, real) = run(code, PYTHONIOENCODING="ascii")
+    assert "?" in output  # the quotation marks of the template
+    assert sorted(path.name for path in model.iterdir()) == ["prompt.json", "prompt.safetensors"]
+    assert "Traceback" not in errors and "bug" not in errors
     assert unused == []
     assert pooled == 1
     assert real == ["torch._dynamo.decorators", "torch._dynamo.utils", "transformers"]
 
 
 def test_a_package_that_needs_more_is_imported_in_full(tmp_path):
+    """In a fork, which has loaded torch without its compiler."""
     (tmp_path / "open_clip.py").write_text("import torch._dynamo\nversion = torch._dynamo.config\n")
     code = f"""
 import json, sys
+assert "torch" in sys.modules and "torch._dynamo" not in sys.modules
+for name in [name for name in sys.modules if name.partition(".")[0] == "open_clip"]:
+    del sys.modules[name]
 sys.path.insert(0, {str(tmp_path)!r})
 from slimprompt.startup import import_lightly
 import_lightly()
 import open_clip
 print(json.dumps(open_clip.version.__name__))
 """
-    assert run(code) == "torch._dynamo.config"
+    assert run(code, forked_python())[-1] == "torch._dynamo.config"
 
 
 def test_python_dash_m():

@@ -1,6 +1,7 @@
 """The classifiers inside scikit-learn: its own estimator checks, model selection, pipelines, pickles, labels with names."""
 
 import pickle
+import sys
 import warnings
 
 import joblib
@@ -18,6 +19,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from slimprompt import HeadClassifier, InputError, PromptClassifier, Recipe
 from slimprompt.clip import backbone as backbone_module
 from slimprompt.clip.backbone import load_backbone
+from tests.fork_server import forked_python
 
 QUICK = Recipe(epochs=4, batch_size=8, views=2)
 METHODS = {
@@ -165,8 +167,9 @@ def test_settings_of_a_search_encode_no_image_again(make, tiny, images, labels, 
 
 
 @pytest.mark.slow
-def test_search_in_worker_processes(tiny_folder, images, labels):
-    """joblib's workers are new interpreters, to which the backbone goes by its name."""
+def test_search_in_worker_processes(tiny_folder, images, labels, monkeypatch):
+    """joblib's workers are other processes, to which the backbone goes by its name."""
+    monkeypatch.setattr(sys, "executable", forked_python())  # which starts the workers
     folds = StratifiedKFold(2)
     alone = GridSearchCV(METHODS["prompt"](tiny_folder), {"rank": [1, 2]}, cv=folds).fit(images, labels)
     workers = GridSearchCV(METHODS["prompt"](load_backbone(tiny_folder)), {"rank": [1, 2]}, cv=folds, n_jobs=2)

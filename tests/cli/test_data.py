@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -19,25 +20,21 @@ def run(*arguments: object, fails: int = 0) -> Result:
     return result
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Cache directory shared by the tests of this module, so that a benchmark is rendered once."""
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture(autouse=True)
-def _environment(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLIMPROMPT_CACHE", str(cache))
+def _environment(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIMPROMPT_CACHE", str(shared_cache))  # with rendered benchmarks
     monkeypatch.delenv("SLIMPROMPT_DATA", raising=False)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    run("pocket", "pocket-negative", "--out", tmp_path / "images")
-    return tmp_path / "images"
+def folder(collections: dict[str, str], tmp_path: Path) -> Path:
+    """45 images, train|test/<class>/<image>."""
+    return shutil.copytree(collections["warm"], tmp_path / "images")
 
 
-def test_pocket_writes_an_ordinary_image_folder(folder: Path) -> None:
+def test_pocket_writes_an_ordinary_image_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    run("pocket", "pocket-negative", "--out", folder)
     assert sorted(path.name for path in folder.iterdir()) == ["test", "train"]
     benchmark, rendered = load_folder(folder), load_benchmark("pocket-negative")
     assert len(benchmark.class_names) == len(rendered.class_names)
@@ -107,7 +104,7 @@ def test_check_compares_with_hashes(folder: Path) -> None:
     one, two = sorted(folder.glob("train/*/*.png"))[:2]
     run("check", folder, "--hashes", folder.parent / "hashes.json")
     one.write_bytes(two.read_bytes())
-    with pytest.raises(InputError, match=r"1 of 960 images .* differ from those of the manifest"):
+    with pytest.raises(InputError, match=r"1 of 45 images .* differ from those of the manifest"):
         run("check", folder, "--against", folder.parent / "hashes.json")
 
 

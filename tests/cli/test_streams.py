@@ -21,14 +21,6 @@ print("“é”", file=sys.stderr)
 error = output_error()
 open(sys.argv[1], "w").write("none" if error is None else error.strerror)
 """
-#: `python -m slimprompt …`; the names of all imported modules are written to the file that is the first argument.
-NOTE_IMPORTS = """
-import atexit, runpy, sys
-from pathlib import Path
-target = Path(sys.argv.pop(1))
-atexit.register(lambda: target.write_text(" ".join(sys.modules)))
-runpy.run_module("slimprompt", run_name="__main__", alter_sys=True)
-"""
 #: Redirections of a shell, environment variables, and what `output_error` says.
 CASES = {
     "reader gone": ("| true", {}, "none"),
@@ -94,17 +86,3 @@ def test_fit_saves_its_prompt_whatever_happens_to_its_output(
     _, errors = process.communicate(timeout=120)
     assert process.returncode is not None
     check_fit(tmp_path / "p", process.returncode, errors, CASES[case][2])
-
-
-@pytest.mark.slow
-def test_fit_prints_what_a_terminal_lacks(tiny_folder: str, photos: Path, tmp_path: Path) -> None:
-    """By a true start: Python reads PYTHONIOENCODING when it starts. It does not import torch's compiler, which is not used."""
-    few = ["--shots", "4", "--backbone", tiny_folder, *QUICK[QUICK.index("--epochs") :]]
-    start = [sys.executable, "-c", NOTE_IMPORTS, str(tmp_path / "imported")]
-    command = [*start, "fit", str(photos), "--out", str(tmp_path / "p"), *few]
-    redirection, variables, error = CASES["ascii"]
-    done = shell(command, redirection, variables)
-    assert "?" in done.stdout.decode("ascii")  # the quotation marks of the template
-    check_fit(tmp_path / "p", done.returncode, done.stderr.decode(), error)
-    imported = (tmp_path / "imported").read_text().split()
-    assert "torch.optim.sgd" in imported and "torch._dynamo" not in imported

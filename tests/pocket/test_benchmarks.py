@@ -253,12 +253,12 @@ def test_existing_benchmark_is_not_changed(rendered) -> None:
 
 
 def test_a_benchmark_that_is_not_in_the_table_is_rendered(rendered, tmp_path) -> None:
-    """More test images leave the train and val images unchanged."""
-    larger = replace(POCKET_BENCHMARKS["pocket-negative"], test=25)
-    folder = render_benchmark(larger, tmp_path)
+    """More test images and fewer classes leave the train and val images of the classes unchanged."""
+    other = replace(POCKET_BENCHMARKS["pocket-negative"], n_classes=4, test=25)
+    folder = render_benchmark(other, tmp_path)
     entries, before = (json.loads((root / "split.json").read_text()) for root in (folder, rendered))
-    assert len(entries["test"]) == 20 * 25
-    assert (entries["train"], entries["val"]) == (before["train"], before["val"])
+    assert len(entries["test"]) == 4 * 25
+    assert (entries["train"], entries["val"]) == (before["train"][: 4 * 24], before["val"][: 4 * 4])
     for path, _, _ in (*before["train"][:50], *before["test"][:50]):
         assert (folder / "images" / path).read_bytes() == (rendered / "images" / path).read_bytes()
 

@@ -20,7 +20,7 @@ from slimprompt.prompts.start import start_prompt
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 from slimprompt.training.evaluation import accuracy
 from slimprompt.training.loop import train
-from slimprompt.training.recipe import Recipe
+from slimprompt.training.recipe import RECIPES
 
 MODELS = Path(slimprompt.clip.backbone.__file__).parent / "models"
 NAMES = ("pocket", "pocket-rn")
@@ -103,7 +103,7 @@ def test_few_shot_prompts_beat_zero_shot_on_average() -> None:
     reached = []
     for seed in (1, 2):
         prompt = start_prompt("dense", width=backbone.text_width, seed=seed)
-        train([prompt], encode, lambda _: features, labels, backbone.logit_scale, Recipe(epochs=10), seed=seed)
+        train([prompt], encode, lambda _: features, labels, backbone.logit_scale, RECIPES["fast"], seed=seed)
         with torch.no_grad():
             reached.append(accuracy(test_features, encode(prompt()), test_labels))
     assert sum(reached) / len(reached) > accuracy(test_features, plain, test_labels) + 2

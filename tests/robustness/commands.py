@@ -10,6 +10,7 @@ Tests start a job by `run_job`.
 from __future__ import annotations
 
 import gc
+import io
 import json
 import os
 import subprocess
@@ -36,6 +37,8 @@ class Step(TypedDict, total=False):
     """Pattern of a path, such as `runs/*/record.json`."""
     streams: str
     """A row of `STREAMS`."""
+    encoding: str
+    """Of standard output and standard error, as PYTHONIOENCODING sets it."""
 
 
 #: What happens to the streams of a command, as the shell would write it.
@@ -102,6 +105,7 @@ def load_classifiers() -> None:
     from slimprompt.cli import app  # isort: skip  # first: it leaves out what commands do not use
 
     import open_clip.factory
+    import scipy.optimize  # noqa: F401  # of the calibration
     import typer.main
 
     import slimprompt.classifiers.fitting
@@ -136,7 +140,7 @@ def run_command(arguments: list[str]) -> int:
     return int(code or 0)  # type: ignore[call-overload]
 
 
-def _start(arguments: list[str], output: Path, streams: str) -> int:
+def _start(arguments: list[str], output: Path, streams: str, encoding: str) -> int:
     """`slimprompt …` in a forked child; its process id."""
     child = os.fork()
     if child:
@@ -145,6 +149,10 @@ def _start(arguments: list[str], output: Path, streams: str) -> int:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+    if encoding:
+        for stream, errors in ((sys.stdout, "strict"), (sys.stderr, "backslashreplace")):
+            assert isinstance(stream, io.TextIOWrapper)
+            stream.reconfigure(encoding=encoding, errors=errors)
     reader = _redirect(streams)
     code = run_command(arguments)
     if reader is not None:
@@ -179,8 +187,8 @@ def _run_step(step: Step, outputs: count[int], folder: Path) -> tuple[list[Done]
 
     commands = [*step["commands"], *step.get("readers", ())]
     files = [next_output() for _ in commands]
-    streams = step.get("streams", "")
-    children = [_start(*one, streams) for one in zip(commands, files, strict=True)]
+    how = (step.get("streams", ""), step.get("encoding", ""))
+    children = [_start(*one, *how) for one in zip(commands, files, strict=True)]
     ended: dict[int, int] = {}
 
     def running(options: int) -> bool:
@@ -196,7 +204,7 @@ def _run_step(step: Step, outputs: count[int], folder: Path) -> tuple[list[Done]
         if not running(os.WNOHANG):
             break
         file = next_output()
-        meanwhile.append(_result(command, os.waitpid(_start(command, file, streams), 0)[1], file))
+        meanwhile.append(_result(command, os.waitpid(_start(command, file, *how), 0)[1], file))
     running(0)
     return [_result(*one) for one in zip(commands, (ended[child] for child in children), files, strict=True)], meanwhile
 

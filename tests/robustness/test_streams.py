@@ -14,7 +14,8 @@ from tests.robustness.commands import STREAMS, Step, run_job
 
 pytestmark = pytest.mark.slow
 
-ENCODINGS = {"C locale": {"LC_ALL": "C"}, "latin": {"PYTHONIOENCODING": "iso-8859-1:strict"}}
+#: Encoding → environment variables that need a true start of Python, encoding of the streams.
+ENCODINGS = {"C locale": ({"LC_ALL": "C"}, ""), "latin": (None, "iso-8859-1")}
 NAMES = ["café “Ü”", "дом"]
 
 
@@ -31,6 +32,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_commands_end_well_and_save_their_work(encoding: str, photos: Path, tiny_folder: str, tmp_path: Path) -> None:
     """`fit`, then `predict` with its prompt, then `runs list`, on each kind of streams in the encoding that lacks more."""
     kinds = STREAMS if encoding == "latin" else STREAMS[:1]
+    variables, of_streams = ENCODINGS[encoding]
     runs = tmp_path / "runs"
     store_run(runs, spec(), failed("no image “Ü дом”"))
     steps: list[Step] = []
@@ -40,8 +42,8 @@ def test_commands_end_well_and_save_their_work(encoding: str, photos: Path, tiny
         few = ("--shots", "2", "--epochs", "1", "--views", "0", "--n-ctx", "4", "--rank", "2")
         fit, predict = ["fit", str(photos), *where, *few], ["predict", out, str(photos), "--device", "cpu"]
         for command in (fit, predict, ["runs", "list", "--runs", str(runs)]):
-            steps.append({"commands": [command], "streams": streams})
-    done, _ = run_job(steps, tmp_path, ENCODINGS[encoding])
+            steps.append({"commands": [command], "streams": streams, "encoding": of_streams})
+    done, _ = run_job(steps, tmp_path, variables)
     assert [one.code for one in done] == [0] * len(steps), done
     for number, streams in enumerate(kinds):
         assert read_prompt(tmp_path / str(number)).description.class_names == NAMES

@@ -7,7 +7,7 @@ import pytest
 
 from slimprompt.errors import InputError
 from slimprompt.lab.records import load_records
-from slimprompt.paper.theory import check_theory
+from slimprompt.paper.theory import check_theory, page
 from slimprompt.paper.theory.figures import descent_with_bounds, residual_against_rank, theory_figures
 from slimprompt.paper.theory.page import (
     COLUMNS,
@@ -45,8 +45,22 @@ def whole(records):
 
 
 @pytest.fixture(scope="module")
-def figures(whole):
-    return theory_figures(whole)
+def written(whole, tmp_path_factory):
+    """The files of the page, and the figures that it was made of."""
+    made = []
+
+    def keep(theory):
+        made.extend(theory_figures(theory))
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "theory_figures", keep)
+        return write_theory(whole, tmp_path_factory.mktemp("page") / "out"), made
+
+
+@pytest.fixture(scope="module")
+def figures(written):
+    return written[1]
 
 
 @pytest.fixture(scope="module")
@@ -118,16 +132,16 @@ def test_figures_of_the_loss_need_an_encoder(without_encoder):
 
 
 def test_page_shows_every_statement_and_is_self_contained(whole, figures):
-    page = theory_page(whole, figures)
+    text = theory_page(whole, figures)
     for statement in whole.statements:
-        assert statement.name.replace("'", "&#39;") in page
-    assert page.count("<svg") == 5 and page.count("<tr>") == len(whole.statements) + len(
+        assert statement.name.replace("'", "&#39;") in text
+    assert text.count("<svg") == 5 and text.count("<tr>") == len(whole.statements) + len(
         {one.part for one in whole.statements}
     )
-    assert "toy &lt;loss&gt;" in page  # text is escaped
-    assert "Content-Security-Policy" in page
-    assert "http://" not in page.replace("http://www.w3.org", "") and "https://" not in page
-    assert "the share it names is the one that is kept" in page
+    assert "toy &lt;loss&gt;" in text  # text is escaped
+    assert "Content-Security-Policy" in text
+    assert "http://" not in text.replace("http://www.w3.org", "") and "https://" not in text
+    assert "the share it names is the one that is kept" in text
 
 
 def test_section_can_be_placed_in_another_page(whole, figures):
@@ -137,12 +151,12 @@ def test_section_can_be_placed_in_another_page(whole, figures):
     assert len(ids) == len(set(ids))
 
 
-def test_written_files(whole, tmp_path):
-    written = write_theory(whole, tmp_path / "out")
-    names = sorted(path.name for path in written)
+def test_written_files(whole, written):
+    paths, _ = written
+    names = sorted(path.name for path in paths)
     assert {"statements.csv", "theory-descent.png", "theory-descent-fixed-a.svg", "theory.html"} < set(names)
-    assert len(names) == 12
-    with (tmp_path / "out" / "statements.csv").open(encoding="utf-8") as file:
+    assert len(names) == 12 and all(path.parent.name == "out" and path.is_file() for path in paths)
+    with (paths[0].parent / "statements.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["statement"] for row in rows] == [one.name for one in whole.statements]
 
