@@ -41,6 +41,8 @@ from typing import Any, TextIO
 _MOST = 2**18  # bytes of a message
 _HUGE_PAGE = 2**21
 _MADV_COLLAPSE = 25
+#: Most of what every process of Ray imports. Ray itself does not work in forks of a process that has imported it.
+_LIBRARIES_OF_RAY = ("google.protobuf.json_format", "jsonschema", "msgpack", "pdb", "requests", "tracemalloc")
 
 
 class Server:
@@ -364,6 +366,9 @@ def main() -> None:
     with suppress(ImportError):  # an extra
         import slimprompt.service.app
         import slimprompt.service.server  # noqa: F401
+    for name in _LIBRARIES_OF_RAY:
+        with suppress(ImportError):  # an extra
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a fork would read, and so copy, all objects of the libraries
     use_huge_pages()
