@@ -1,4 +1,4 @@
-"""`slimprompt …` in a process of its own, forked from a server that has loaded the libraries once per test process.
+"""`slimprompt …` in a process of its own, forked from a server that has loaded the libraries once for all test processes.
 
 A command that is started by `start_command` is a real process: it has its own session, streams, environment, working folder
 and signals, and only the seconds of the imports are missing. What depends on the start of Python itself, such as
@@ -6,12 +6,14 @@ PYTHONIOENCODING, or is read when a library is imported, such as HF_ENDPOINT, ne
 
 `forked_python` is the same for scripts and kernels: a program to use in place of Python.
 
-    python -m tests.fork_server <descriptor of a socket> <descriptor of a listening socket for `forked_python`>
+    python -m tests.fork_server <descriptor of a listening socket>
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
+import errno
 import fcntl
 import gc
 import importlib
@@ -37,25 +39,33 @@ from pathlib import Path
 from typing import Any, TextIO
 
 _MOST = 2**18  # bytes of a message
+_HUGE_PAGE = 2**21
+_MADV_COLLAPSE = 25
+#: Most of what every process of Ray imports. Ray itself does not work in forks of a process that has imported it.
+_LIBRARIES_OF_RAY = ("google.protobuf.json_format", "jsonschema", "msgpack", "pdb", "requests", "tracemalloc")
 
 
 class Server:
-    """The server process, and the exit codes of the commands that it has reported."""
+    """A connection to the server, and the exit codes of the commands that it has reported.
+
+    The processes of pytest-xdist share the server: the first that needs it starts it, and it ends when none is connected.
+    """
 
     def __init__(self) -> None:
-        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Children can be forked from a process whose libraries have no threads.
-        alone = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-        self.name = f"slimprompt-tests-{secrets.token_hex(8)}"
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        listener.bind(f"\0{self.name}")
-        listener.listen()
-        passed = (theirs.fileno(), listener.fileno())
-        command = [sys.executable, "-m", "tests.fork_server", *map(str, passed)]
-        self.process = subprocess.Popen(command, env=os.environ | alone, pass_fds=passed)
-        theirs.close()
-        listener.close()
+        self.name = f"slimprompt-tests-{os.environ.get('PYTEST_XDIST_TESTRUNUID') or secrets.token_hex(8)}"
         self.codes: dict[int, int] = {}
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            try:
+                listener.bind(f"\0{self.name}")
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:  # it is there
+                    raise
+            else:
+                listener.listen()
+                self.process = _start_server(listener.fileno())
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        while self.socket.connect_ex(f"\0{self.name}") == errno.ECONNREFUSED:  # another process is about to listen
+            time.sleep(0.01)
 
     def start(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
         """Start a command; its process id."""
@@ -83,15 +93,22 @@ class Server:
         return answer
 
 
+def _start_server(listener: int) -> subprocess.Popen[bytes]:
+    # Children can be forked from a process whose libraries have no threads.
+    alone = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.fork_server", str(listener)]
+    return subprocess.Popen(command, env=os.environ | alone, pass_fds=[listener])
+
+
 @cache
 def server() -> Server:
-    """The server of this test process; it ends with it, because its socket is then closed."""
+    """The connection of this test process; its commands end with it."""
     return Server()
 
 
 @cache
 def forked_python() -> str:
-    """A program that is used like `python`, and runs in a fork of this test process's server; see `forked_python.py`.
+    """A program that is used like `python`, and runs in a fork of the server; see `forked_python.py`.
 
     In the fork, `sys.executable` is this program too.
     """
@@ -309,6 +326,24 @@ def _run_python(program: str, arguments: list[str]) -> int:
     return int(code or 0)  # type: ignore[call-overload]
 
 
+@cache
+def use_huge_pages() -> None:
+    """Gather the memory of this process in pages of 2 MB, where Linux can: a fork of it then takes 20 ms instead of 50.
+
+    Most of a fork is the copy of the page table, which has an entry for every page. What a fork writes to is copied by 4 kB as
+    always. It takes a second, once in this process and its forks.
+    """
+    with suppress(OSError, AttributeError):  # not Linux
+        madvise = ctypes.CDLL(None).madvise
+        madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            addresses, access, _, _, file, *_ = line.split()
+            first, end = (int(address, 16) for address in addresses.split("-"))
+            first, end = -(-first // _HUGE_PAGE) * _HUGE_PAGE, end // _HUGE_PAGE * _HUGE_PAGE
+            if access.startswith("rw") and file == "0" and first < end:
+                madvise(first, end - first, _MADV_COLLAPSE)
+
+
 def _fork(request: dict[str, Any], descriptors: list[int]) -> int:
     child = os.fork()
     if child:
@@ -323,7 +358,7 @@ def _fork(request: dict[str, Any], descriptors: list[int]) -> int:
 def main() -> None:
     """Fork a child for every request, and report its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and this process when their socket is closed
-    channel, listener = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
+    listener = socket.socket(fileno=int(sys.argv[1]))
     import slimprompt.cli
     import tests.shortcuts  # noqa: F401  # imports pytest, which every fork would do again
     from tests.robustness.commands import load_libraries
@@ -332,9 +367,13 @@ def main() -> None:
     with suppress(ImportError):  # an extra
         import slimprompt.service.app
         import slimprompt.service.server  # noqa: F401
+    for name in _LIBRARIES_OF_RAY:
+        with suppress(ImportError):  # an extra
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a fork would read, and so copy, all objects of the libraries
-    clients = {channel.fileno(): channel}
+    use_huge_pages()
+    clients: dict[int, socket.socket] = {}  # test processes, and processes of `forked_python.py`, by descriptor
     running: dict[int, tuple[int, int | None]] = {}  # descriptor of a child → its process id, descriptor of its client
     while True:
         ready = select.select([listener, *clients, *running], [], [])[0]
@@ -343,19 +382,20 @@ def main() -> None:
             os.close(watched)
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             if client is not None:
-                with suppress(BrokenPipeError):  # a `python` that was killed
+                with suppress(BrokenPipeError):  # a client that was killed
                     clients[client].send(json.dumps({"ended": child, "code": code}).encode())
         for client in [one for one in ready if one in clients]:
-            message, descriptors, _, _ = socket.recv_fds(clients[client], _MOST, 64)
+            message, descriptors = b"", []
+            with suppress(ConnectionResetError):  # a client that has ended without reading all answers
+                message, descriptors, _, _ = socket.recv_fds(clients[client], _MOST, 64)
             if message:
                 child = _fork(json.loads(message), descriptors)
                 for descriptor in descriptors:
                     os.close(descriptor)
                 running[os.pidfd_open(child)] = child, client
-                clients[client].send(json.dumps({"started": child}).encode())
-            elif client == channel.fileno():
-                os._exit(0)  # nothing is open, and cleaning up takes long
-            else:  # a `python` that was killed, or has heard of the end of its fork
+                with suppress(BrokenPipeError):
+                    clients[client].send(json.dumps({"started": child}).encode())
+            else:  # a test process or a `python` that has ended
                 clients.pop(client).close()
                 for watched, (child, its_client) in running.items():
                     if its_client == client:
@@ -364,6 +404,8 @@ def main() -> None:
         if listener in ready:
             connection, _ = listener.accept()
             clients[connection.fileno()] = connection
+        elif not clients:
+            os._exit(0)  # nothing is open, and cleaning up takes long
 
 
 if __name__ == "__main__":

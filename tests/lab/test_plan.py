@@ -35,7 +35,7 @@ def small_plan(small_grid: Callable[..., Grid], environment: RunEnvironment) -> 
 def test_the_plan_is_what_happens(small_plan: tuple[Grid, RunEnvironment, Plan], tmp_path: Path) -> None:
     grid, environment, plan = small_plan
     environment = replace(environment, cache=tmp_path / "cache")
-    outcome = run_study(study_specs(grid), environment.runs, InlineExecutor(environment))
+    outcome = run_study(study_specs(grid), environment.runs, InlineExecutor(environment), prompt_batch=16)
     records = outcome.complete
     assert plan.runs == len(records)
     assert plan.steps == sum(record.facts["steps"] for record in records)

@@ -203,7 +203,7 @@ class Disturb(StudyObserver):
     def wait_until(self, condition: Callable[[], bool]) -> bool:
         """Wait until it holds; False if the study was over before."""
         while not condition():
-            if self._over.wait(0.005):
+            if self._over.wait(0.03):  # shorter than any run; to look takes longer than 5 ms itself
                 return False
         return True
 
