@@ -128,7 +128,7 @@ def openai_archive(state, path):
         module.register_buffer(leaf, value)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated, but OpenAI's files use it
-        torch.jit.save(torch.jit.trace(root, torch.zeros(1)), str(path))
+        torch.jit.save(torch.jit.trace(root, torch.zeros(1), check_trace=False), str(path))
 
 
 def training_checkpoint(state, path):
