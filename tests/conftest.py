@@ -109,6 +109,16 @@ def _own_ray_token() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def operators_parsed_once() -> Iterator[None]:
+    """Every export to ONNX would parse the definitions of all operators of torch again."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
+        yield
+
+
+@pytest.fixture(scope="session")
 def forked_ray() -> str:
     """A value of `sys.executable` with which Ray, if this process starts it, forks its processes.
 

@@ -45,7 +45,12 @@ def odd_images(folder: Path) -> list[Path]:
 
 
 def test_same_answers_as_predict(
-    examples: Path, classifier: PromptClassifier, photos: Path, tmp_path: Path, blocked: dict[str, str]
+    examples: Path,
+    classifier: PromptClassifier,
+    photos: Path,
+    tmp_path: Path,
+    blocked: dict[str, str],
+    operators_parsed_once: None,
 ) -> None:
     export_onnx(classifier, tmp_path / "classifier.onnx")
     folder = tmp_path / "images"

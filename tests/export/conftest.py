@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,16 +14,6 @@ from slimprompt.training.recipe import RECIPES
 from tests.conftest import TINY_CONFIG
 
 NAMES = ("blue disc", "green disc", "red disc", "Käse & Brot")
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _operators_parsed_once() -> Iterator[None]:
-    """Every export would parse the definitions of all operators of torch again."""
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
-        yield
 
 
 @pytest.fixture(scope="session")

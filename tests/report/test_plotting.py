@@ -52,6 +52,14 @@ def test_the_files_are_those_of_savefig():
     assert figure.png == image.getvalue()
 
 
+def test_a_figure_of_a_page_has_no_png(tmp_path: Path):
+    with plot_style():
+        canvas, _ = panels(1, 1)
+        figure = to_figure("example", "A title", "a caption", canvas, png=False)
+    assert figure.svg and not figure.png
+    assert [path.name for path in write_figures([figure], tmp_path)] == ["example.svg"]
+
+
 def test_text_stays_text_and_user_settings_are_ignored():
     plain = example()
     assert ">a line</text>" in plain.svg

@@ -133,7 +133,8 @@ def load_hub(name: str) -> Any:
     try:
         with quiet():
             config_support(open_clip.get_model_config(name)).require(name)  # before weights are downloaded
-            return open_clip.create_model(name, require_pretrained=True)
+            with _NoInitialisation():
+                return open_clip.create_model(name, require_pretrained=True)
     except InputError:
         raise
     except pickle.UnpicklingError as error:
@@ -156,12 +157,14 @@ def load_embedded(name: str) -> Any:
     facts = json.loads((_MODELS / f"{name}.facts.json").read_text(encoding="utf-8"))
     if hashlib.sha256(path.read_bytes()).hexdigest() != facts["sha256"]:
         raise InputError(f"{path} is damaged (its hash differs from the published one); reinstall slimprompt")
-    open_clip.add_model_config(_MODELS / f"{name}.json")
+    if name not in open_clip.list_models():
+        open_clip.add_model_config(_MODELS / f"{name}.json")
     model = _build(name, None)
     state = {key: value.float() if value.is_floating_point() else value for key, value in load_file(path).items()}
     rows, stored = state.pop("token_embedding.rows"), state["token_embedding.weight"]
     # Untrained tokens get random embeddings of the same scale, from a fixed seed, so that they differ from each other.
-    table = torch.randn(model.vocab_size, stored.shape[1], generator=torch.Generator().manual_seed(0)) * stored.std()
+    table = model.token_embedding.weight.detach()  # filled in place: it is most of the model
+    table.normal_(generator=torch.Generator().manual_seed(0)).mul_(stored.std())
     table[rows] = stored
     state["token_embedding.weight"] = table
     _load_weights(model, state, str(path), name)

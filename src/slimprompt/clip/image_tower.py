@@ -7,6 +7,7 @@ factors inside the neighbouring matrix products.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,17 +18,27 @@ from torch.nn import functional as F
 from slimprompt.clip.towers import QUICK_GELU_SCALE, is_plain
 
 
-def image_features(tower: Any, pixels: Tensor) -> Tensor:
-    """Pixels (n, 3, height, width) → features (n, embed_dim), not normalised, for inference."""
+def torch_attention(block: Any, queries: Tensor, keys: Tensor) -> Tensor:
+    """Query rows (n, n_queries, width) and key rows (n, n_keys, width) → (n, n_queries, width), by the module of a block."""
+    return block.attention(queries, keys, keys)
+
+
+def image_features(
+    tower: Any, pixels: Tensor, attention: Callable[[Any, Tensor, Tensor], Tensor] = torch_attention
+) -> Tensor:
+    """Pixels (n, 3, height, width) → features (n, embed_dim), not normalised, for inference.
+
+    `attention` computes the attention of the blocks of a vision transformer.
+    """
     if not reads_class_token(tower):
         return tower(pixels)
     x = tower._embeds(pixels)  # (n, n_tokens, width)
     *blocks, last = tower.transformer.resblocks
     for block in blocks:
         y = block.ln_1(x)
-        x = _add_mlp(x + block.ls_1(block.attention(y)), block)
+        x = _add_mlp(x + block.ls_1(attention(block, y, y)), block)
     y = last.ln_1(x)
-    x = _add_mlp(x[:, :1] + last.ls_1(last.attention(y[:, :1], y, y)), last)  # (n, 1, width)
+    x = _add_mlp(x[:, :1] + last.ls_1(attention(last, y[:, :1], y)), last)  # (n, 1, width)
     return tower.ln_post(x[:, 0]) @ tower.proj
 
 

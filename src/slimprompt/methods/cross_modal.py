@@ -65,4 +65,4 @@ def _endless(features: Tensor, labels: Tensor, order: torch.Generator) -> Iterat
     while True:
         for batch in torch.randperm(len(labels), generator=order).to(labels.device).split(size):
             if len(batch) == size:
-                yield features[batch], labels[batch]
+                yield features.index_select(0, batch), labels.index_select(0, batch)

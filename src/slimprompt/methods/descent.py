@@ -64,7 +64,7 @@ def pooled_views(task: Task, epochs: int, batch_size: int, lr_at: Callable[[int]
     for epoch in range(epochs):
         shuffled = torch.randperm(len(labels), generator=order).to(labels.device)
         for batch in shuffled.split(batch_size)[: max(1, n_images // batch_size)]:
-            yield Step(lr_at(epoch), features[batch], labels[batch])
+            yield Step(lr_at(epoch), features.index_select(0, batch), labels.index_select(0, batch))
 
 
 def one_view_each(task: Task, epochs: int, batch_size: int) -> Iterator[tuple[int, Tensor, Tensor]]:

@@ -1,4 +1,4 @@
-"""Figures about one fitted classifier: its confusion matrix, its reliability diagram and its learning curve."""
+"""Figures of the page about one fitted classifier: its confusion matrix, its reliability diagram and its learning curve."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def confusion_matrix(class_names: Sequence[str], counts: np.ndarray) -> Figure:
         canvas.colorbar(image, ax=panel, label="% of the true class", shrink=0.7)
         caption = "Rows are true classes, columns are predicted classes. A perfect classifier has only the diagonal."
         caption += " The numbers count images." if n <= _MAX_COUNTED else ""
-        return to_figure("confusion_matrix", "Confusion matrix", caption, canvas)
+        return to_figure("confusion_matrix", "Confusion matrix", caption, canvas, png=False)
 
 
 def reliability_diagram(bins: Sequence[ReliabilityBin], error: float) -> Figure:
@@ -83,7 +83,7 @@ def reliability_diagram(bins: Sequence[ReliabilityBin], error: float) -> Figure:
             "predicted class. On the dashed line the probabilities are calibrated; below it they promise too much. Right: "
             f"number of images. The expected calibration error is {error:.1f} %."
         )
-        return to_figure("reliability_diagram", "Reliability diagram", caption, canvas)
+        return to_figure("reliability_diagram", "Reliability diagram", caption, canvas, png=False)
 
 
 def training_curve(epochs: Sequence[tuple[float, float]]) -> Figure:
@@ -105,4 +105,4 @@ def training_curve(epochs: Sequence[tuple[float, float]]) -> Figure:
             panel.set_ylim(bottom=0)
         axes[0, 1].set_ylim(0, 102)
         caption = "Measured on the training images of each epoch, before each step; not an estimate for new images."
-        return to_figure("training_curve", "Learning curve", caption, canvas)
+        return to_figure("training_curve", "Learning curve", caption, canvas, png=False)

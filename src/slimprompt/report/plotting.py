@@ -72,6 +72,7 @@ class Figure:
     """How to read the figure, what was averaged, what is left out."""
     svg: str = ""
     png: bytes = b""
+    """Empty if the figure is only shown on a page."""
     missing: str = ""
     """Reason why nothing is plotted; `svg` and `png` are then empty."""
 
@@ -141,8 +142,8 @@ def panels(rows: int, columns: int, width: float = 3.4, height: float = 2.7, **o
     return canvas, canvas.subplots(rows, columns, squeeze=False, **options)
 
 
-def to_figure(name: str, title: str, caption: str, canvas: Canvas) -> Figure:
-    """Save a canvas as SVG and PNG, without a date: the same data give the same bytes.
+def to_figure(name: str, title: str, caption: str, canvas: Canvas, *, png: bool = True) -> Figure:
+    """Save a canvas as SVG and, with `png`, as PNG, without a date: the same data give the same bytes.
 
     `Figure.savefig` would draw each of the two files twice, the first time only for the layout.
     """
@@ -151,6 +152,8 @@ def to_figure(name: str, title: str, caption: str, canvas: Canvas) -> Figure:
 
     text, image = io.StringIO(), io.BytesIO()
     FigureCanvasSVG(canvas).print_svg(text, metadata={"Date": None, "Creator": None})
+    if not png:
+        return Figure(name, title, caption, text.getvalue())
     canvas.set_layout_engine("none")  # keeps the layout that was computed for the SVG
     canvas.set_dpi(_PNG_DPI)
     FigureCanvasAgg(canvas).print_png(image, metadata={"Software": None})
@@ -259,4 +262,5 @@ def write_figures(figures: Sequence[Figure], folder: Path) -> list[Path]:
         for figure in figures
         if not figure.missing
         for suffix, content in (("svg", figure.svg), ("png", figure.png))
+        if content
     ]

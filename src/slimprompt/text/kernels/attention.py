@@ -13,8 +13,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-aten = torch.ops.aten
-
 
 class SequenceGroup(NamedTuple):
     """`n` sequences padded to one length t, each with `a` query rows."""
@@ -52,8 +50,8 @@ def attend(qkv: QKV, prefix_kv: tuple[Tensor, Tensor] | None, group: SequenceGro
         Attention weights, (b, n · a, p + t), for the backward pass.
     """
     q, k, v = qkv
-    b, n = len(q), group.n
-    scores = _scaled_bmm(_by_sequence(q, n), _by_sequence(k, n).mT, _scale(q)).view(b, q.shape[1], -1)  # (b, n · a, t)
+    b, n = q.size(0), group.n
+    scores = _scaled_bmm(_by_sequence(q, n), _by_sequence(k, n).mT, _scale(q)).view(b, q.size(1), -1)  # (b, n · a, t)
     if prefix_kv is not None:
         scores = torch.cat([_scaled_bmm(q, prefix_kv[0].mT, _scale(q)), scores], -1)  # (b, n · a, p + t)
     weights = scores.add_(group.mask).softmax(-1)  # (b, n · a, p + t)
@@ -96,10 +94,10 @@ def attend_backward(
     q, k, v = qkv
     n, scale = group.n, _scale(q)
     n_prefix = 0 if prefix_kv is None else prefix_kv[0].shape[1]
-    grad_scores = torch.bmm(_by_sequence(grad_out, n), _by_sequence(v, n).mT).view(len(q), q.shape[1], -1)
+    grad_scores = torch.bmm(_by_sequence(grad_out, n), _by_sequence(v, n).mT).view(q.size(0), q.size(1), -1)
     if prefix_kv is not None:
         grad_scores = torch.cat([torch.bmm(grad_out, prefix_kv[1].mT), grad_scores], -1)  # (b, n · a, p + t)
-    grad_scores = aten._softmax_backward_data(grad_scores, weights, -1, weights.dtype)  # (b, n · a, p + t)
+    grad_scores = torch._softmax_backward_data(grad_scores, weights, -1, weights.dtype)  # (b, n · a, p + t)
     grad_qkv: list[Tensor] = []
     grad_prefix_kv: list[Tensor] = []
     if qkv_needs_grad:
@@ -126,7 +124,7 @@ def causal_mask(length: int, n_prefix: int, like: Tensor) -> Tensor:
 
 def _by_sequence(x: Tensor, n: int) -> Tensor:
     """(b, n · t, …) → (b · n, t, …)."""
-    return x.view(len(x) * n, -1, x.shape[-1])
+    return x.view(x.size(0) * n, -1, x.size(-1))
 
 
 def _scaled_bmm(x: Tensor, y: Tensor, scale: float) -> Tensor:
@@ -135,4 +133,4 @@ def _scaled_bmm(x: Tensor, y: Tensor, scale: float) -> Tensor:
 
 
 def _scale(q: Tensor) -> float:
-    return q.shape[-1] ** -0.5
+    return q.size(-1) ** -0.5

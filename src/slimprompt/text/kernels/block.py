@@ -33,7 +33,7 @@ class FrozenBlock:
         attention, mlp = block.attn, block.mlp
         width = attention.embed_dim
         self.n_heads: int = attention.num_heads
-        self.norm_1, self.norm_2 = block.ln_1, block.ln_2
+        self.norm_1, self.norm_2 = (_Norm.of(norm) for norm in (block.ln_1, block.ln_2))
         self.qkv, self.q, self.kv = (
             _Linear(attention.in_proj_weight[rows], attention.in_proj_bias[rows])
             for rows in (slice(None), slice(None, width), slice(width, None))
@@ -58,11 +58,11 @@ class FrozenBlock:
         """
         assert layout.projections is not None
         if layout.query_rows is None:
-            parts = layout.projections.gather(F.linear(y, *self.qkv), len(y))  # q, k, v, q, k, v, …
+            parts = layout.projections.gather(F.linear(y, *self.qkv), y.size(0))  # q, k, v, q, k, v, …
             return parts[::3], [part for number, part in enumerate(parts) if number % 3]
         query_y = y.index_select(1, layout.query_rows)  # (n_prompts, n_query_rows, width)
-        qs = layout.outputs.gather(F.linear(query_y, *self.q), len(y))
-        return qs, layout.projections.gather(F.linear(y, *self.kv), len(y))
+        qs = layout.outputs.gather(F.linear(query_y, *self.q), y.size(0))
+        return qs, layout.projections.gather(F.linear(y, *self.kv), y.size(0))
 
     def project_backward(
         self, grad_qs: list[Tensor], grad_kvs: list[Tensor], n_prompts: int, layout: BlockLayout
@@ -102,6 +102,20 @@ class FrozenBlock:
 class _Linear(NamedTuple):
     weight: Tensor
     bias: Tensor
+
+
+class _Norm(NamedTuple):
+    """Constants of a layer norm: reading them from the module takes about as long as a small layer norm."""
+
+    shape: tuple[int, ...]
+    weight: Tensor
+    bias: Tensor
+    eps: float
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, norm: Any) -> _Norm:
+        return cls(norm.normalized_shape, norm.weight, norm.bias, norm.eps, norm.weight.dtype)
 
 
 def _with_layer_scale(linear: nn.Linear, scale: Any) -> _Linear:
@@ -254,18 +268,15 @@ def _triples(parts: Sequence[Tensor]) -> list[QKV]:
     return [QKV(*parts[first : first + 3]) for first in range(0, len(parts), 3)]
 
 
-def _norm(x: Tensor, norm: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _norm(x: Tensor, norm: _Norm) -> tuple[Tensor, Tensor, Tensor]:
     """Layer norm in the precision of its weights, as in open_clip, with mean and reciprocal standard deviation."""
-    y, mean, rstd = torch.native_layer_norm(
-        x.to(norm.weight.dtype), norm.normalized_shape, norm.weight, norm.bias, norm.eps
-    )
+    y, mean, rstd = torch.native_layer_norm(x.to(norm.dtype), norm.shape, norm.weight, norm.bias, norm.eps)
     return y.to(x.dtype), mean, rstd
 
 
-def _norm_backward(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, norm: Any) -> Tensor:
-    grad, x_like = grad.to(norm.weight.dtype), x.to(norm.weight.dtype)
-    grad_x, _, _ = aten.native_layer_norm_backward(
-        grad, x_like, norm.normalized_shape, mean, rstd, norm.weight, norm.bias, [True, False, False]
+def _norm_backward(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, norm: _Norm) -> Tensor:
+    grad_x, _, _ = aten.native_layer_norm_backward.default(
+        grad.to(norm.dtype), x.to(norm.dtype), norm.shape, mean, rstd, norm.weight, norm.bias, [True, False, False]
     )
     return grad_x.to(x.dtype)
 

@@ -43,19 +43,19 @@ class RowGather:
     def gather(self, matrix: Tensor, n_prompts: int) -> list[Tensor]:
         """One tensor (b, n · t, e) per group and part, parts of a group in succession; padding contains arbitrary rows."""
         maps = self._index_maps(n_prompts)
-        return self._split(self._head_rows(matrix, n_prompts).index_select(0, maps.source), n_prompts)
+        return self._split(self._head_rows(matrix, n_prompts).index_select(0, maps.source), maps)
 
     def gather_gradient(self, matrix: Tensor, n_prompts: int) -> list[Tensor]:
         """Like `gather`, with zeros for padding."""
         maps = self._index_maps(n_prompts)
         flat = self._head_rows(matrix, n_prompts).index_select(0, maps.source)  # (positions, e)
-        if len(maps.padding):
+        if maps.padding.numel():
             flat.index_fill_(0, maps.padding, 0)
-        return self._split(flat, n_prompts)
+        return self._split(flat, maps)
 
     def scatter(self, groups: Sequence[Tensor], n_prompts: int) -> Tensor:
         """Inverse of `gather`: the matrix (n_prompts · n_rows, n_parts · n_heads · e), without the padding."""
-        e = groups[0].shape[-1]
+        e = groups[0].size(-1)
         flat = torch.cat([group.view(-1, e) for group in groups]) if len(groups) > 1 else groups[0].view(-1, e)
         return flat.index_select(0, self._index_maps(n_prompts).target).view(n_prompts * self._n_rows, -1)
 
@@ -63,11 +63,10 @@ class RowGather:
         """Matrix → (n_prompts · n_rows · n_parts · n_heads, e)."""
         return matrix.view(n_prompts * self._n_rows * self._n_parts * self._n_heads, -1)
 
-    def _split(self, flat: Tensor, n_prompts: int) -> list[Tensor]:
+    def _split(self, flat: Tensor, maps: _IndexMaps) -> list[Tensor]:
         """(positions, e) → one tensor (b, n · t, e) per group and part."""
-        b, e = n_prompts * self._n_heads, flat.shape[-1]
-        sizes = [b * index.numel() for index in self._row_index for _ in range(self._n_parts)]
-        return [part.view(b, -1, e) for part in flat.split(sizes)]
+        e = flat.size(-1)
+        return [part.view(maps.b, -1, e) for part in flat.split_with_sizes(maps.sizes)]
 
     def _make_index_maps(self, n_prompts: int) -> _IndexMaps:
         sources, paddings = [], []
@@ -82,12 +81,16 @@ class RowGather:
         source, is_padding = torch.cat(sources), torch.cat(paddings)
         target = torch.zeros(n_prompts * self._n_rows * self._n_parts * self._n_heads, dtype=torch.long)
         target[source[~is_padding]] = torch.arange(len(source))[~is_padding]
-        return _IndexMaps(*(part.to(self._device) for part in (source, target, is_padding.nonzero()[:, 0])))
+        b = n_prompts * self._n_heads
+        sizes = [b * index.numel() for index in self._row_index for _ in range(self._n_parts)]
+        return _IndexMaps(b, sizes, *(part.to(self._device) for part in (source, target, is_padding.nonzero()[:, 0])))
 
 
 class _IndexMaps(NamedTuple):
     """Index maps between head rows (one row, part and head of the matrix) and positions in the concatenated groups."""
 
+    b: int  # n_prompts · n_heads
+    sizes: list[int]  # positions of each group and part
     source: Tensor  # head row of each position
     target: Tensor  # position of each head row
     padding: Tensor  # positions that are padding
