@@ -157,7 +157,7 @@ def load_embedded(name: str) -> Any:
     facts = json.loads((_MODELS / f"{name}.facts.json").read_text(encoding="utf-8"))
     if hashlib.sha256(path.read_bytes()).hexdigest() != facts["sha256"]:
         raise InputError(f"{path} is damaged (its hash differs from the published one); reinstall slimprompt")
-    if name not in open_clip.list_models():
+    if open_clip.get_model_config(name) != model_config(name):  # it reads all of its configurations when one is added
         open_clip.add_model_config(_MODELS / f"{name}.json")
     model = _build(name, None)
     state = {key: value.float() if value.is_floating_point() else value for key, value in load_file(path).items()}
