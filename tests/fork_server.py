@@ -42,7 +42,7 @@ _MOST = 2**18  # bytes of a message
 _HUGE_PAGE = 2**21
 _MADV_COLLAPSE = 25
 #: Most of what every process of Ray imports. Ray itself does not work in forks of a process that has imported it.
-_LIBRARIES_OF_RAY = ("google.protobuf.json_format", "jsonschema", "msgpack", "pdb", "requests", "tracemalloc")
+_LIBRARIES_OF_RAY = ("google.protobuf.json_format", "jsonschema", "msgpack", "pdb", "pydantic.v1", "requests")
 
 
 class Server:

@@ -16,13 +16,14 @@ import signal
 import sys
 import time
 import traceback
+from functools import cache
 from pathlib import Path
 
 import slimprompt.clip.backbone
 import slimprompt.images.bank
 import slimprompt.lab.plan
 import slimprompt.training.evaluation
-import slimprompt.training.loop  # noqa: F401
+import slimprompt.training.loop
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors import Executor
 from slimprompt.lab.executors.inline import InlineExecutor
@@ -44,6 +45,11 @@ class Campaign:
     def __init__(self, grid_file: Path, folder: Path, executor: str, victim: str) -> None:
         self._specs = study_specs(make_grid(json.loads(grid_file.read_text())))
         self._folder, self._executor, self._victim = folder, executor, victim
+        # Forked workers begin with a loaded backbone: reading it writes nothing.
+        load_once = cache(slimprompt.clip.backbone.load_backbone)
+        slimprompt.clip.backbone.load_backbone = load_once
+        spec = self._specs[0]
+        load_once(spec.backbone, spec.pretrained, device="cpu", precision="fp32", cache=folder / "cache")
         self._expected = folder / "undisturbed"
         self.codes: list[int] = []
         self.operations = count_operations(lambda: self._study(self._expected, "inline"), self._expected)
