@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sklearn.utils.validation import check_is_fitted
 from torch.nn import functional as F
 
 from slimprompt import __version__
@@ -27,7 +26,7 @@ def head_of(classifier: Classifier) -> AnyHead:
 
     The constant logit bias of models with a sigmoid loss is left out: softmax does not depend on it.
     """
-    check_is_fitted(classifier)
+    classifier.check_fitted()
     if isinstance(classifier, HeadClassifier):
         return classifier.head_
     names = tuple(str(name) for name in classifier.classes_)
