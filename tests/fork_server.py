@@ -62,7 +62,7 @@ class Server:
                     raise
             else:
                 listener.listen()
-                self.process = _start_server(listener.fileno())
+                _start_server(listener.fileno())
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         while self.socket.connect_ex(f"\0{self.name}") == errno.ECONNREFUSED:  # another process is about to listen
             time.sleep(0.01)
@@ -93,11 +93,11 @@ class Server:
         return answer
 
 
-def _start_server(listener: int) -> subprocess.Popen[bytes]:
+def _start_server(listener: int) -> None:
     # Children can be forked from a process whose libraries have no threads.
     alone = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.fork_server", str(listener)]
-    return subprocess.Popen(command, env=os.environ | alone, pass_fds=[listener])
+    subprocess.run(command, env=os.environ | alone, pass_fds=[listener], check=True)
 
 
 @cache
@@ -119,6 +119,15 @@ def forked_python() -> str:
     program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     program.chmod(0o755)
     return str(program)
+
+
+def fork_of(process: int) -> list[int]:
+    """The process that a running `forked_python` stands for, which is not below it in the process tree; none for others."""
+    try:
+        name = Path(f"/proc/{process}/comm").read_text().strip()
+    except OSError:
+        return []
+    return [int(name)] if name.isdigit() else []
 
 
 class Command:
@@ -357,6 +366,8 @@ def _fork(request: dict[str, Any], descriptors: list[int]) -> int:
 
 def main() -> None:
     """Fork a child for every request, and report its end."""
+    if os.fork():
+        os._exit(0)  # the server is no child of the test process that starts it: the others fork from it too
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and this process when their socket is closed
     listener = socket.socket(fileno=int(sys.argv[1]))
     import slimprompt.cli

@@ -30,6 +30,7 @@ from slimprompt.collections.predict import (
 from slimprompt.collections.ray import RayPredictor, _cpus_per_worker
 from slimprompt.errors import InputError
 from tests.collections.test_predict import Stopping
+from tests.fork_server import fork_of
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="the package ray is not installed: pip install 'slimprompt[ray]'"
@@ -87,7 +88,8 @@ class KillsOneWorker(RayPredictor):
         for part in super().predict_parts(parts, advance):
             if not self.killed:
                 below = psutil.Process().children(recursive=True)
-                worker = next(one for one in below if "ray::MapWorker" in " ".join(one.cmdline()))
+                forks = [psutil.Process(fork) for one in below for fork in fork_of(one.pid)]
+                worker = next(one for one in forks if "ray::MapWorker" in " ".join(one.cmdline()))
                 KillsOneWorker.killed = worker.pid
                 worker.kill()
             yield part

@@ -29,7 +29,7 @@ from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import Grid, study_specs
 from tests.conftest import QUICK_HEALTH_CHECKS, fingerprints
-from tests.fork_server import start_command
+from tests.fork_server import fork_of, start_command
 from tests.lab.conftest import note_imports
 
 # Not imported here: Ray reads its settings when it is imported, and a fixture of all tests makes them.
@@ -45,15 +45,6 @@ pytestmark = [
 def _listening(processes: Iterable[psutil.Process]) -> set[str]:
     """The addresses on which some processes accept connections."""
     return {one.laddr.ip for process in processes for one in process.net_connections("inet") if one.status == "LISTEN"}
-
-
-def _fork(process: int) -> list[int]:
-    """The process that a `forked_python` stands for, which is not below it in the process tree."""
-    try:
-        name = Path(f"/proc/{process}/comm").read_text().strip()
-    except OSError:
-        return []
-    return [int(name)] if name.isdigit() else []
 
 
 def _command(process: int) -> list[str]:
@@ -107,7 +98,7 @@ class Node:
             children.setdefault(parent, []).append(int(path.parent.name))
         found = [self.process.pid]
         for process in found:
-            found += children.get(process, []) + _fork(process)
+            found += children.get(process, []) + fork_of(process)
         return found
 
     def workers(self) -> list[int]:
