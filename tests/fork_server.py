@@ -94,10 +94,10 @@ class Server:
 
 
 def _start_server(listener: int) -> None:
-    # Children can be forked from a process whose libraries have no threads.
-    alone = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    # Its libraries have no threads (OMP_NUM_THREADS of conftest.py), so children can be forked from it.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "tests.fork_server", str(listener)]
-    subprocess.run(command, env=os.environ | alone, pass_fds=[listener], check=True)
+    subprocess.run(command, env=environment, pass_fds=[listener], check=True)
 
 
 @cache

@@ -59,8 +59,10 @@ class Serving:
 def start_python(words: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
     """The command by a true start of Python."""
     command = [sys.executable, "-c", "from slimprompt.cli import main; main()", *words]
-    alone = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment | alone, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    source = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(
+        command, env=environment | source, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 @pytest.fixture

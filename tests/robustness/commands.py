@@ -67,10 +67,8 @@ def run_job(
         _, errors = run.communicate(timeout=300)
         assert run.returncode == 0, errors
     else:
-        # Children can be forked from a process whose libraries have no threads.
-        alone = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "tests.robustness.commands", str(job)]
-        environment = os.environ | alone | dict(variables)
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | dict(variables)
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
     commands, meanwhile = json.loads(job.with_suffix(".done").read_text())

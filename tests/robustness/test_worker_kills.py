@@ -54,7 +54,7 @@ def test_the_runs_are_those_of_an_undisturbed_study(
     axes = {"datasets": [collections["warm"]], "shots": [2], "ranks": [1, 2, 3, 4], "seeds": [1] if long else [1, 2]}
     grid = small_grid(study="rank-sweep", recipe=recipe, **axes)
     (tmp_path / "grid.json").write_text(grid.model_dump_json())
-    variables = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    variables = {"PYTHONPATH": os.pathsep.join(sys.path)}
     variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
     variables |= {"RAY_OVERRIDE_RESOURCES": json.dumps({"CPU": 2})}  # two workers on any machine
     places = (tmp_path / "grid.json", tmp_path)
