@@ -163,7 +163,7 @@ def small_study(
     small_grid: Callable[..., Grid], environment: RunEnvironment, undisturbed: list[dict[str, dict[str, str]]]
 ) -> tuple[list[RunSpec], dict[str, dict[str, str]]]:
     """The specs of a study, and the fingerprints of its undisturbed runs."""
-    specs = study_specs(small_grid(shots=[2], recipe={"epochs": 10, "views": 2, "batch_size": 4}))
+    specs = study_specs(small_grid(shots=[2], recipe={"epochs": 20, "views": 2, "batch_size": 4}))
     if not undisturbed:
         inline = replace(environment, runs=environment.runs.with_name("inline"))
         run_study(specs, inline.runs, InlineExecutor(inline))
@@ -194,7 +194,7 @@ class Disturb(StudyObserver):
     def wait_until(self, condition: Callable[[], bool]) -> bool:
         """Wait until it holds; False if the study was over before."""
         while not condition():
-            if self._over.wait(0.03):  # shorter than any run; to look takes longer than 5 ms itself
+            if self._over.wait(0.005):
                 return False
         return True
 
