@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax as scipy_softmax
 
 from slimprompt import FeatureBank, HeadClassifier, InputError, PromptClassifier, load_classifier
 from slimprompt.classifiers.calibration import (
@@ -19,6 +20,14 @@ from slimprompt.methods.cross_validation import folds
 from slimprompt.methods.task import Task
 
 QUICK = {"n_ctx": 4, "rank": 2, "recipe": {"epochs": 3, "views": 0}, "cache": False}
+
+
+def test_probabilities_are_those_of_scipy():
+    logits = 100 * np.random.default_rng(0).standard_normal((50, 7)).astype(np.float32)
+    logits[0] = 1e30  # no overflow
+    for temperature in (1.0, 0.3, 2.5):
+        expected = scipy_softmax(logits.astype(np.float64) / temperature, axis=1)
+        assert np.array_equal(softmax(logits, temperature), expected)
 
 
 def test_the_temperature_of_two_classes_by_hand() -> None:

@@ -19,7 +19,7 @@ from slimprompt.errors import InputError, whole_number
 from slimprompt.methods.prompt_learning import initial_prompt, learn_prompts
 from slimprompt.methods.task import Task
 from slimprompt.prompts.prompt import Prompt
-from slimprompt.prompts.variants import check_made_basis, check_variant, check_words, used_settings
+from slimprompt.prompts.variants import check_variant, check_without_a_run, check_words, used_settings
 from slimprompt.saved.files import describe_backbone
 from slimprompt.saved.hub import model_folder
 from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
@@ -163,7 +163,7 @@ class PromptClassifier(ImageClassifier):
         if self.start_from is not None:
             read_start(self.start_from).check_settings(self)
         else:
-            check_made_basis(self.variant, used["basis"])
+            check_without_a_run(self.variant, used["basis"])
 
     def task_settings(self) -> dict[str, Any]:
         """The template of `words`, to which a recipe that keeps close to zero-shot keeps close."""

@@ -31,7 +31,14 @@ from slimprompt.errors import InputError, choose
 from slimprompt.extras import require_extra
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS
-from slimprompt.prompts.variants import check_made_basis, check_variant, is_own_basis, used_settings
+from slimprompt.prompts.variants import (
+    VARIANTS,
+    bases_without_a_run,
+    check_variant,
+    check_without_a_run,
+    is_own_basis,
+    used_settings,
+)
 from slimprompt.storage import check_writable, sha256
 from slimprompt.tracking import RunLog, TrackedRun, open_log
 from slimprompt.training.recipe import MANY_IMAGES, Recipe, make_recipe
@@ -63,8 +70,8 @@ _PROMPT = {
     panel="Prompt",
     defaults=_PROMPT,
     help_texts={
-        "basis": "where the fixed factor comes from: gaussian, orthogonal, svd, random, or your own, module:function; default: "
-        "orthogonal for fixed-B, svd for fixed-A"
+        "basis": f"where the fixed factor comes from: {', '.join(bases_without_a_run('fixed-B'))}, or your own, module:function; "
+        "default: " + ", ".join(f"{row.default_basis} for {name}" for name, row in VARIANTS.items() if row.bases)
     },
 )
 def fit(
@@ -165,7 +172,7 @@ def fit(
     sampled: int | None = None if manifest else options["shots"]  # per class
     prompt, overrides = _checked(options)
     if origin is None:
-        check_made_basis(prompt["variant"], prompt["basis"])
+        check_without_a_run(prompt["variant"], prompt["basis"])
     for_many = make_recipe(options["recipe"], MANY_IMAGES, overrides)  # the other methods use its number of views
     if report is not None:
         check_writable(report)

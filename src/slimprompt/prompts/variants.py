@@ -88,12 +88,21 @@ def used_settings(variant: str, *, rank: int | None, basis: str | None) -> dict[
     return {"rank": None if variant == "dense" else rank, "basis": basis or row.default_basis if row.bases else None}
 
 
-def check_made_basis(variant: str, basis: str | None) -> None:
+def bases_without_a_run(variant: str) -> list[str]:
+    """The bases of a variant that need no other run.
+
+    >>> bases_without_a_run("fixed-B"), bases_without_a_run("fixed-A")
+    (['gaussian', 'orthogonal', 'svd', 'random'], ['svd', 'random'])
+    """
+    return [name for name in VARIANTS[variant].bases if name not in BASES_FROM_A_RUN]
+
+
+def check_without_a_run(variant: str, basis: str | None) -> None:
     """Outside of studies, there is no other run from which a basis could come."""
     if basis in BASES_FROM_A_RUN:
-        others = [name for name in VARIANTS[variant].bases if name not in BASES_FROM_A_RUN]
         raise InputError(
-            f"basis {basis!r} is a factor of another run, which only a study has; use {', '.join(others)}"
+            f"basis {basis!r} is a factor of another run, which only a study has; use "
+            + ", ".join(bases_without_a_run(variant))
             + (", or your own, module:function" if variant == "fixed-B" else "")
         )
 
