@@ -1,14 +1,38 @@
+from itertools import combinations
+
 import pytest
 
 from slimprompt.class_names import check_class_names, name_key
 from slimprompt.errors import InputError
+from slimprompt.text.tokens import name_tokens
 
 
 def test_spellings_of_the_same_words():
     spellings = ("red_panda", "Red Panda", " red  panda ", "red&#32;panda")
     assert {name_key(name) for name in spellings} == {"red panda"}
     assert name_key("e\u0301clair") == name_key("éclair")
+    assert name_key("men\u2019s shirt") == name_key("men's shirt")
+    assert name_key("\ufb01sh") == name_key("fish")
     assert name_key("red panda") != name_key("redpanda")
+    assert name_key("Maße") != name_key("Masse")
+
+
+def test_equal_keys_are_equal_tokens(tiny):
+    names = [
+        "men\u2019s shirt",
+        "men's shirt",
+        "\ufb01sh",
+        "fish",
+        "\uff21\uff22",
+        "ab",
+        "Maße",
+        "Masse",
+        "Red  Panda",
+        "red_panda",
+    ]
+    keys, tokens = ({name: of(name) for name in names} for of in (name_key, lambda name: name_tokens(tiny, name)))
+    for one, other in combinations(names, 2):
+        assert (keys[one] == keys[other]) == (tokens[one] == tokens[other]), (one, other)
 
 
 def test_usable_names():

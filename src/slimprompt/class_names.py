@@ -18,12 +18,15 @@ _SPECIAL = re.compile(
 def name_key(name: str) -> str:
     """The words of a class name: equal for two spellings that the tokenizer cannot tell apart.
 
-    `_` becomes a space, white space is collapsed, and case is ignored; HTML entities and composed characters are decoded.
+    `_` becomes a space, white space is collapsed, and case is ignored; HTML entities and composed characters are decoded, and
+    curly quotes, ligatures and full-width letters become plain ones.
 
     >>> name_key("Red_panda") == name_key(" red  panda")
     True
     """
-    return " ".join(_text(name).replace("_", " ").split()).casefold()
+    import ftfy
+
+    return " ".join(_text(ftfy.fix_text(name)).replace("_", " ").split()).lower()
 
 
 def check_class_names(names: Sequence[str]) -> None:

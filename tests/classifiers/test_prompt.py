@@ -1,6 +1,8 @@
 import hashlib
 import io
 import json
+import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,6 +15,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 
 from slimprompt import InputError, Prompt, PromptClassifier, Recipe, load_backbone
+from slimprompt.images.files import open_image
 from slimprompt.methods.zero_shot import zero_shot_features
 from slimprompt.training.recipe import make_recipe
 from tests.clip.test_backbone import state_bytes
@@ -208,6 +211,30 @@ def test_the_activation_is_stored_with_the_prompt(images, labels, local_file, tm
     other = {"gelu": "quickgelu", "quickgelu": "gelu"}[activation]
     with pytest.raises(InputError, match="only works with the weights it was trained on"):
         PromptClassifier.load(folder, pretrained=str(moved), activation=other, device="cpu")
+
+
+def test_the_preprocessing_is_stored_with_the_prompt(tiny, images, labels, tmp_path):
+    """Weights do not tell it, and a file may be loaded with another one than the tag was."""
+    squashed = tiny.with_preprocessing(replace(tiny.preprocess, resize_mode="squash", mean=(0.5, 0.5, 0.5)))
+    wide = [open_image(path).resize((80, 40)) for path in images]
+    classifier = PromptClassifier(squashed, recipe=QUICK, n_ctx=4, rank=2).fit(wide, labels)
+    folder = classifier.save(tmp_path / "prompt")
+    loaded = PromptClassifier.load(folder, backbone=tiny)
+    assert loaded.backbone_.preprocess == squashed.preprocess
+    assert loaded.backbone_.model is tiny.model
+    assert np.array_equal(loaded.predict_proba(wide), classifier.predict_proba(wide))
+    assert pickle.loads(pickle.dumps(squashed)).preprocess == squashed.preprocess
+
+    # earlier versions did not store it
+    description = json.loads((folder / "prompt.json").read_text())
+    del description["backbone"]["preprocess"], description["checksum"]
+    (folder / "prompt.json").write_text(json.dumps(description))
+    assert PromptClassifier.load(folder, backbone=tiny).backbone_ is tiny
+    (folder / "prompt.json").write_text(
+        json.dumps(description | {"backbone": description["backbone"] | {"preprocess": {"sise": 3}}})
+    )
+    with pytest.raises(InputError, match="is damaged: backbone"):
+        PromptClassifier.load(folder, backbone=tiny)
 
 
 def test_other_weights_of_unknown_activation_are_refused(classifier, tmp_path):

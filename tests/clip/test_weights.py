@@ -12,9 +12,12 @@ import numpy as np
 import open_clip
 import pytest
 import torch
+from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from safetensors.torch import save_file
 
 from slimprompt import InputError, load_backbone
+from slimprompt.clip import architectures
+from slimprompt.clip.architectures import _preprocessing
 from slimprompt.clip.checkpoints import read_state_dict
 from slimprompt.clip.weights import UnknownActivationError, find_weights
 from slimprompt.storage import cache_dir
@@ -196,6 +199,29 @@ def test_a_tag_determines_the_activation(published, home, no_download):
     assert first.title == second.title == f"{name} (openai, QuickGELU)"
     assert first.fingerprint == second.fingerprint
     assert second.context_length == 77
+
+
+@pytest.mark.parametrize("name", ["MobileCLIP-S1", "ViT-B-16-SigLIP", "ViT-B-16"])
+def test_a_file_is_preprocessed_as_the_tags_of_its_architecture(name):
+    expected = {get_pretrained_cfg(name, tag)["mean"] for tag in list_pretrained_tags_by_model(name)}
+    assert {_preprocessing(name, {})["mean"]} == expected
+
+
+def test_tags_that_disagree_do_not_tell_the_preprocessing_of_a_file(tiny, tmp_path, monkeypatch):
+    tags = {
+        "one": {"mean": (0.5, 0.5, 0.5), "resize_mode": "squash"},
+        "other": {"mean": (0.5, 0.5, 0.5), "resize_mode": "squash"},
+    }
+    monkeypatch.setattr(architectures, "list_pretrained_tags_by_model", lambda name: list(tags))
+    monkeypatch.setattr(architectures, "get_pretrained_cfg", lambda name, tag: tags.get(tag, {}))
+    save_file(tiny.model.state_dict(), tmp_path / "weights.safetensors")
+
+    def load():
+        return load_backbone(TINY, str(tmp_path / "weights.safetensors"), activation="gelu", device="cpu").preprocess
+
+    assert (load().mean, load().resize_mode) == ((0.5, 0.5, 0.5), "squash")
+    tags["other"]["resize_mode"] = "shortest"
+    assert load() == tiny.preprocess
 
 
 @pytest.mark.slow

@@ -1,10 +1,12 @@
 import hashlib
+import json
 import multiprocessing
 import resource
 import shutil
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -450,3 +452,25 @@ def test_images_are_hashed_once_for_all_banks(tiny, images, tmp_path, monkeypatc
     expected = FeatureBank(tiny, tmp_path).hashes(images)
     monkeypatch.setattr(hashes, "file_sha256", lambda path: pytest.fail(f"{path} was hashed again"))
     assert FeatureBank(tiny, tmp_path, store_precision="fp16").hashes(images) == expected
+
+
+def test_an_edited_configuration_has_a_bank_of_its_own(tiny_folder, images, tmp_path):
+    """The weights do not tell the number of heads."""
+    shutil.copytree(tiny_folder.removeprefix("local-dir:"), tmp_path / "model")
+    name, features = f"local-dir:{tmp_path / 'model'}", []
+    for head_width in (16, 8):
+        path = tmp_path / "model" / "open_clip_config.json"
+        config = json.loads(path.read_text())
+        config["model_cfg"]["vision_cfg"]["head_width"] = head_width
+        path.write_text(json.dumps(config))
+        backbone = load_backbone(name, device="cpu")
+        features.append(FeatureBank(backbone).features(images))
+        torch.testing.assert_close(features[-1], encode_eval_views(backbone, images))
+    assert (features[0] - features[1]).abs().max() > 1e-3
+
+
+def test_the_folder_of_a_bank_is_in_the_cache_whatever_the_backbone_is_called(tiny, tmp_path):
+    for name in ("hf-hub:org/model", "local-dir:C:\\models\\clip", "local-dir:/a/b c"):
+        bank = FeatureBank(replace(tiny, name=name), tmp_path)
+        assert bank.path.parent == tmp_path
+        assert not set(bank.path.name) & set(":\\/ ")

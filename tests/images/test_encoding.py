@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from open_clip.transform import PreprocessCfg
 from PIL import Image
 
+from slimprompt import FeatureBank, InputError
 from slimprompt.clip.backbone import Backbone
 from slimprompt.images.encoding import (
     BATCH,
@@ -66,3 +70,17 @@ def test_a_batch_is_padded(tiny: Backbone) -> None:
 @pytest.mark.filterwarnings("error")
 def test_one_image_is_encoded_without_a_warning(tiny: Backbone) -> None:
     assert encode_eval_views(tiny, [Image.new("RGB", (40, 50))]).shape == (1, 24)
+
+
+@pytest.mark.parametrize(("precision", "advice"), [("fp32", "are its weights damaged"), ("fp16", "use bf16 or fp32")])
+def test_features_that_are_not_finite_are_refused_and_not_stored(
+    precision: str, advice: str, tiny: Backbone, photos: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    images = sorted(photos.glob("*/*.png"))[:2]
+    backbone = replace(tiny, precision=precision)
+    monkeypatch.setattr(Backbone, "encode_images", lambda self, pixels: torch.full((len(pixels), 24), torch.nan))
+    bank = FeatureBank(backbone, tmp_path)
+    for encode in (bank.features, lambda some: encode_eval_views(backbone, some)):
+        with pytest.raises(InputError, match=f"not finite in {precision}: {advice}"):
+            encode(images)
+    assert len(bank) == 0

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,6 +138,20 @@ def test_a_damaged_file_is_replaced(files: list[Path], tmp_path: Path, hashed: l
     for _ in range(3):
         find(path, files)
     assert len(hashed) <= 6
+
+
+def test_large_inodes(files: list[Path], tmp_path: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Network disks have inodes that SQLite cannot store."""
+    stat = os.stat
+
+    def with_large_inode(path: Any, **options: Any) -> os.stat_result:
+        facts = stat(path, **options)
+        return os.stat_result((facts[0], 2**63 + facts[1], *facts[2:10]), {"st_mtime_ns": 1, "st_ctime_ns": 1})
+
+    monkeypatch.setattr(os, "stat", with_large_inode)
+    first = FileHashes(tmp_path / "hashes.sqlite").find(files)
+    assert FileHashes(tmp_path / "hashes.sqlite").find(files) == first
+    assert len(hashed) == len(files)  # remembered
 
 
 def test_paths_that_are_not_text(tmp_path: Path, hashed: list[str]) -> None:

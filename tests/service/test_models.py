@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from slimprompt.classifiers.head import load_classifier
+from slimprompt.classifiers.head import HeadClassifier, load_classifier
 from slimprompt.errors import InputError
 from slimprompt.methods.zero_shot import zero_shot_head
 from slimprompt.service.models import ServedModel, load_models
@@ -18,6 +19,20 @@ def test_models_with_the_same_weights_share_a_backbone(models: dict[str, ServedM
     assert list(models) == ["prompt", "gda", "zero-shot"]
     assert len({id(model.backbone) for model in models.values()}) == 1
     assert [model.describe()["takes_new_names"] for model in models.values()] == [True, False, True]
+
+
+def test_models_keep_their_own_preprocessing(saved: Path, tmp_path: Path, photos: Path) -> None:
+    """Although they share the weights."""
+    prompt = load_classifier(saved / "prompt", device="cpu")
+    backbone = prompt.backbone_.with_preprocessing(replace(prompt.backbone_.preprocess, mean=(0.0, 0.0, 0.0)))
+    other = HeadClassifier("zero-shot", backbone).fit(
+        sorted(photos.glob("*/*.png")), [path.parent.name for path in sorted(photos.glob("*/*.png"))]
+    )
+    other.save(tmp_path / "other")
+    models = load_models([saved / "prompt", tmp_path / "other"], device="cpu")
+    assert models["prompt"].backbone.preprocess == prompt.backbone_.preprocess
+    assert models["other"].backbone.preprocess == backbone.preprocess
+    assert models["other"].backbone.model is models["prompt"].backbone.model
 
 
 def test_models_are_named_by_folder_or_by_path(saved: Path, tmp_path: Path) -> None:

@@ -94,12 +94,16 @@ def _load_pretrained(name: str, pretrained: str, activation: str | None, cache: 
         path = find_weights(name, pretrained, tag, cache) if tag else Path(pretrained)
     state, is_openai = read_state_dict(path)
     model = _build(name, activation or recognise_activation(name, path, tag, is_openai=is_openai))
-    if tag:
-        model.visual.preprocess_cfg.update(
-            {key: tag[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in tag}
-        )
+    model.visual.preprocess_cfg.update(_preprocessing(name, tag))
     _load_weights(model, state, str(path), name)
     return model
+
+
+def _preprocessing(name: str, tag: dict[str, Any]) -> dict[str, Any]:
+    """Normalisation and resizing of a tag; of a file, those on which all tags of its architecture agree, if they do."""
+    tags = [tag] if tag else [get_pretrained_cfg(name, one) for one in list_pretrained_tags_by_model(name)]
+    found = [{key: one[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in one} for one in tags]
+    return found[0] if found and all(one == found[0] for one in found) else {}
 
 
 def _load_weights(model: Any, state: dict[str, Tensor], path: str, name: str) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,8 @@ class Backbone:
     precision
         Precision of the frozen forward passes: "fp32", "bf16" or "fp16".
     fingerprint
-        Hash of the full-precision weights and of the activation. Backbones with equal fingerprints give equal features
-        up to the precision of the forward pass.
+        Hash of the full-precision weights and of the activation. Backbones with equal fingerprints and equal
+        preprocessing give equal features up to the precision of the forward pass.
     """
 
     name: str
@@ -151,6 +152,10 @@ class Backbone:
         """RGB image → pixels (3, height, width) by the model's own deterministic preprocessing."""
         return image_transform_v2(self.preprocess, is_train=False)(image)
 
+    def with_preprocessing(self, preprocess: PreprocessCfg) -> Backbone:
+        """This model with another preprocessing of images; the weights are shared."""
+        return self if preprocess == self.preprocess else replace(self, preprocess=preprocess)
+
     def __copy__(self) -> Backbone:
         return self  # frozen, and too large to copy unasked
 
@@ -160,7 +165,7 @@ class Backbone:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what the model is loaded by, not its weights."""
         loaded_by = (self.name, self.pretrained, self.activation, str(self.device), self.precision)
-        return _load_again, (*loaded_by, self.fingerprint)
+        return _load_again, (*loaded_by, self.fingerprint, json.dumps(asdict(self.preprocess)))
 
     def __repr__(self) -> str:
         return f"Backbone({self.name!r}, pretrained={self.pretrained!r}, {self.device.type} {self.precision}, {self.fingerprint[:8]})"
@@ -186,7 +191,8 @@ def load_backbone(
     pretrained
         An open_clip tag ("openai", "laion2b_s34b_b88k") or a checkpoint file (OpenAI's .pt archive, open_clip's .pt or
         .safetensors). The weights of a tag are looked for as `<cache>/weights/<name>/<tag>.{pt,safetensors}`, in
-        `~/.cache/clip` and in the Hugging Face cache before they are downloaded.
+        `~/.cache/clip` and in the Hugging Face cache before they are downloaded. A file gets the image preprocessing on
+        which all tags of the architecture agree, and OpenAI's if they differ.
     seed
         Seed of random weights, for tests and benchmarks, if `pretrained` is None. `pretrained="random:0"` is equivalent
         to `seed=0`.
@@ -246,7 +252,7 @@ def load_backbone(
         pretrained=pretrained,
         model=model,
         tokenizer=tokenizer,
-        preprocess=PreprocessCfg(**model.visual.preprocess_cfg),
+        preprocess=preprocessing(model.visual.preprocess_cfg),
         device=torch_device,
         precision=precision,
         fingerprint=fingerprint,
@@ -258,9 +264,20 @@ def load_backbone(
     return backbone
 
 
+def preprocessing(entries: Mapping[str, Any]) -> PreprocessCfg:
+    """The preprocessing that `entries` describe, as a model's configuration or JSON holds them: lists become tuples."""
+    return PreprocessCfg(**{key: tuple(value) if isinstance(value, list) else value for key, value in entries.items()})
+
+
 @lru_cache(maxsize=1)  # the tasks of a worker process share it
 def _load_again(
-    name: str, pretrained: str | None, activation: str, device: str, precision: str, fingerprint: str
+    name: str,
+    pretrained: str | None,
+    activation: str,
+    device: str,
+    precision: str,
+    fingerprint: str,
+    preprocess: str | None = None,
 ) -> Backbone:
     """The backbone of a pickle."""
     if not _available(device):
@@ -273,7 +290,7 @@ def _load_again(
         raise InputError(
             f"the weights of {backbone.title} differ from those of the pickled backbone (other fingerprint)"
         )
-    return backbone
+    return backbone.with_preprocessing(preprocessing(json.loads(preprocess))) if preprocess else backbone
 
 
 def _seed(pretrained: str) -> int:

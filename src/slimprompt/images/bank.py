@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -24,7 +25,7 @@ from torch import Tensor
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
 from slimprompt.images.cached import HASHES, bytes_per_feature, import_old_file
-from slimprompt.images.encoding import BATCH, device_batch, encode_padded, in_batches
+from slimprompt.images.encoding import BATCH, check_finite, device_batch, encode_padded, in_batches
 from slimprompt.images.files import Decode, ImageSource, open_image
 from slimprompt.images.hashes import FileHashes, image_hash
 from slimprompt.images.prefetch import prefetched, written_behind
@@ -33,7 +34,7 @@ from slimprompt.images.store import FeatureStore, StorePrecision, default_store_
 from slimprompt.images.views import Resize, eval_pixels, train_pixels, train_pixels_by_torch, view_size
 from slimprompt.progress import progress
 from slimprompt.seeds import stream_seed
-from slimprompt.storage import cache_dir
+from slimprompt.storage import cache_dir, sha256
 
 #: A view's name: "" is the eval view, "seed/number" a train view, "seed/number@torch" the same train view resized by torch.
 EVAL_VIEW = ""
@@ -91,11 +92,16 @@ class FeatureBank:
         }
         if self._precision != "fp32":
             key["stored"] = self._precision
+        configuration = Path(backbone.name.removeprefix("local-dir:"), "open_clip_config.json")
+        if backbone.name.startswith("local-dir:") and configuration.is_file():
+            # The number of heads, for instance, is not in the weights.
+            key["configuration"] = sha256(configuration)
         self.path: Path | None = None
         if folder is not None:
             root = cache_dir() / "features" if folder == "default" else Path(folder)
             name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-            self.path = root / f"{backbone.name.split(':')[-1].replace('/', '-')}-{name}"
+            title = re.sub(r"[^\w.-]", "-", backbone.name.removeprefix("hf-hub:").removeprefix("local-dir:"))
+            self.path = root / f"{title}-{name}"
         self.store = FeatureStore(self.path, key, self._precision)
         if self.path is not None:
             import_old_file(self.path.with_name(f"{self.path.name}.sqlite"), self.store, key)
@@ -262,6 +268,7 @@ class FeatureBank:
         return encode_padded(self.backbone, pixels)[: len(pixels)]
 
     def _store(self, names: Sequence[tuple[str, str]], features: Tensor) -> None:
+        check_finite(self.backbone, features)
         images, views = zip(*names, strict=True)
         self.store.write(images, views, features.cpu().numpy())
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from slimprompt.clip.backbone import Backbone
+from slimprompt.errors import InputError
 from slimprompt.images.files import open_image
 from slimprompt.images.prefetch import prefetched
 from slimprompt.images.sources import image_sources
@@ -79,6 +80,15 @@ def encode_padded(backbone: Backbone, pixels: np.ndarray, size: int = BATCH) -> 
     return encode_pixels(backbone, filled)
 
 
+def check_finite(backbone: Backbone, features: Tensor) -> None:
+    """Raise an error if a feature is not a finite number, as fp16 can overflow."""
+    if not torch.isfinite(features).all():
+        advice = "are its weights damaged?" if backbone.precision == "fp32" else "use bf16 or fp32"
+        raise InputError(
+            f"the image tower of {backbone.name} gives features that are not finite in {backbone.precision}: {advice}"
+        )
+
+
 def encode_eval_views(backbone: Backbone, images: Any) -> Tensor:
     """Eval-view features (n, embed_dim) of images that will not be needed again: nothing is stored, no batch is padded."""
     images = image_sources(images)
@@ -90,7 +100,9 @@ def encode_eval_views(backbone: Backbone, images: Any) -> Tensor:
         for batch, pixels in in_batches((([image], view) for image, view in decoded), BATCH):
             features.append(encode_pixels(backbone, pixels))
             advance(len(batch))
-    return torch.cat(features) if features else backbone.encode_texts(["a"])[:0]  # (0, embed_dim)
+    found = torch.cat(features) if features else backbone.encode_texts(["a"])[:0]  # (n, embed_dim)
+    check_finite(backbone, found)
+    return found
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:

@@ -119,7 +119,8 @@ def _stamp(file: str | Path) -> _Stamp:
         facts = os.stat(file)
     except (OSError, ValueError):
         return ()  # hashing the file gives the message
-    return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
+    # SQLite stores numbers below 2⁶³; inodes of network disks and of ReFS may be larger.
+    return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino % 2**63
 
 
 def _checksum(row: tuple[object, ...]) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from slimprompt.class_names import check_class_names
-from slimprompt.clip.backbone import Backbone, load_backbone
+from slimprompt.clip.backbone import Backbone, load_backbone, preprocessing
 from slimprompt.clip.weights import ACTIVATIONS, UnknownActivationError
 from slimprompt.errors import InputError, problems
 from slimprompt.storage import (
@@ -60,6 +60,14 @@ class Description(BaseModel):
     """Training images per class, if `slimprompt fit` sampled them."""
 
 
+def _readable(entries: dict[str, Any]) -> dict[str, Any]:
+    try:
+        preprocessing(entries)
+    except (TypeError, AssertionError) as error:
+        raise ValueError(str(error) or "unknown entries") from None
+    return entries
+
+
 class SavedBackbone(BaseModel):
     """The weights that a model belongs to."""
 
@@ -72,12 +80,14 @@ class SavedBackbone(BaseModel):
     precision: Literal["fp32", "bf16", "fp16"] | None = None
     """That the model was fitted with; it can be used with another one. Earlier versions did not store it."""
     fingerprint: str = Field(pattern="^[0-9a-f]{64}$")
+    preprocess: Annotated[dict[str, Any], AfterValidator(_readable)] | None = None
+    """Image size, normalisation and resizing, which a weight file does not tell. Earlier versions did not store it."""
 
 
 def describe_backbone(backbone: Backbone) -> dict[str, Any]:
     """The entries of a `SavedBackbone`."""
     names = ("name", "pretrained", "activation", "precision", "fingerprint")
-    return {name: getattr(backbone, name) for name in names}
+    return {name: getattr(backbone, name) for name in names} | {"preprocess": asdict(backbone.preprocess)}
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
@@ -226,7 +236,7 @@ class SavedFiles:
         device: str = "auto",
         precision: str = "fp32",
     ) -> Backbone:
-        """The backbone of a saved model; weights other than those it was fitted on are refused.
+        """The backbone of a saved model, with its preprocessing; weights other than those it was fitted on are refused.
 
         Parameters
         ----------
@@ -255,7 +265,7 @@ class SavedFiles:
                 matching = (one for one in candidates if one.fingerprint == saved.fingerprint)
                 backbone = next(matching, candidates[0])
         self.check_weights(folder, saved, backbone)
-        return backbone
+        return backbone.with_preprocessing(preprocessing(saved.preprocess)) if saved.preprocess else backbone
 
     def check_weights(self, model: Path | str, saved: SavedBackbone, backbone: Backbone) -> None:
         """Raise an error unless the backbone has the weights that a model, named `model` in the message, was fitted on."""
