@@ -73,11 +73,8 @@ def find_weights(name: str, tag_name: str, tag: dict[str, Any], cache: Path) -> 
     InputError
         If the file is not on this machine and cannot be downloaded.
     """
-    folder = cache / "weights" / name
-    own = [folder / f"{tag_name}{suffix}" for suffix in (".pt", ".safetensors")]
-    found = next((path for path in [*own, *_files_of_other_tools(tag)] if path.is_file()), None)
-    if found:
-        return found
+    if found := files_of_tag(name, tag_name, tag, cache):
+        return found[0]
     print(f"downloading the weights {tag_name!r} of {name} …", file=sys.stderr)
     try:
         return Path(download_pretrained(tag))
@@ -85,6 +82,7 @@ def find_weights(name: str, tag_name: str, tag: dict[str, Any], cache: Path) -> 
         reason = (str(error) or type(error).__name__).splitlines()[0].rpartition("Last error: ")[2].rstrip(".")
     repository, _, filename = (tag.get("hf_hub") or "").rpartition("/")
     address = f"https://huggingface.co/{repository}/resolve/main/{filename or HF_SAFE_WEIGHTS_NAME}"
+    own = _own_files(name, tag_name, cache)
     sources = [(tag.get("url"), own[0])]
     if repository:
         sources.append((address, own["safetensors" in address]))
@@ -93,6 +91,15 @@ def find_weights(name: str, tag_name: str, tag: dict[str, Any], cache: Path) -> 
         f"the weights {tag_name!r} of {name} were not found on this machine and could not be downloaded ({reason}). "
         f"Save {choices}. To try slimprompt without a download, use the embedded toy model: --backbone pocket"
     )
+
+
+def files_of_tag(name: str, tag_name: str, tag: dict[str, Any], cache: Path) -> list[Path]:
+    """The weight files of a tag that are on this machine, in the order in which they are looked for."""
+    return [path for path in [*_own_files(name, tag_name, cache), *_files_of_other_tools(tag)] if path.is_file()]
+
+
+def _own_files(name: str, tag_name: str, cache: Path) -> list[Path]:
+    return [cache / "weights" / name / f"{tag_name}{suffix}" for suffix in (".pt", ".safetensors")]
 
 
 def _files_of_other_tools(tag: dict[str, Any]) -> list[Path]:

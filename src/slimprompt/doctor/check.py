@@ -114,10 +114,10 @@ def run_checks(checks: Sequence[Check], subject: Subject) -> Iterator[Finding]:
                 yield Finding(name, check.shows, outcome.verdict, outcome.details)
         except Exception as error:
             backbone_failed = backbone_failed or (check.needs_backbone and "backbone" not in vars(subject))
-            yield Finding(check.name, check.shows, FAILED, one_line(error))
+            yield Finding(check.name, check.shows, FAILED, _message(error))
 
 
-def one_line(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """The message of an error in one line; unexpected errors are preceded by their type."""
     message = " ".join(str(error).split())
     return message if isinstance(error, InputError) else f"{type(error).__name__}: {message}"

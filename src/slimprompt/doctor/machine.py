@@ -107,8 +107,10 @@ def check_data(subject: Subject) -> Iterator[Outcome]:
 
 def check_weights(subject: Subject) -> Iterator[Outcome]:
     """Weight files of the paper's backbones on this machine."""
+    from slimprompt.clip.weights import files_of_tag
+
     for name in PAPER_BACKBONES:
-        files = weight_files(name)
+        files = files_of_tag(name, "openai", _openai_tag(name), cache_dir())
         if not files:
             place = cache_dir() / "weights" / name / "openai.pt"
             yield Outcome(SKIPPED, f"not on this machine; downloaded on first use, or save the file as {place}", name)
@@ -116,20 +118,6 @@ def check_weights(subject: Subject) -> Iterator[Outcome]:
         damaged = [] if subject.quick else [path for path in files if _is_damaged(path, name)]
         details = ", ".join(f"{path}{' (damaged: delete it)' if path in damaged else ''}" for path in files)
         yield Outcome(FAILED if damaged else OK, f"{details}; any of them can be given as --pretrained", name)
-
-
-def weight_files(name: str) -> list[Path]:
-    """Files with OpenAI's weights of a backbone: in the cache directory, in CLIP's own cache and in the hub's."""
-    from huggingface_hub import try_to_load_from_cache
-
-    tag = _openai_tag(name)
-    folder = cache_dir() / "weights" / name
-    places = [folder / "openai.pt", folder / "openai.safetensors"]
-    places.append(Path.home() / ".cache" / "clip" / Path(tag["url"]).name)
-    for file in ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"):
-        cached = try_to_load_from_cache(tag["hf_hub"].rstrip("/"), file)
-        places += [Path(cached)] if isinstance(cached, str) else []
-    return [path for path in places if path.is_file()]
 
 
 def is_openai_file(path: Path, name: str) -> bool:

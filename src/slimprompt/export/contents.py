@@ -13,6 +13,7 @@ from slimprompt.classifiers.head import HeadClassifier
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
+from slimprompt.images.views import view_size
 from slimprompt.methods.head import AnyHead, Head
 from slimprompt.saved.files import describe_backbone
 from slimprompt.storage import check_writable
@@ -57,19 +58,13 @@ def preprocessing(backbone: Backbone) -> dict[str, Any]:
     """
     config = backbone.preprocess
     return {
-        "size": list(image_size(backbone)),
+        "size": list(view_size(config)),
         "resize_mode": config.resize_mode,
         "interpolation": "bilinear" if config.interpolation == "bilinear" else "bicubic",
         "fill_color": config.fill_color,
         "mean": list(config.mean),
         "std": list(config.std),
     }
-
-
-def image_size(backbone: Backbone) -> tuple[int, int]:
-    """Height and width of the images that the image tower reads."""
-    size = backbone.preprocess.size
-    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
 
 
 def public_backbone(saved: dict[str, Any]) -> dict[str, Any]:

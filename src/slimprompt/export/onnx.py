@@ -18,9 +18,10 @@ from torch.nn import functional as F
 
 from slimprompt.clip.image_tower import image_features
 from slimprompt.errors import InputError
-from slimprompt.export.contents import Classifier, check_target, head_of, image_size, metadata
+from slimprompt.export.contents import Classifier, check_target, head_of, metadata
 from slimprompt.extras import require_extra
 from slimprompt.images.files import open_image
+from slimprompt.images.views import view_size
 from slimprompt.methods.head import AnyHead, CacheHead
 from slimprompt.storage import new_file
 
@@ -97,7 +98,7 @@ def export_onnx(
     network = _Network(_on_cpu(backbone.model.visual), head, classifier.calibration_.temperature).eval()
     _check_file_size(backbone.name, network)
     report(f"exporting the image tower of {backbone.name} …")
-    program = _exported(network, image_size(backbone), backbone.name)
+    program = _exported(network, view_size(backbone.preprocess), backbone.name)
     program.model.metadata_props.update(metadata(classifier))
     with new_file(target) as draft:
         program.save(str(draft), external_data=False)

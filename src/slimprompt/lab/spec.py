@@ -245,19 +245,8 @@ class RunSpec(BaseModel):
 
 #: Fields that only prompts use.
 _PROMPT_FIELDS = (
-    *(
-        "variant",
-        "rank",
-        "n_ctx",
-        "basis",
-        "source",
-        "words",
-        "anchored",
-        "depth",
-        "source_depth",
-        "position",
-        "recipe",
-    ),
+    *("variant", "rank", "n_ctx", "basis", "source"),
+    *("words", "anchored", "depth", "source_depth", "position", "recipe"),
 )
 
 
