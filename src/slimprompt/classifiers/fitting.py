@@ -134,6 +134,11 @@ class Fit:
     skipped: list[str] = field(default_factory=list)
     """Messages about unreadable images."""
 
+    @property
+    def unseen(self) -> HeadComparison | None:
+        """The comparison on the held-out images that are not copies of training images; None if there are none."""
+        return self.comparison.without_training_images() if self.comparison else None
+
 
 def fit_classifier(
     classifier: Classifier,
@@ -300,17 +305,20 @@ class MethodResult:
 def compare_methods(fit: Fit) -> list[MethodResult]:
     """The fitted classifier and every method on the same training and held-out images, in the order of the table.
 
+    Held-out images that are copies of training images are left out: they favour the methods that remember these.
+
     Raises
     ------
     InputError
-        If no images are held out.
+        If no other images are held out.
     """
-    if fit.comparison is None:
+    comparison = fit.unseen
+    if comparison is None:
         raise InputError(
-            "there are no held-out images to compare methods on: give fewer --shots, or a test/ folder beside train/"
+            "there are no held-out images to compare methods on: give fewer --shots, or a test/ folder beside train/ with other images"
         )
-    eval_set, classifier, results = fit.comparison.eval_set, fit.classifier, []
-    own = list(fit.comparison.heads.values())[-1].correct(eval_set)
+    eval_set, classifier, results = comparison.eval_set, fit.classifier, []
+    own = list(comparison.heads.values())[-1].correct(eval_set)
     if isinstance(classifier, PromptClassifier):
         n_trained = classifier.prompt_.trainable_parameters
         results.append(MethodResult("prompt", own, n_trained, fit.seconds, takes_new_names=True))

@@ -210,8 +210,8 @@ def fit(
         classifier, bank, images, sample, templates=templates, views=views, skip_bad=skip_bad_images
     )
     facts: dict[str, Any] = {"shots": sampled, "templates": list(templates)}
-    if result.comparison:
-        facts["held_out"] = {"images": result.n_held_out, **result.comparison.scores}
+    if result.unseen:
+        facts["held_out"] = {"images": len(result.unseen.images), **result.unseen.scores}
     saved = classifier.save(out, overwrite=overwrite, **facts)
 
     _print_fit(result, images, sampled, manifest)
@@ -226,8 +226,10 @@ def fit(
         origin.print_growth(result)
     if tracker is not None:
         _log_fit(tracker, saved, files, result)
-    if compare and result.comparison:
+    if compare and result.unseen:
         _print_methods(compare_methods(result))
+    elif compare and result.comparison:
+        note("the methods are not compared:", "every held-out image was a training image")
     if report is not None and result.comparison:
         say(f"report: {write_report(report, classifier, result.comparison, templates)}")
 
@@ -302,7 +304,7 @@ def _log_fit(log: RunLog, saved: Path, files: SavedFiles, result: Fit) -> None:
     """Write the fit to a tracker, identified by the content of the saved description."""
     from slimprompt.saved.files import describe_backbone
 
-    classifier, comparison = result.classifier, result.comparison
+    classifier, comparison = result.classifier, result.unseen
     settings = {name: value for name, value in classifier.get_params(deep=False).items() if name != "backbone"}
     if "recipe" in settings:
         recipe = settings.pop("recipe").model_dump()
