@@ -52,8 +52,8 @@ class HeadComparison:
     images: list[Path]
     eval_set: EvalSet
     heads: dict[str, AnyHead]
-    """By title: zero-shot with one template, with several, the prompt that training started from if it was a finished one, and
-    the fitted classifier, which comes last."""
+    """By title: zero-shot with all templates, with the first of several, the prompt that training started from if it was a
+    finished one, and the fitted classifier, which comes last."""
     kind: str = "prompt"
     """What the last classifier is: "prompt" or "head"."""
     temperature: float = 1.0
@@ -77,7 +77,7 @@ class HeadComparison:
 
     @property
     def zero_shot(self) -> Head:
-        """The first zero-shot classifier."""
+        """The zero-shot classifier with all templates: the baseline."""
         head = next(iter(self.heads.values()))
         assert isinstance(head, Head)
         return head
@@ -255,7 +255,7 @@ def compare_with_zero_shot(
     items
         Labelled images to evaluate on.
     templates
-        Zero-shot prompts; default: those of `images`. With several, the first is also shown by itself.
+        Zero-shot prompts; default: those of `images`. Several are averaged, and the first is also evaluated by itself.
     start
         The finished prompt that the training of the classifier started from, to be evaluated too.
     """
@@ -266,9 +266,10 @@ def compare_with_zero_shot(
     paths = [images.path(item) for item in items]
     eval_set = make_eval_set(bank, paths, [names.index(item.class_name) for item in items], names, images.decode)
     backbone = bank.backbone
-    heads: dict[str, AnyHead] = {f"zero-shot, “{templates[0]}”": zero_shot_head(backbone, names, templates[:1])}
+    heads: dict[str, AnyHead] = {}
     if len(templates) > 1:
         heads[f"zero-shot, {len(templates)} templates averaged"] = zero_shot_head(backbone, names, templates)
+    heads[f"zero-shot, “{templates[0]}”"] = zero_shot_head(backbone, names, templates[:1])
     if isinstance(classifier, HeadClassifier):
         heads[classifier.method] = classifier.head_
     else:

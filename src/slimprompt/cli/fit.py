@@ -332,7 +332,7 @@ def write_report(report: Path, classifier: Classifier, comparison: HeadCompariso
         comparison.eval_set.features,
         comparison.zero_shot.weights,
         known=comparison.known,
-        templates=templates[:1],
+        templates=templates,
     )
 
 
