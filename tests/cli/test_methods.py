@@ -131,6 +131,20 @@ def test_copies_of_training_images_do_not_count(run, photos, tmp_path):
 
 def test_compare_reads_each_image_once(run, photos, tmp_path, monkeypatch):
     """The methods use the views of the recipe, which are encoded for the prompt anyway."""
+@pytest.mark.parametrize(("method", "batches"), [("zero-shot", 2), ("linear-probe", 2), ("gda", 3)])
+def test_only_views_that_a_method_reads_are_encoded(run, photos, tmp_path, monkeypatch, method, batches):
+    """The eval views of training and of held-out images; for gda, also the train views."""
+    from slimprompt.clip.backbone import Backbone
+
+    encoded, original = [], Backbone.encode_images
+    monkeypatch.setattr(
+        Backbone, "encode_images", lambda self, pixels: (encoded.append(len(pixels)), original(self, pixels))[1]
+    )
+    options = ("--shots", 4, "--method", method, "--views", 2, *MODEL, "--no-cache", "--no-calibration")
+    ok(run("fit", photos, "--out", tmp_path / "h", *options))
+    assert len(encoded) == batches
+
+
     from slimprompt.clip.backbone import Backbone
 
     encoded, original = [], Backbone.encode_images

@@ -226,8 +226,8 @@ def _fit_encoded(classifier: Classifier, task: Task) -> float:
     """Encode what the classifier trains on, fit it, and return the seconds of fitting alone."""
     if isinstance(classifier, PromptClassifier):
         task.encode(classifier.recipe_for(task))
-    elif classifier.method != "zero-shot":
-        _ = task.view_features
+    else:
+        METHODS[classifier.method].encode(task)
     begin = time.perf_counter()
     classifier.fit_task(task)
     return time.perf_counter() - begin
