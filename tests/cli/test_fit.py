@@ -411,6 +411,8 @@ def test_a_manifest_given_back_gives_the_same_prompt(run, photos, tmp_path):
     factors = [(tmp_path / name / "prompt.safetensors").read_bytes() for name in "ab"]
     assert factors[0] == factors[1]
     failed(run("fit", photos, "--out", tmp_path / "c", "--manifest", tmp_path / "none.json", *QUICK), "none.json")
+    both = run("fit", photos, "--out", tmp_path / "c", "--manifest", tmp_path / "draw.json", "--shots", 3, *QUICK)
+    failed(both, "--manifest says which images to train on; leave out --shots")
 
 
 def test_a_basis_of_ones_own_is_imported_on_request(run, photos, tmp_path, monkeypatch):

@@ -111,7 +111,7 @@ def fit(
     manifest: Annotated[
         Path | None,
         typer.Option(
-            help="Train on exactly the images of this manifest (slimprompt data sample, or a run's manifest.json)."
+            help="Train on exactly the images of this manifest (slimprompt data sample, or a run's manifest.json), without --shots."
         ),
     ] = None,
     backbone: BackboneName = None,
@@ -166,8 +166,11 @@ def fit(
     origin = None if from_model is None else read_origin(from_model)
     options = {**prompt, **overrides, "method": method, "recipe": recipe, "shots": shots, "template": template}
     options |= {"backbone": backbone, "precision": precision}
+    given = given_options(context)
+    if manifest is not None and "shots" in given:
+        raise InputError("--manifest says which images to train on; leave out --shots")
     if origin is not None:
-        options = origin.options(options, given_options(context))
+        options = origin.options(options, given)
     method, template = options["method"], options["template"]
     sampled: int | None = None if manifest else options["shots"]  # per class
     prompt, overrides = _checked(options)
