@@ -99,8 +99,10 @@ def test_too_few_held_out_images_are_said(run, photos, tmp_path):
     out = ok(run("fit", photos, "--out", tmp_path / "p", "--shots", 5, *QUICK, "--compare"))
     assert "3 held-out images" in out
     assert "too few" in out or "no other method is more accurate" in out
-    out = ok(run("fit", photos, "--out", tmp_path / "q", "--shots", 6, *QUICK, "--compare"))
-    assert "no images are left to evaluate on" in out and "all methods" not in out
+    for option in (["--compare"], ["--report", tmp_path / "page.html"]):
+        nothing = run("fit", photos, "--out", tmp_path / "q", "--shots", 6, *QUICK, *option)
+        failed(nothing, f"{option[0]} needs held-out images, and all images are training images: give more images or")
+    assert not (tmp_path / "q").exists()
 
 
 def test_copies_of_training_images_do_not_count(run, photos, tmp_path):
@@ -129,8 +131,6 @@ def test_copies_of_training_images_do_not_count(run, photos, tmp_path):
     assert "held_out" not in json.loads((tmp_path / "c" / "head.json").read_text())
 
 
-def test_compare_reads_each_image_once(run, photos, tmp_path, monkeypatch):
-    """The methods use the views of the recipe, which are encoded for the prompt anyway."""
 @pytest.mark.parametrize(("method", "batches"), [("zero-shot", 2), ("linear-probe", 2), ("gda", 3)])
 def test_only_views_that_a_method_reads_are_encoded(run, photos, tmp_path, monkeypatch, method, batches):
     """The eval views of training and of held-out images; for gda, also the train views."""
@@ -145,6 +145,8 @@ def test_only_views_that_a_method_reads_are_encoded(run, photos, tmp_path, monke
     assert len(encoded) == batches
 
 
+def test_compare_reads_each_image_once(run, photos, tmp_path, monkeypatch):
+    """The methods use the views of the recipe, which are encoded for the prompt anyway."""
     from slimprompt.clip.backbone import Backbone
 
     encoded, original = [], Backbone.encode_images

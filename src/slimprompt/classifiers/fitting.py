@@ -316,7 +316,8 @@ def compare_methods(fit: Fit) -> list[MethodResult]:
     comparison = fit.unseen
     if comparison is None:
         raise InputError(
-            "there are no held-out images to compare methods on: give fewer --shots, or a test/ folder beside train/ with other images"
+            "there are no held-out images to compare methods on: give more images or fewer --shots, or a test/ folder beside train/ "
+            "with other images"
         )
     eval_set, classifier, results = comparison.eval_set, fit.classifier, []
     own = list(comparison.heads.values())[-1].correct(eval_set)

@@ -61,6 +61,9 @@ _PROMPT = {
     "seed": 1,
 }
 
+#: What to do if no images are held out.
+_HOLD_OUT = "give more images or fewer --shots, or a test/ folder beside train/"
+
 
 @options_from(Recipe, *Recipe.model_fields, into="overrides", panel="Override the recipe")
 @options_from(
@@ -163,12 +166,12 @@ def fit(
     Example: slimprompt fit photos/ --method gda --out my-head
     Example: slimprompt fit photos/ --from my-prompt --out larger-prompt
     """
-    origin = None if from_model is None else read_origin(from_model)
-    options = {**prompt, **overrides, "method": method, "recipe": recipe, "shots": shots, "template": template}
-    options |= {"backbone": backbone, "precision": precision}
     given = given_options(context)
     if manifest is not None and "shots" in given:
         raise InputError("--manifest says which images to train on; leave out --shots")
+    origin = None if from_model is None else read_origin(from_model)
+    options = {**prompt, **overrides, "method": method, "recipe": recipe, "shots": shots, "template": template}
+    options |= {"backbone": backbone, "precision": precision}
     if origin is not None:
         options = origin.options(options, given)
     method, template = options["method"], options["template"]
@@ -182,6 +185,8 @@ def fit(
         require_extra("lab", "the page of --report")
     images = _images(source, benchmark, data_root)
     sample = _sample(images, sampled, prompt["seed"], manifest, origin)
+    if compare or report is not None:
+        _require_held_out(images, sample, "--compare" if compare else "--report")
     chosen = make_recipe(options["recipe"], len(sample.train) / len(images.class_names), overrides)
 
     # torch is imported from here on: everything above fails fast
@@ -222,7 +227,7 @@ def fit(
         print_comparison(result.comparison, verbose=verbose)
         note_training_images(result.comparison)
     else:
-        note("no images are left to evaluate on:", "give fewer --shots, or a test/ folder beside train/")
+        note("no images are left to evaluate on:", _HOLD_OUT)
     n_bytes = sum((saved / name).stat().st_size for name in (files.tensors, files.description))
     say(f"saved to {saved} ({n_bytes / 1000:.1f} KB)")
     if origin is not None:
@@ -259,6 +264,13 @@ def _sample(images: Benchmark, shots: int | None, seed: int, manifest: Path | No
         return apply_manifest(read_manifest(manifest), images)
     assert shots is not None
     return few_shot(images, shots, seed, keep=origin.trained_items(images) if origin else ())
+
+
+def _require_held_out(images: Benchmark, sample: Benchmark, option: str) -> None:
+    from slimprompt.data import held_out
+
+    if not held_out(images, sample):
+        raise InputError(f"{option} needs held-out images, and all images are training images: {_HOLD_OUT}")
 
 
 def _load_model(
