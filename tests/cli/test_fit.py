@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 import signal
 import socket
 import sqlite3
@@ -241,6 +242,24 @@ def test_unreadable_images_stop_or_are_counted(run, photos, tmp_path):
     assert not (tmp_path / "p").exists()
     out = ok(run("fit", tmp_path / "bad", "--out", tmp_path / "p", "--shots", 5, *QUICK, "--skip-bad-images"))
     assert "1 unreadable images skipped" in out
+
+
+@pytest.mark.parametrize(
+    ("shots", "seed", "said"),
+    [
+        (1, 1, "3 training images (1 per class), "),
+        (3, 2, "9 training images (3 per class), "),
+        (4, 1, "11 training images (up to 4 per class), 4 held out fewer than 4 images, all used: red disc (3)"),
+    ],
+)
+def test_unreadable_images_of_a_sample_are_replaced(run, photos, tmp_path, shots, seed, said):
+    shutil.copytree(photos, tmp_path / "bad")
+    for number in (1, 3, 5):
+        (tmp_path / "bad" / "red disc" / f"{number}.png").write_bytes(b"broken")
+    fit = ("fit", tmp_path / "bad", "--out", tmp_path / "h", "--method", "gda", "--views", 1, "--no-calibration")
+    model = ("--backbone", TINY, "--pretrained", "random:0", "--device", "cpu", "--skip-bad-images")
+    out = " ".join(ok(run(*fit, *model, "--shots", shots, "--seed", seed)).split())
+    assert f"3 classes, {said}" in out and "3 unreadable images skipped" in out
 
 
 def test_a_class_without_readable_images_is_named(run, photos, tmp_path):

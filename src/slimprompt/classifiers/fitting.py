@@ -18,7 +18,7 @@ from slimprompt.classifiers.calibration import FOLDS, softmax
 from slimprompt.classifiers.head import HeadClassifier
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.classifiers.scores import Accuracy, Scores, accuracy_of, mcnemar, scores_of
-from slimprompt.data import Benchmark, Item, held_out
+from slimprompt.data import Benchmark, Item, few_shot, held_out
 from slimprompt.errors import InputError, first_few
 from slimprompt.images.bank import FeatureBank
 from slimprompt.methods.cross_validation import folds
@@ -149,6 +149,7 @@ def fit_classifier(
     templates: Sequence[str] = (),
     views: int = DEFAULT_VIEWS,
     skip_bad: bool = False,
+    shots: int | None = None,
 ) -> Fit:
     """Train on the few-shot sample and compare with zero-shot on the images that are held out.
 
@@ -168,6 +169,8 @@ def fit_classifier(
         Train views of each image for the methods on image features.
     skip_bad
         Skip unreadable images instead of raising an error.
+    shots
+        Training images per class of a random sample: unreadable ones are replaced by others of their class. Default: they are not.
     """
     templates = tuple(templates) or images.templates
     check_templates(templates)
@@ -176,8 +179,18 @@ def fit_classifier(
         position: Any = classifier.position
         prompt_tokens(bank.backbone, images.class_names, classifier.start(bank.backbone).n_ctx, position)
     announce(work_ahead(classifier, [item.label for item in sample.train], len(held_out(images, sample)), views))
+    replaced: list[str] = []
+    if skip_bad and shots is not None:
+        images, sample, replaced = _replace_unreadable(bank, images, sample, shots, classifier.seed)
     train, skipped = readable(bank, images, sample.train, skip_bad=skip_bad, kind="training images")
-    test, more_skipped = readable(bank, images, held_out(images, sample), skip_bad=skip_bad, kind="held-out images")
+    test, more_skipped = readable(
+        bank,
+        images,
+        held_out(images, sample),
+        skip_bad=skip_bad,
+        kind="held-out images",
+        every_class=bool(images.test),  # what a sample leaves over may lack classes
+    )
     names = sorted({item.class_name for item in train})
     if missing := sorted(set(images.class_names) - set(names)):
         raise _no_images(missing, "training images")
@@ -193,7 +206,29 @@ def fit_classifier(
         start = classifier.start(bank.backbone)
     comparison = compare_with_zero_shot(classifier, bank, images, test, templates, start=start) if test else None
     counts = (len(train), len(test))
-    return Fit(classifier, task, *counts, seconds, calibration_seconds, comparison, skipped + more_skipped)
+    skipped = replaced + skipped + more_skipped
+    return Fit(classifier, task, *counts, seconds, calibration_seconds, comparison, skipped)
+
+
+def _replace_unreadable(
+    bank: FeatureBank, images: Benchmark, sample: Benchmark, shots: int, seed: int
+) -> tuple[Benchmark, Benchmark, list[str]]:
+    """Replace unreadable images of a sample by others of their class, as long as there are some.
+
+    Returns
+    -------
+    tuple
+        `images` and `sample` without the unreadable images that were sampled, and messages about these.
+    """
+    messages: list[str] = []
+    while bad := bank.build([images.path(item) for item in sample.train], decode=images.decode, skip_bad=True):
+        messages += [str(error) for error in bad.values()]
+        unreadable = {sample.train[index] for index in bad}
+        images = replace(images, train=tuple(item for item in images.train if item not in unreadable))
+        if missing := sorted(set(images.class_names) - {item.class_name for item in images.train}):
+            raise _no_images(missing, "training images")
+        sample = few_shot(images, shots, seed, keep=frozenset(sample.train) - unreadable)
+    return images, sample, messages
 
 
 def work_ahead(classifier: Classifier, labels: Sequence[int], n_held_out: int, views: int) -> str:
@@ -373,15 +408,23 @@ def advice(results: Sequence[MethodResult]) -> str:
 
 
 def readable(
-    bank: FeatureBank, images: Benchmark, items: Sequence[Item], *, skip_bad: bool, kind: str = "images"
+    bank: FeatureBank,
+    images: Benchmark,
+    items: Sequence[Item],
+    *,
+    skip_bad: bool,
+    kind: str = "images",
+    every_class: bool = True,
 ) -> tuple[list[Item], list[str]]:
     """The items whose images can be read, and messages about the others; encodes the eval views on the way.
 
-    A class of which no image can be read is an `InputError`: without it, the results would be those of another task.
+    With `every_class`, a class of which no image can be read is an `InputError`: without it, the results would be those of
+    another task.
     """
     bad = bank.build([images.path(item) for item in items], decode=images.decode, skip_bad=skip_bad)
     kept = [item for index, item in enumerate(items) if index not in bad]
-    if missing := sorted({item.class_name for item in items} - {item.class_name for item in kept}):
+    missing = sorted({item.class_name for item in items} - {item.class_name for item in kept})
+    if missing and every_class:
         raise _no_images(missing, kind)
     return kept, [str(error) for error in bad.values()]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -215,7 +216,7 @@ def fit(
     classifier = _classifier(method, model, prompt, chosen, templates, views, from_model)
     classifier.calibrate = not no_calibration
     result = fit_classifier(
-        classifier, bank, images, sample, templates=templates, views=views, skip_bad=skip_bad_images
+        classifier, bank, images, sample, templates=templates, views=views, skip_bad=skip_bad_images, shots=sampled
     )
     facts: dict[str, Any] = {"shots": sampled, "templates": list(templates)}
     if result.unseen:
@@ -236,8 +237,10 @@ def fit(
         _log_fit(tracker, saved, files, result)
     if compare and result.unseen:
         _print_methods(compare_methods(result))
-    elif compare and result.comparison:
-        note("the methods are not compared:", "every held-out image was a training image")
+    elif compare:
+        note(
+            "the methods are not compared:", "no held-out images are left that can be read and are not training images"
+        )
     if report is not None and result.comparison:
         say(f"report: {write_report(report, classifier, result.comparison, templates)}")
 
@@ -368,10 +371,9 @@ def _images(source: Path | None, benchmark: str | None, data_root: Path | None) 
 
 
 def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path | None) -> None:
-    from slimprompt.data import short_classes
-
-    classifier = result.classifier
-    short = short_classes(images, shots) if shots else {}
+    classifier, names = result.classifier, result.task.class_names
+    counts = Counter(names[label] for label in result.task.labels)
+    short = {name: counts[name] for name in names if counts[name] < (shots or 0)}
     more = "up to " if short else ""
     if result.n_train > (shots or 0) * len(images.class_names):  # images of a warm start are kept
         more = "at least "
