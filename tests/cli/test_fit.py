@@ -209,6 +209,20 @@ def test_train_and_test_folders_and_csv(run, photos, tmp_path):
     assert "3 classes" in ok(run("fit", tmp_path / "images.csv", "--out", tmp_path / "b", "--shots", 2, *QUICK))
 
 
+@pytest.mark.parametrize("layout", ["classes", "splits"])
+def test_a_model_may_be_saved_among_its_images(run, photos, tmp_path, monkeypatch, layout):
+    """`fit .` saves to ./prompt or ./head by default, which are no classes of the next command."""
+    for part in [""] if layout == "classes" else ["train", "test"]:
+        shutil.copytree(photos, tmp_path / "images" / part)
+    monkeypatch.chdir(tmp_path / "images")
+    model = ("--backbone", TINY, "--pretrained", "random:0", "--device", "cpu", "--views", 1, "--no-calibration")
+    ok(run("fit", ".", "--shots", 2, *QUICK, "--no-calibration"))
+    ok(run("fit", ".", "--shots", 2, *model, "--method", "gda"))
+    again = ok(run("fit", ".", "--shots", 2, *model, "--method", "gda", "--overwrite"))
+    assert "3 classes, 6 training images" in again
+    assert "18 images of 3 classes" in ok(run("evaluate", "prompt", "."))
+
+
 def test_odd_pictures_are_handled(run, tmp_path):
     for colour in ("red", "blue"):
         folder = tmp_path / "odd" / colour
