@@ -123,6 +123,19 @@ def test_the_page_of_any_labelled_set(run, models, photos, tmp_path, kind):
     failed(run("evaluate", models / kind, photos, "--report", tmp_path / "file" / "page.html"), "cannot be written")
 
 
+def test_several_templates_are_one_baseline(run, models, photos, tmp_path):
+    """JSON and page compare with the average of the templates, whatever their order."""
+    first, second = "a drawing of a {}.", "{}"
+    page, losses = tmp_path / "page.html", []
+    for given in ([first, second], [second, first], [first]):
+        options = [option for template in given for option in ("--template", template)]
+        found = run("evaluate", models / "head", photos, *options, "--format", "json", "--report", page)
+        losses.append(json.loads(ok(found))["metrics"]["zero_shot"]["log_loss"])
+        about = "; ".join(given) + (" (averaged)" if len(given) > 1 else "")
+        assert about in Page(page.read_text(encoding="utf-8")).text
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5) and losses[0] != pytest.approx(losses[2], rel=1e-4)
+
+
 def test_imbalanced_classes_have_balanced_scores(run, models, photos, tmp_path):
     for path in photos.glob("*/*.png"):
         if path.parent.name == "red disc" or path.stem == "5":

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 import signal
 import socket
 import sqlite3
@@ -208,6 +209,20 @@ def test_train_and_test_folders_and_csv(run, photos, tmp_path):
     assert "3 classes" in ok(run("fit", tmp_path / "images.csv", "--out", tmp_path / "b", "--shots", 2, *QUICK))
 
 
+@pytest.mark.parametrize("layout", ["classes", "splits"])
+def test_a_model_may_be_saved_among_its_images(run, photos, tmp_path, monkeypatch, layout):
+    """`fit .` saves to ./prompt or ./head by default, which are no classes of the next command."""
+    for part in [""] if layout == "classes" else ["train", "test"]:
+        shutil.copytree(photos, tmp_path / "images" / part)
+    monkeypatch.chdir(tmp_path / "images")
+    model = ("--backbone", TINY, "--pretrained", "random:0", "--device", "cpu", "--views", 1, "--no-calibration")
+    ok(run("fit", ".", "--shots", 2, *QUICK, "--no-calibration"))
+    ok(run("fit", ".", "--shots", 2, *model, "--method", "gda"))
+    again = ok(run("fit", ".", "--shots", 2, *model, "--method", "gda", "--overwrite"))
+    assert "3 classes, 6 training images" in again
+    assert "18 images of 3 classes" in ok(run("evaluate", "prompt", "."))
+
+
 def test_odd_pictures_are_handled(run, tmp_path):
     for colour in ("red", "blue"):
         folder = tmp_path / "odd" / colour
@@ -241,6 +256,24 @@ def test_unreadable_images_stop_or_are_counted(run, photos, tmp_path):
     assert not (tmp_path / "p").exists()
     out = ok(run("fit", tmp_path / "bad", "--out", tmp_path / "p", "--shots", 5, *QUICK, "--skip-bad-images"))
     assert "1 unreadable images skipped" in out
+
+
+@pytest.mark.parametrize(
+    ("shots", "seed", "said"),
+    [
+        (1, 1, "3 training images (1 per class), "),
+        (3, 2, "9 training images (3 per class), "),
+        (4, 1, "11 training images (up to 4 per class), 4 held out fewer than 4 images, all used: red disc (3)"),
+    ],
+)
+def test_unreadable_images_of_a_sample_are_replaced(run, photos, tmp_path, shots, seed, said):
+    shutil.copytree(photos, tmp_path / "bad")
+    for number in (1, 3, 5):
+        (tmp_path / "bad" / "red disc" / f"{number}.png").write_bytes(b"broken")
+    fit = ("fit", tmp_path / "bad", "--out", tmp_path / "h", "--method", "gda", "--views", 1, "--no-calibration")
+    model = ("--backbone", TINY, "--pretrained", "random:0", "--device", "cpu", "--skip-bad-images")
+    out = " ".join(ok(run(*fit, *model, "--shots", shots, "--seed", seed)).split())
+    assert f"3 classes, {said}" in out and "3 unreadable images skipped" in out
 
 
 def test_a_class_without_readable_images_is_named(run, photos, tmp_path):
@@ -411,6 +444,8 @@ def test_a_manifest_given_back_gives_the_same_prompt(run, photos, tmp_path):
     factors = [(tmp_path / name / "prompt.safetensors").read_bytes() for name in "ab"]
     assert factors[0] == factors[1]
     failed(run("fit", photos, "--out", tmp_path / "c", "--manifest", tmp_path / "none.json", *QUICK), "none.json")
+    both = run("fit", photos, "--out", tmp_path / "c", "--manifest", tmp_path / "draw.json", "--shots", 3, *QUICK)
+    failed(both, "--manifest says which images to train on; leave out --shots")
 
 
 def test_a_basis_of_ones_own_is_imported_on_request(run, photos, tmp_path, monkeypatch):

@@ -99,8 +99,50 @@ def test_too_few_held_out_images_are_said(run, photos, tmp_path):
     out = ok(run("fit", photos, "--out", tmp_path / "p", "--shots", 5, *QUICK, "--compare"))
     assert "3 held-out images" in out
     assert "too few" in out or "no other method is more accurate" in out
-    out = ok(run("fit", photos, "--out", tmp_path / "q", "--shots", 6, *QUICK, "--compare"))
-    assert "no images are left to evaluate on" in out and "all methods" not in out
+    for option in (["--compare"], ["--report", tmp_path / "page.html"]):
+        nothing = run("fit", photos, "--out", tmp_path / "q", "--shots", 6, *QUICK, *option)
+        failed(nothing, f"{option[0]} needs held-out images, and all images are training images: give more images or")
+    assert not (tmp_path / "q").exists()
+
+
+def test_copies_of_training_images_do_not_count(run, photos, tmp_path):
+    """The saved accuracy and the comparison of methods leave out what the methods were trained on."""
+    split, only_copies = tmp_path / "split", tmp_path / "copies"
+    for path in photos.glob("*/*.png"):
+        is_new = path.stem in ("4", "5")
+        places = (
+            [split / "test"]
+            if is_new
+            else [split / "train", split / "test", only_copies / "train", only_copies / "test"]
+        )
+        for folder in places:
+            (folder / path.parent.name).mkdir(parents=True, exist_ok=True)
+            (folder / path.parent.name / f"{folder.name} {path.name}").write_bytes(path.read_bytes())
+    fit = ("--shots", 4, "--method", "gda", "--views", 1, *MODEL, "--compare")
+    out = " ".join(ok(run("fit", split, "--out", tmp_path / "h", *fit)).split())
+    assert "12 of the 18 images were training images: without them, the accuracy is " in out
+    assert "all methods on the same 6 held-out images" in out
+    saved = json.loads((tmp_path / "h" / "head.json").read_text())["held_out"]
+    assert saved["images"] == 6 and f"without them, the accuracy is {saved['head']:.1f} %" in out
+
+    out = " ".join(ok(run("fit", only_copies, "--out", tmp_path / "c", *fit)).split())
+    assert "all 12 images were training images" in out
+    assert "the methods are not compared: no held-out images are left" in out
+    assert "held_out" not in json.loads((tmp_path / "c" / "head.json").read_text())
+
+
+@pytest.mark.parametrize(("method", "batches"), [("zero-shot", 2), ("linear-probe", 2), ("gda", 3)])
+def test_only_views_that_a_method_reads_are_encoded(run, photos, tmp_path, monkeypatch, method, batches):
+    """The eval views of training and of held-out images; for gda, also the train views."""
+    from slimprompt.clip.backbone import Backbone
+
+    encoded, original = [], Backbone.encode_images
+    monkeypatch.setattr(
+        Backbone, "encode_images", lambda self, pixels: (encoded.append(len(pixels)), original(self, pixels))[1]
+    )
+    options = ("--shots", 4, "--method", method, "--views", 2, *MODEL, "--no-cache", "--no-calibration")
+    ok(run("fit", photos, "--out", tmp_path / "h", *options))
+    assert len(encoded) == batches
 
 
 def test_compare_reads_each_image_once(run, photos, tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from slimprompt.classifiers.calibration import FOLDS, softmax
 from slimprompt.classifiers.head import HeadClassifier
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.classifiers.scores import Accuracy, Scores, accuracy_of, mcnemar, scores_of
-from slimprompt.data import Benchmark, Item, held_out
+from slimprompt.data import Benchmark, Item, few_shot, held_out
 from slimprompt.errors import InputError, first_few
 from slimprompt.images.bank import FeatureBank
 from slimprompt.methods.cross_validation import folds
@@ -52,8 +52,8 @@ class HeadComparison:
     images: list[Path]
     eval_set: EvalSet
     heads: dict[str, AnyHead]
-    """By title: zero-shot with one template, with several, the prompt that training started from if it was a finished one, and
-    the fitted classifier, which comes last."""
+    """By title: zero-shot with all templates, with the first of several, the prompt that training started from if it was a
+    finished one, and the fitted classifier, which comes last."""
     kind: str = "prompt"
     """What the last classifier is: "prompt" or "head"."""
     temperature: float = 1.0
@@ -77,7 +77,7 @@ class HeadComparison:
 
     @property
     def zero_shot(self) -> Head:
-        """The first zero-shot classifier."""
+        """The zero-shot classifier with all templates: the baseline."""
         head = next(iter(self.heads.values()))
         assert isinstance(head, Head)
         return head
@@ -134,6 +134,11 @@ class Fit:
     skipped: list[str] = field(default_factory=list)
     """Messages about unreadable images."""
 
+    @property
+    def unseen(self) -> HeadComparison | None:
+        """The comparison on the held-out images that are not copies of training images; None if there are none."""
+        return self.comparison.without_training_images() if self.comparison else None
+
 
 def fit_classifier(
     classifier: Classifier,
@@ -144,6 +149,7 @@ def fit_classifier(
     templates: Sequence[str] = (),
     views: int = DEFAULT_VIEWS,
     skip_bad: bool = False,
+    shots: int | None = None,
 ) -> Fit:
     """Train on the few-shot sample and compare with zero-shot on the images that are held out.
 
@@ -163,6 +169,8 @@ def fit_classifier(
         Train views of each image for the methods on image features.
     skip_bad
         Skip unreadable images instead of raising an error.
+    shots
+        Training images per class of a random sample: unreadable ones are replaced by others of their class. Default: they are not.
     """
     templates = tuple(templates) or images.templates
     check_templates(templates)
@@ -171,8 +179,18 @@ def fit_classifier(
         position: Any = classifier.position
         prompt_tokens(bank.backbone, images.class_names, classifier.start(bank.backbone).n_ctx, position)
     announce(work_ahead(classifier, [item.label for item in sample.train], len(held_out(images, sample)), views))
+    replaced: list[str] = []
+    if skip_bad and shots is not None:
+        images, sample, replaced = _replace_unreadable(bank, images, sample, shots, classifier.seed)
     train, skipped = readable(bank, images, sample.train, skip_bad=skip_bad, kind="training images")
-    test, more_skipped = readable(bank, images, held_out(images, sample), skip_bad=skip_bad, kind="held-out images")
+    test, more_skipped = readable(
+        bank,
+        images,
+        held_out(images, sample),
+        skip_bad=skip_bad,
+        kind="held-out images",
+        every_class=bool(images.test),  # what a sample leaves over may lack classes
+    )
     names = sorted({item.class_name for item in train})
     if missing := sorted(set(images.class_names) - set(names)):
         raise _no_images(missing, "training images")
@@ -188,7 +206,29 @@ def fit_classifier(
         start = classifier.start(bank.backbone)
     comparison = compare_with_zero_shot(classifier, bank, images, test, templates, start=start) if test else None
     counts = (len(train), len(test))
-    return Fit(classifier, task, *counts, seconds, calibration_seconds, comparison, skipped + more_skipped)
+    skipped = replaced + skipped + more_skipped
+    return Fit(classifier, task, *counts, seconds, calibration_seconds, comparison, skipped)
+
+
+def _replace_unreadable(
+    bank: FeatureBank, images: Benchmark, sample: Benchmark, shots: int, seed: int
+) -> tuple[Benchmark, Benchmark, list[str]]:
+    """Replace unreadable images of a sample by others of their class, as long as there are some.
+
+    Returns
+    -------
+    tuple
+        `images` and `sample` without the unreadable images that were sampled, and messages about these.
+    """
+    messages: list[str] = []
+    while bad := bank.build([images.path(item) for item in sample.train], decode=images.decode, skip_bad=True):
+        messages += [str(error) for error in bad.values()]
+        unreadable = {sample.train[index] for index in bad}
+        images = replace(images, train=tuple(item for item in images.train if item not in unreadable))
+        if missing := sorted(set(images.class_names) - {item.class_name for item in images.train}):
+            raise _no_images(missing, "training images")
+        sample = few_shot(images, shots, seed, keep=frozenset(sample.train) - unreadable)
+    return images, sample, messages
 
 
 def work_ahead(classifier: Classifier, labels: Sequence[int], n_held_out: int, views: int) -> str:
@@ -221,8 +261,8 @@ def _fit_encoded(classifier: Classifier, task: Task) -> float:
     """Encode what the classifier trains on, fit it, and return the seconds of fitting alone."""
     if isinstance(classifier, PromptClassifier):
         task.encode(classifier.recipe_for(task))
-    elif classifier.method != "zero-shot":
-        _ = task.view_features
+    else:
+        METHODS[classifier.method].encode(task)
     begin = time.perf_counter()
     classifier.fit_task(task)
     return time.perf_counter() - begin
@@ -250,7 +290,7 @@ def compare_with_zero_shot(
     items
         Labelled images to evaluate on.
     templates
-        Zero-shot prompts; default: those of `images`. With several, the first is also shown by itself.
+        Zero-shot prompts; default: those of `images`. Several are averaged, and the first is also evaluated by itself.
     start
         The finished prompt that the training of the classifier started from, to be evaluated too.
     """
@@ -261,9 +301,10 @@ def compare_with_zero_shot(
     paths = [images.path(item) for item in items]
     eval_set = make_eval_set(bank, paths, [names.index(item.class_name) for item in items], names, images.decode)
     backbone = bank.backbone
-    heads: dict[str, AnyHead] = {f"zero-shot, “{templates[0]}”": zero_shot_head(backbone, names, templates[:1])}
+    heads: dict[str, AnyHead] = {}
     if len(templates) > 1:
         heads[f"zero-shot, {len(templates)} templates averaged"] = zero_shot_head(backbone, names, templates)
+    heads[f"zero-shot, “{templates[0]}”"] = zero_shot_head(backbone, names, templates[:1])
     if isinstance(classifier, HeadClassifier):
         heads[classifier.method] = classifier.head_
     else:
@@ -300,17 +341,21 @@ class MethodResult:
 def compare_methods(fit: Fit) -> list[MethodResult]:
     """The fitted classifier and every method on the same training and held-out images, in the order of the table.
 
+    Held-out images that are copies of training images are left out: they favour the methods that remember these.
+
     Raises
     ------
     InputError
-        If no images are held out.
+        If no other images are held out.
     """
-    if fit.comparison is None:
+    comparison = fit.unseen
+    if comparison is None:
         raise InputError(
-            "there are no held-out images to compare methods on: give fewer --shots, or a test/ folder beside train/"
+            "there are no held-out images to compare methods on: give more images or fewer --shots, or a test/ folder beside train/ "
+            "with other images"
         )
-    eval_set, classifier, results = fit.comparison.eval_set, fit.classifier, []
-    own = list(fit.comparison.heads.values())[-1].correct(eval_set)
+    eval_set, classifier, results = comparison.eval_set, fit.classifier, []
+    own = list(comparison.heads.values())[-1].correct(eval_set)
     if isinstance(classifier, PromptClassifier):
         n_trained = classifier.prompt_.trainable_parameters
         results.append(MethodResult("prompt", own, n_trained, fit.seconds, takes_new_names=True))
@@ -363,15 +408,23 @@ def advice(results: Sequence[MethodResult]) -> str:
 
 
 def readable(
-    bank: FeatureBank, images: Benchmark, items: Sequence[Item], *, skip_bad: bool, kind: str = "images"
+    bank: FeatureBank,
+    images: Benchmark,
+    items: Sequence[Item],
+    *,
+    skip_bad: bool,
+    kind: str = "images",
+    every_class: bool = True,
 ) -> tuple[list[Item], list[str]]:
     """The items whose images can be read, and messages about the others; encodes the eval views on the way.
 
-    A class of which no image can be read is an `InputError`: without it, the results would be those of another task.
+    With `every_class`, a class of which no image can be read is an `InputError`: without it, the results would be those of
+    another task.
     """
     bad = bank.build([images.path(item) for item in items], decode=images.decode, skip_bad=skip_bad)
     kept = [item for index, item in enumerate(items) if index not in bad]
-    if missing := sorted({item.class_name for item in items} - {item.class_name for item in kept}):
+    missing = sorted({item.class_name for item in items} - {item.class_name for item in kept})
+    if missing and every_class:
         raise _no_images(missing, kind)
     return kept, [str(error) for error in bad.values()]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,6 +62,9 @@ _PROMPT = {
     "seed": 1,
 }
 
+#: What to do if no images are held out.
+_HOLD_OUT = "give more images or fewer --shots, or a test/ folder beside train/"
+
 
 @options_from(Recipe, *Recipe.model_fields, into="overrides", panel="Override the recipe")
 @options_from(
@@ -111,7 +115,7 @@ def fit(
     manifest: Annotated[
         Path | None,
         typer.Option(
-            help="Train on exactly the images of this manifest (slimprompt data sample, or a run's manifest.json)."
+            help="Train on exactly the images of this manifest (slimprompt data sample, or a run's manifest.json), without --shots."
         ),
     ] = None,
     backbone: BackboneName = None,
@@ -163,11 +167,14 @@ def fit(
     Example: slimprompt fit photos/ --method gda --out my-head
     Example: slimprompt fit photos/ --from my-prompt --out larger-prompt
     """
+    given = given_options(context)
+    if manifest is not None and "shots" in given:
+        raise InputError("--manifest says which images to train on; leave out --shots")
     origin = None if from_model is None else read_origin(from_model)
     options = {**prompt, **overrides, "method": method, "recipe": recipe, "shots": shots, "template": template}
     options |= {"backbone": backbone, "precision": precision}
     if origin is not None:
-        options = origin.options(options, given_options(context))
+        options = origin.options(options, given)
     method, template = options["method"], options["template"]
     sampled: int | None = None if manifest else options["shots"]  # per class
     prompt, overrides = _checked(options)
@@ -179,6 +186,8 @@ def fit(
         require_extra("lab", "the page of --report")
     images = _images(source, benchmark, data_root)
     sample = _sample(images, sampled, prompt["seed"], manifest, origin)
+    if compare or report is not None:
+        _require_held_out(images, sample, "--compare" if compare else "--report")
     chosen = make_recipe(options["recipe"], len(sample.train) / len(images.class_names), overrides)
 
     # torch is imported from here on: everything above fails fast
@@ -207,11 +216,11 @@ def fit(
     classifier = _classifier(method, model, prompt, chosen, templates, views, from_model)
     classifier.calibrate = not no_calibration
     result = fit_classifier(
-        classifier, bank, images, sample, templates=templates, views=views, skip_bad=skip_bad_images
+        classifier, bank, images, sample, templates=templates, views=views, skip_bad=skip_bad_images, shots=sampled
     )
     facts: dict[str, Any] = {"shots": sampled, "templates": list(templates)}
-    if result.comparison:
-        facts["held_out"] = {"images": result.n_held_out, **result.comparison.scores}
+    if result.unseen:
+        facts["held_out"] = {"images": len(result.unseen.images), **result.unseen.scores}
     saved = classifier.save(out, overwrite=overwrite, **facts)
 
     _print_fit(result, images, sampled, manifest)
@@ -219,15 +228,19 @@ def fit(
         print_comparison(result.comparison, verbose=verbose)
         note_training_images(result.comparison)
     else:
-        note("no images are left to evaluate on:", "give fewer --shots, or a test/ folder beside train/")
+        note("no images are left to evaluate on:", _HOLD_OUT)
     n_bytes = sum((saved / name).stat().st_size for name in (files.tensors, files.description))
     say(f"saved to {saved} ({n_bytes / 1000:.1f} KB)")
     if origin is not None:
         origin.print_growth(result)
     if tracker is not None:
         _log_fit(tracker, saved, files, result)
-    if compare and result.comparison:
+    if compare and result.unseen:
         _print_methods(compare_methods(result))
+    elif compare:
+        note(
+            "the methods are not compared:", "no held-out images are left that can be read and are not training images"
+        )
     if report is not None and result.comparison:
         say(f"report: {write_report(report, classifier, result.comparison, templates)}")
 
@@ -254,6 +267,13 @@ def _sample(images: Benchmark, shots: int | None, seed: int, manifest: Path | No
         return apply_manifest(read_manifest(manifest), images)
     assert shots is not None
     return few_shot(images, shots, seed, keep=origin.trained_items(images) if origin else ())
+
+
+def _require_held_out(images: Benchmark, sample: Benchmark, option: str) -> None:
+    from slimprompt.data import held_out
+
+    if not held_out(images, sample):
+        raise InputError(f"{option} needs held-out images, and all images are training images: {_HOLD_OUT}")
 
 
 def _load_model(
@@ -302,7 +322,7 @@ def _log_fit(log: RunLog, saved: Path, files: SavedFiles, result: Fit) -> None:
     """Write the fit to a tracker, identified by the content of the saved description."""
     from slimprompt.saved.files import describe_backbone
 
-    classifier, comparison = result.classifier, result.comparison
+    classifier, comparison = result.classifier, result.unseen
     settings = {name: value for name, value in classifier.get_params(deep=False).items() if name != "backbone"}
     if "recipe" in settings:
         recipe = settings.pop("recipe").model_dump()
@@ -330,7 +350,7 @@ def write_report(report: Path, classifier: Classifier, comparison: HeadCompariso
         comparison.eval_set.features,
         comparison.zero_shot.weights,
         known=comparison.known,
-        templates=templates[:1],
+        templates=templates,
     )
 
 
@@ -351,10 +371,9 @@ def _images(source: Path | None, benchmark: str | None, data_root: Path | None) 
 
 
 def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path | None) -> None:
-    from slimprompt.data import short_classes
-
-    classifier = result.classifier
-    short = short_classes(images, shots) if shots else {}
+    classifier, names = result.classifier, result.task.class_names
+    counts = Counter(names[label] for label in result.task.labels)
+    short = {name: counts[name] for name in names if counts[name] < (shots or 0)}
     more = "up to " if short else ""
     if result.n_train > (shots or 0) * len(images.class_names):  # images of a warm start are kept
         more = "at least "

@@ -62,7 +62,7 @@ class _Listing(NamedTuple):
 def load_folder(path: str | Path) -> FolderBenchmark:
     """Read the classes and items of a folder or CSV file; no image is opened.
 
-    Labels follow the sorted class names.
+    Labels follow the sorted class names. Hidden files and folders, and folders of saved models, are ignored.
 
     Parameters
     ----------
@@ -293,14 +293,19 @@ def _read_classes(base: Path, prefix: str, split: str) -> tuple[list[_File], int
 
 
 def _entries(folder: Path) -> tuple[list[str], list[str]]:
-    """Sorted names of the folders and of the files in `folder`, without hidden ones and macOS's archive folder."""
+    """Sorted names of the folders and of the files in `folder`, without hidden ones, macOS's archive folder and saved models."""
     folders: list[str] = []
     files: list[str] = []
     with os.scandir(folder) as entries:
         for entry in entries:
             if not entry.name.startswith(".") and entry.name != "__MACOSX":
                 (folders if entry.is_dir() else files).append(entry.name)
-    return sorted(folders), sorted(files)
+    return sorted(name for name in folders if not _is_saved_model(folder / name)), sorted(files)
+
+
+def _is_saved_model(folder: Path) -> bool:
+    """Whether a folder holds a prompt or head: `slimprompt fit .` saves it beside the class folders."""
+    return any((folder / f"{kind}.safetensors").is_file() for kind in ("prompt", "head"))
 
 
 def _count(number: int, noun: str) -> str:

@@ -110,9 +110,10 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _training_images(saved: Description) -> str:
-    n = len(saved.training_images.split())
-    shots = f"{saved.shots} per class" if saved.shots else ""
+def _training_images(saved: PromptDescription | HeadDescription) -> str:
+    n, expected = len(saved.training_images.split()), (saved.shots or 0) * len(saved.class_names)
+    more = "" if n in (0, expected) else "up to " if n < expected else "at least "
+    shots = f"{more}{saved.shots} per class" if saved.shots else ""
     return f"{n:,}{f' ({shots})' if shots else ''}" if n else shots or "number not stored"
 
 

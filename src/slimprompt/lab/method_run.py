@@ -37,10 +37,7 @@ class MethodRun(RunBatch):
         ready = time.perf_counter()
         self._cache.evaluation(spec)
         self._cache.manifest(spec)
-        if method.reads == "all views":
-            _ = task.view_features  # encoded here, so that this is not counted as fitting
-        elif method.reads == "eval view":
-            _ = task.eval_features
+        method.encode(task)
         self._seconds = {"setup": ready - begin, "features": time.perf_counter() - ready}
         begin = time.perf_counter()
         fitted = method.fit(task)

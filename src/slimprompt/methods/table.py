@@ -26,6 +26,13 @@ class Method(NamedTuple):
     reads: Literal["nothing", "eval view", "all views"] = "all views"
     """Which features of the training images it uses; all views are the eval view and the train views."""
 
+    def encode(self, task: Task) -> None:
+        """Encode the features of the training images that the method reads, so that this is not counted as fitting."""
+        if self.reads == "all views":
+            _ = task.view_features
+        elif self.reads == "eval view":
+            _ = task.eval_features
+
     def fit(self, task: Task) -> FittedHead:
         """Fit the method to a task."""
         fitted: FittedHead = getattr(import_module(f"slimprompt.methods.{self.module}"), self.function)(task)

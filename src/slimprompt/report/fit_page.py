@@ -301,7 +301,7 @@ def render_fit_page(
     about = [
         *_about(classifier),
         ("Model", f"{backbone.name}{weights}, weights {backbone.fingerprint[:12]}"),
-        ("Hand-written prompt", "; ".join(templates)),
+        ("Hand-written prompt", "; ".join(templates) + (" (averaged)" if len(templates) > 1 else "")),
         ("Temperature of the probabilities", f"{classifier.calibration_.temperature:.2f}"),
         *facts,
     ]
