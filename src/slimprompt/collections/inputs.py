@@ -13,7 +13,7 @@ import re
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from slimprompt.collections.places import (
@@ -28,7 +28,7 @@ from slimprompt.collections.places import (
     parquet_file,
 )
 from slimprompt.errors import InputError, did_you_mean, first_few, shown
-from slimprompt.images.files import is_image_name, no_images, walk_images
+from slimprompt.images.files import is_hidden, is_image_name, no_images, walk_images
 from slimprompt.spreadsheet import cell_text
 from slimprompt.storage import cannot_read, check_regular, sha256
 
@@ -176,7 +176,8 @@ def _tar_items(name: str, _column: str | None) -> Iterator[Item]:
         with tarfile.open(path, "r:") as tar:
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # otherwise it keeps all headers
-                if member.isfile() and is_image_name(member.name):
+                parts = PurePosixPath(member.name).parts
+                if member.isfile() and is_image_name(member.name) and not any(map(is_hidden, parts)):
                     yield Item(f"{name}/{member.name}", TarMember(path, member.offset_data, member.size, stamp))
     except (tarfile.TarError, OSError, ValueError) as error:
         yield Item(name, Unreadable(f"cannot read the tar file {name}: {error}"))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from slimprompt.class_names import check_class_names, name_key
 from slimprompt.data.benchmark import SPLITS, Benchmark, Item
 from slimprompt.errors import InputError, did_you_mean, first_few, printable, shown
-from slimprompt.images.files import IMAGE_SUFFIXES
+from slimprompt.images.files import IMAGE_SUFFIXES, is_hidden
 from slimprompt.storage import draft_folder, publish, read_text
 
 #: Accepted names of a split folder, and values of the split column of a CSV file.
@@ -293,12 +293,12 @@ def _read_classes(base: Path, prefix: str, split: str) -> tuple[list[_File], int
 
 
 def _entries(folder: Path) -> tuple[list[str], list[str]]:
-    """Sorted names of the folders and of the files in `folder`, without hidden ones and macOS's archive folder."""
+    """Sorted names of the folders and of the files in `folder`, without hidden ones."""
     folders: list[str] = []
     files: list[str] = []
     with os.scandir(folder) as entries:
         for entry in entries:
-            if not entry.name.startswith(".") and entry.name != "__MACOSX":
+            if not is_hidden(entry.name):
                 (folders if entry.is_dir() else files).append(entry.name)
     return sorted(folders), sorted(files)
 
