@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from PIL import Image
 from torch import Tensor
 
 from slimprompt import __version__
@@ -183,21 +182,9 @@ class LocalPredictor:
         """The stamp, taken before the image is read, and its eval view as 8-bit pixels."""
         stamp = item.place.stamp()
         try:
-            image = item.place.open(item.image)
-            self._check_shape(image, item.image)
-            return stamp, eval_pixels(image, self._backbone.preprocess)
+            return stamp, eval_pixels(item.place.open(item.image), self._backbone.preprocess, item.image)
         except InputError as error:
             return stamp, error
-
-    def _check_shape(self, image: Image.Image, name: str) -> None:
-        """Refuse a strip whose shorter side cannot be resized to that of the model within Pillow's pixel limit."""
-        size = self._backbone.preprocess.size
-        side = size if isinstance(size, int) else max(size)
-        pixels = side * side * max(image.size) / min(image.size)
-        if Image.MAX_IMAGE_PIXELS and pixels > Image.MAX_IMAGE_PIXELS:
-            raise InputError(
-                f"cannot read the image {name}: {image.width} × {image.height} pixels are too narrow to be resized"
-            )
 
 
 class Summary(NamedTuple):
