@@ -14,7 +14,7 @@ import typer
 from slimprompt.cli.help import App
 from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError
-from slimprompt.storage import check_folder, check_writable
+from slimprompt.storage import check_files, check_folder
 
 if TYPE_CHECKING:
     from slimprompt.data import Benchmark
@@ -83,8 +83,7 @@ def check(
     from slimprompt.progress import progress
 
     expected = read_manifest(against) if against else None
-    if hashes:
-        check_writable(hashes)
+    check_files(hashes)
     benchmark = _load(target, data_root)
     started = time.perf_counter()
     with progress("checking", len(benchmark.items), "files") as advance:
@@ -216,8 +215,7 @@ def sample(
     """Sample few-shot images, and optionally write a manifest to train on."""
     from slimprompt.data import check_images, few_shot, make_manifest, short_classes, write_manifest
 
-    if out:
-        check_writable(out)
+    check_files(out)
     benchmark = _load(target, data_root)
     sampled = few_shot(benchmark, shots, seed)
     say(

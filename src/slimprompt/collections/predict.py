@@ -32,7 +32,7 @@ from slimprompt.images.encoding import BATCH, encode_padded
 from slimprompt.images.prefetch import prefetched
 from slimprompt.images.views import eval_pixels
 from slimprompt.progress import progress
-from slimprompt.storage import check_writable, locked_folder, new_file
+from slimprompt.storage import check_files, locked_folder, new_file
 
 #: Seconds between two lines in the log of a command without a terminal.
 _LINE_EVERY = 60.0
@@ -229,7 +229,7 @@ def predict_collection(
         If the target exists, or finished parts were made by another model, with other options or of other images.
     """
     write = writer_of(target)
-    check_writable(target)
+    check_files(target)
     if any(os.path.realpath(one.name) == os.path.realpath(target) for one in collection.inputs):
         raise InputError(f"{target} is one of the inputs; choose another name for the output")
     folder = PartsFolder(target)
