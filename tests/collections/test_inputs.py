@@ -89,6 +89,10 @@ def test_csv_files_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no column path or image .*its columns are file, label.*--column"):
         names(table)
     assert names(table, column="file") == ["a.png"]
+    table.write_text("Image,Path\n1,a.png\n")
+    assert names(table) == ["a.png"]
+    table.write_text("Path,image\n1,a.png\n")
+    assert names(table) == ["a.png"]
     table.write_bytes(b"path\ncaf\xe9.png\n")
     with pytest.raises(InputError, match="UTF-8 CSV"):
         names(table)

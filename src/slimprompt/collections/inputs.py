@@ -225,15 +225,16 @@ def _path_item(value: str, table: str, folder: str) -> Item:
 
 
 def _column_of(name: str, columns: Sequence[str], given: str | None) -> str:
-    """The column with the images: the given one, or the first of those that are looked for."""
+    """The column with the images: the given one, or the first of those that are looked for, if need be in another case."""
     if given is not None and given in columns:
         return given
     if given is not None:
         question = did_you_mean(given, columns)
         raise InputError(f"{name} has no column {shown(given)}; {question or f'its columns are {first_few(columns)}'}")
-    for candidate in _COLUMNS:
-        if candidate in columns:
-            return candidate
+    for names in (columns, [column.lower() for column in columns]):
+        for candidate in _COLUMNS:
+            if candidate in names:
+                return columns[names.index(candidate)]
     raise InputError(
         f"{name} has no column {' or '.join(_COLUMNS)} (its columns are {first_few(columns)}): name the one with the paths or "
         "images with --column"
