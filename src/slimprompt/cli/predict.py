@@ -260,7 +260,7 @@ def _predict_collection(
         summary = predict_collection(collection, out, make_predictor, overwrite=overwrite)
     except KeyboardInterrupt:
         folder = PartsFolder(out)
-        if folder.is_begun:
+        if folder.has_parts:
             say(f"stopped. Finished parts are in {folder.path}; re-run the same command to resume", err=True)
         raise typer.Exit(130) from None
     _print_summary(summary, out)

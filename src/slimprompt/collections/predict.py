@@ -235,7 +235,7 @@ def predict_collection(
     folder = PartsFolder(target)
     with locked_folder(folder.path, f"writing {target}"):
         try:
-            if target.exists() and not (overwrite or folder.is_begun):
+            if target.exists() and not (overwrite or folder.has_parts):
                 raise InputError(f"{target} exists already; choose another name, or add --overwrite")
             with closing(make_predictor()) as predictor:
                 folder.open({**predictor.manifest, "part size": part_size}, overwrite=overwrite)
@@ -247,7 +247,7 @@ def predict_collection(
             errors = answers.pop(None, 0)
             folder.remove()
         finally:
-            if folder.path.exists() and not folder.is_begun:
+            if folder.path.exists() and not folder.has_parts:
                 folder.remove()
     known = Counter({answer: n for answer, n in answers.items() if answer is not None})
     return Summary(sum(known.values()) + errors, errors, known, predicted, seconds)
