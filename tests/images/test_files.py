@@ -32,6 +32,26 @@ def test_palette_with_transparency(tmp_path):
     assert open_image(tmp_path / "y.png").getpixel((0, 0)) == (255, 255, 255)
 
 
+def test_a_transparent_colour_is_white_in_all_modes(tmp_path):
+    for mode, colour in (("RGB", (0, 0, 0)), ("L", 0), ("P", 0)):
+        image = Image.new(mode, (4, 4), colour)
+        image.putpixel((1, 0), (9, 9, 9) if mode == "RGB" else 9)
+        image.putpalette(np.arange(256).repeat(3).tolist()) if mode == "P" else None
+        image.save(tmp_path / "x.png", transparency=colour)
+        found = open_image(tmp_path / "x.png")
+        assert (found.mode, found.getpixel((0, 0)), found.getpixel((1, 0))) == ("RGB", (255,) * 3, (9,) * 3), mode
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_float_pixels_without_data_are_black(tmp_path, value):
+    values = RAMP.astype(np.float32)
+    values[0, 8] = value
+    Image.fromarray(values).save(tmp_path / "x.tif")
+    found = np.asarray(open_image(tmp_path / "x.tif"))[..., 0]
+    assert found[0, 8] == 0
+    assert np.array_equal(found[1:], (RAMP[1:] * 255).round())
+
+
 @pytest.mark.parametrize("mode", ["L", "1", "CMYK", "LA", "YCbCr", "RGB", "F"])
 def test_modes(tmp_path, mode):
     path = tmp_path / ("x.png" if mode in ("L", "1", "LA", "RGB") else "x.tif")

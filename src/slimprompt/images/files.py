@@ -34,7 +34,7 @@ def open_image(source: ImageSource, decode: Decode = "upright") -> Image.Image:
         Path of a file, or a PIL image.
     decode
         "upright" applies EXIF rotation, blends transparent pixels with white and scales 16-bit and float greyscale to 8
-        bits, which is right for photographs. "plain" is `Image.open(source).convert("RGB")` and nothing else, which is
+        bits (values that are not finite become black), which is right for photographs. "plain" is `Image.open(source).convert("RGB")` and nothing else, which is
         how CoOp reads the published benchmarks.
 
     Raises
@@ -189,10 +189,10 @@ def _to_rgb(image: Image.Image, decode: Decode) -> Image.Image:
     if decode == "plain":
         return image.convert("RGB")
     image = ImageOps.exif_transpose(image)
-    if image.mode == "RGB":
+    if image.mode == "RGB" and not isinstance(image.info.get("transparency"), tuple):  # of a PNG: a transparent colour
         return image
     if image.mode.startswith("I") or image.mode == "F":  # Pillow's conversion clips instead of scaling
-        values = np.asarray(image, dtype=np.float64)
+        values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)  # pixels without data
         if image.mode == "F" and values.max(initial=0.0) <= 1.0:
             top = 1.0
         else:
