@@ -75,11 +75,14 @@ def check(
     workers: Workers = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the counts of every class.")] = False,
     hashes: Annotated[Path | None, typer.Option("--hashes", help="Write all file hashes as a manifest.")] = None,
-    against: Annotated[Path | None, typer.Option("--against", help="Compare the files with this manifest.")] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option("--against", help="Compare the files with this manifest; of a few-shot sample, only its own."),
+    ] = None,
 ) -> None:
     """Decode and hash every image of a benchmark, folder or CSV file."""
     from slimprompt.data import check_benchmark, read_manifest, write_manifest
-    from slimprompt.data.manifest import verify_manifest
+    from slimprompt.data.manifest import check_listed, verify_manifest
     from slimprompt.progress import progress
 
     expected = read_manifest(against) if against else None
@@ -103,7 +106,11 @@ def check(
         raise typer.Exit(1)
     if expected:
         verify_manifest(expected, benchmark.images)
-        say(f"the files match {against}")
+        if expected.shots is None:
+            check_listed(expected, benchmark)
+            say(f"the files match {against}")
+        else:
+            say(f"the files of the few-shot sample {against} match; the others were not compared")
     say("all images exist and are readable")
 
 
