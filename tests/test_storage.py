@@ -186,6 +186,11 @@ def test_a_target_is_checked_before_the_work(tmp_path: Path) -> None:
             storage.check_writable(target)
     with pytest.raises(InputError, match="is a file; give a folder"):
         storage.check_folder(tmp_path / "file")
+    storage.check_files(tmp_path / "file", None, tmp_path / "a" / "b")
+    with pytest.raises(InputError, match="is a folder; give the name of a file"):
+        storage.check_files(None, tmp_path)
+    with pytest.raises(InputError, match="is given as the name of two files"):
+        storage.check_files(tmp_path / "a", tmp_path / "b" / ".." / "a")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

@@ -1,18 +1,23 @@
-"""CSV files that a spreadsheet opens as text and numbers: no cell becomes a formula."""
+"""CSV files: written so that no cell becomes a formula in a spreadsheet, and read from any of them."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimprompt.errors import printable
+from slimprompt.errors import InputError, printable
+from slimprompt.storage import cannot_read, check_regular
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t")
+#: Characters of the first line of a CSV file.
+_LONGEST_HEADER = 1_000_000
 
 
 def cell_value(value: Any) -> Any:
@@ -43,6 +48,37 @@ def csv_text(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     writer.writerow([cell_value(heading) for heading in headings])
     writer.writerows([cell_value(value) for value in row] for row in rows)
     return file.getvalue()
+
+
+def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line number and cells of each row of a CSV file, read lazily: the header, then the rows that are not blank.
+
+    Cells have no spaces around them, and are the text that `cell_value` was given. The delimiter is a comma, semicolon or tab,
+    whichever the first line has most of.
+
+    Raises
+    ------
+    InputError
+        If the file is not a regular file, or cannot be read as UTF-8 CSV.
+    """
+    check_regular(path)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            header = file.readline(_LONGEST_HEADER)
+            if len(header) == _LONGEST_HEADER:
+                raise csv.Error("its first line is too long")
+            delimiter = max(",;\t", key=header.count)  # spreadsheets of some countries write semicolons
+            rows = csv.reader(chain([header], file), delimiter=delimiter)
+            line = 1
+            for row in rows:
+                cells = [cell_text(cell.strip()) for cell in row]
+                if line == 1 or any(cells):
+                    yield line, cells
+                line = rows.line_num + 1  # a cell may contain line breaks
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"cannot read {path} as a UTF-8 CSV file: {error}") from None
+    except OSError as error:
+        raise cannot_read(path, error) from None
 
 
 def frame_csv(frame: pd.DataFrame) -> str:

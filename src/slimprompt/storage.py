@@ -302,6 +302,17 @@ def check_folder(folder: Path) -> None:
         raise InputError(f"{folder} is a file; give a folder")
 
 
+def check_files(*targets: Path | None) -> None:
+    """`check_writable` for files with different names; a folder of such a name is an error. None stands for no file."""
+    given = [target for target in targets if target is not None]
+    for target in given:
+        check_writable(target)
+        if target.is_dir():
+            raise InputError(f"{target} is a folder; give the name of a file")
+    if len({target.resolve() for target in given}) < len(given):
+        raise InputError(f"{given[-1]} is given as the name of two files; give two names")
+
+
 def cannot_read(path: Path, error: OSError | ValueError) -> InputError:
     """The error for a file that cannot be read."""
     if isinstance(error, FileNotFoundError):

@@ -72,6 +72,14 @@ def test_the_threshold_covers_the_asked_fraction() -> None:
     assert calibration.threshold(0.9) == pytest.approx(0.1)
     with pytest.raises(InputError, match="one image per class.*--min-confidence"):
         Calibration().threshold(0.9)
+    with pytest.raises(InputError, match="the coverage is 1.5"):
+        calibration.threshold(1.5)
+
+
+def test_the_threshold_of_a_percentage_is_the_stored_percentile() -> None:
+    calibration = Calibration(1.0, tuple(number / 100 for number in range(101)))
+    for percent in range(101):
+        assert calibration.threshold(percent / 100) == (100 - percent) / 100
 
 
 def test_many_confidences_are_stored_as_percentiles() -> None:

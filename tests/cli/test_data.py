@@ -108,6 +108,17 @@ def test_check_compares_with_hashes(folder: Path) -> None:
         run("check", folder, "--against", folder.parent / "hashes.json")
 
 
+def test_check_finds_images_that_were_added(folder: Path, tmp_path: Path) -> None:
+    run("check", folder, "--hashes", tmp_path / "hashes.json")
+    run("sample", folder, "--shots", 1, "--out", tmp_path / "sample.json")
+    one = sorted(folder.glob("train/*/*.png"))[0]
+    one.with_name("added.png").write_bytes(one.read_bytes())
+    with pytest.raises(InputError, match=r"1 of 46 images in .* are not in the manifest: train/.*/added\.png"):
+        run("check", folder, "--against", tmp_path / "hashes.json")
+    output = run("check", folder, "--against", tmp_path / "sample.json").output
+    assert "sample.json match; the others were not compared" in " ".join(output.split())
+
+
 @pytest.mark.parametrize("command", ["sample", "draw"])  # draw is the name of the command in version 0.1
 def test_sample_writes_a_manifest(command: str, tmp_path: Path) -> None:
     output = run(command, "pocket-negative", "--shots", 25, "--seed", 2, "--out", tmp_path / "sample.json").output

@@ -159,6 +159,30 @@ def test_targets_are_checked_before_the_work(run, photos, tmp_path, target):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_folder_as_the_name_of_a_file_is_refused_before_the_work(run, photos, tmp_path):
+    for command in (
+        ("fit", photos, "--out", tmp_path / "p", *QUICK, "--report", photos),
+        ("evaluate", tmp_path / "none", photos, "--report", photos),
+        ("suggest", tmp_path / "none", photos, "--out", photos),
+        ("suggest", tmp_path / "none", photos, "--report", photos),
+        ("check-labels", photos, "--backbone", "none", "--out", photos),
+        ("data", "sample", photos, "--out", photos),
+        ("data", "check", photos, "--hashes", photos),
+    ):
+        failed(run(*command), f"{photos} is a folder; give the name of a file")
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_files_of_one_name_are_refused_before_the_work(run, photos, tmp_path):
+    one, other = tmp_path / "x", tmp_path / "y" / ".." / "x"
+    for command in (
+        ("suggest", tmp_path / "none", photos, "--out", one, "--report", other),
+        ("check-labels", photos, "--backbone", "none", "--out", one, "--report", other),
+        ("export", tmp_path / "none", "--onnx", one, "--matrix", other),
+    ):
+        failed(run(*command), "is given as the name of two files")
+
+
 def break_class(photos: Path, folder: Path, name: str) -> Path:
     shutil.copytree(photos, folder)
     for image in (folder / name).iterdir():

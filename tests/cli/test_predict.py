@@ -5,6 +5,7 @@ import io
 import json
 
 import pytest
+from PIL import Image
 
 from tests.cli.conftest import QUICK, failed, ok
 
@@ -71,3 +72,14 @@ def test_bad_thresholds(run, models, photos):
 def test_one_shot_says_that_it_is_not_calibrated(run, photos, tmp_path):
     out = ok(run("fit", photos, "--out", tmp_path / "p", "--shots", 1, *QUICK))
     assert "not calibrated: with one training image per class, none can be held out" in out
+
+
+def test_unreadable_images_and_those_too_narrow_are_skipped(run, models, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 200_000)
+    (tmp_path / "text.png").write_text("hello")
+    Image.new("RGB", (2000, 1)).save(tmp_path / "strip.png")
+    good = photos / "red disc" / "0.png"
+    failed(run("predict", models / "plain", good, tmp_path / "strip.png"), "2000 × 1 pixels are too narrow")
+    result = run("predict", models / "plain", good, tmp_path, "--skip-bad-images", "--format", "json")
+    assert len(json.loads(ok(result))) == 1
+    assert "2 unreadable images skipped" in result.stderr

@@ -45,6 +45,13 @@ def test_folders_and_files_are_those_of_predict_on_a_few(images: Path, paths: li
     assert check_pixels(images, paths) == [str(path) for path in paths]
 
 
+def test_hidden_members_of_a_tar_file_are_left_out(paths: list[Path], tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in ("./cats/a.png", "./cats/._a.png", "__MACOSX/cats/._b.png", "__MACOSX/b.png"):
+            tar.add(paths[0], name)
+    assert names(tmp_path / "a.tar") == [f"{tmp_path}/a.tar/./cats/a.png"]
+
+
 def test_a_folder_is_listed_one_level_at_a_time(
     images: Path, paths: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +89,10 @@ def test_csv_files_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no column path or image .*its columns are file, label.*--column"):
         names(table)
     assert names(table, column="file") == ["a.png"]
+    table.write_text("Image,Path\n1,a.png\n")
+    assert names(table) == ["a.png"]
+    table.write_text("Path,image\n1,a.png\n")
+    assert names(table) == ["a.png"]
     table.write_bytes(b"path\ncaf\xe9.png\n")
     with pytest.raises(InputError, match="UTF-8 CSV"):
         names(table)

@@ -54,6 +54,14 @@ def test_a_part_is_finished_only_for_its_images(paths: list[Path], tmp_path: Pat
     assert [one.image for one in folder.predictions(2)] == [str(path) for path in paths]
 
 
+def test_without_finished_parts_another_manifest_is_not_refused(tmp_path: Path) -> None:
+    folder = PartsFolder(tmp_path / "p.csv")
+    folder.open({"top": 1}, overwrite=False)
+    assert not folder.has_parts
+    folder.open({"top": 2}, overwrite=False)
+    assert json.loads((folder.path / "manifest.json").read_text()) == {"top": 2}
+
+
 def test_another_manifest_is_refused_and_named(tmp_path: Path) -> None:
     folder = PartsFolder(tmp_path / "p.csv")
     folder.open({"model": "a", "top": 1}, overwrite=False)

@@ -9,6 +9,7 @@ import pytest
 
 from slimprompt.data import check_benchmark, load_eval_folder, load_folder, load_test_folder
 from slimprompt.errors import InputError
+from slimprompt.spreadsheet import csv_text
 
 Touch = Callable[..., Path]
 
@@ -206,6 +207,8 @@ def test_csv_in_another_folder_than_the_images(touch: Touch) -> None:
             r"2 files that cannot be found: 8\.jpg \(line 3\), 9\.jpg \(line 4\)",
         ),
         ("path,label\n1.jpg,a\n./1.jpg,b\n", "lines 2 and 3 name the same image"),
+        ("path,label\n1.jpg,a\n2.jpg,b, c\n", "line 3 has 3 cells, but the first line names 2 columns"),
+        ('path,label,note\n1.jpg,a,"x\ny"\n2.jpg,,z\n', "line 4: the label is empty"),
         ("path,label\n1.jpg,a\n2.jpg,a\n", "one class only, 'a'"),
         ("path,label\n1.jpg,A cat\n2.jpg,a_cat\n", "'A cat' and 'a_cat' are the same words"),
         ("path,label,split\n1.jpg,a,test\n2.jpg,b,test\n", "no training images"),
@@ -215,6 +218,17 @@ def test_bad_csv(text: str, message: str, touch: Touch) -> None:
     base = touch("1.jpg", "2.jpg")
     with pytest.raises(InputError, match=message):
         load_folder(csv_file(base, text))
+
+
+def test_csv_cells_are_read_as_they_were_written(touch: Touch) -> None:
+    base = touch("1.jpg", "-2.jpg", "3\u2028.jpg")
+    text = csv_text(("path", "label"), [("1.jpg", "cat, black"), ("-2.jpg", "@home"), ("3\u2028.jpg", "c")])
+    benchmark = load_folder(csv_file(base, text.replace("@home", "@home,,")))  # cells without text are no error
+    assert [(item.path, item.class_name) for item in benchmark.train] == [
+        ("1.jpg", "cat, black"),
+        ("-2.jpg", "@home"),
+        ("3\u2028.jpg", "c"),
+    ]
 
 
 def test_csv_that_is_not_text(touch: Touch) -> None:

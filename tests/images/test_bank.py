@@ -190,6 +190,16 @@ def test_unreadable_image_raises_or_is_skipped(tiny, images, tmp_path):
     assert "missing.png" in str(bad[3])
 
 
+def test_an_image_too_narrow_to_be_resized_is_unreadable(tiny, images, tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 200_000)
+    Image.new("RGB", (2000, 1)).save(tmp_path / "strip.png")
+    bad = FeatureBank(tiny, None).build([images[0], tmp_path / "strip.png"], skip_bad=True)
+    assert [*bad] == [1] and str(bad[1]).endswith("strip.png: 2000 × 1 pixels are too narrow to be resized")
+    for encode in (FeatureBank(tiny, None).features, lambda given: encode_eval_views(tiny, given)):
+        with pytest.raises(InputError, match=r"an image that was given: 1 × 2000 pixels are too narrow"):
+            encode([Image.new("RGB", (1, 2000))])
+
+
 @pytest.mark.parametrize("full", ["index", "shard"])
 def test_full_disk_raises_and_keeps_stored_features(tiny, images, tmp_path, full):
     bank = FeatureBank(tiny, tmp_path)

@@ -32,6 +32,26 @@ def test_palette_with_transparency(tmp_path):
     assert open_image(tmp_path / "y.png").getpixel((0, 0)) == (255, 255, 255)
 
 
+def test_a_transparent_colour_is_white_in_all_modes(tmp_path):
+    for mode, colour in (("RGB", (0, 0, 0)), ("L", 0), ("P", 0)):
+        image = Image.new(mode, (4, 4), colour)
+        image.putpixel((1, 0), (9, 9, 9) if mode == "RGB" else 9)
+        image.putpalette(np.arange(256).repeat(3).tolist()) if mode == "P" else None
+        image.save(tmp_path / "x.png", transparency=colour)
+        found = open_image(tmp_path / "x.png")
+        assert (found.mode, found.getpixel((0, 0)), found.getpixel((1, 0))) == ("RGB", (255,) * 3, (9,) * 3), mode
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_float_pixels_without_data_are_black(tmp_path, value):
+    values = RAMP.astype(np.float32)
+    values[0, 8] = value
+    Image.fromarray(values).save(tmp_path / "x.tif")
+    found = np.asarray(open_image(tmp_path / "x.tif"))[..., 0]
+    assert found[0, 8] == 0
+    assert np.array_equal(found[1:], (RAMP[1:] * 255).round())
+
+
 @pytest.mark.parametrize("mode", ["L", "1", "CMYK", "LA", "YCbCr", "RGB", "F"])
 def test_modes(tmp_path, mode):
     path = tmp_path / ("x.png" if mode in ("L", "1", "LA", "RGB") else "x.tif")
@@ -121,19 +141,38 @@ def test_a_walk_has_the_order_of_sorted_paths(tmp_path):
         "a/z.jpg",
         "b-/3.png",
         "B.png",
-        ".hidden/4.png",
         "b/notes.txt",
         "a.png",
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "linked.png").symlink_to(tmp_path / "a.png")
     found = list(walk_images(tmp_path))
     assert found == sorted(path for path in tmp_path.rglob("*") if path.suffix in (".png", ".jpg"))
-    assert len(found) == 9
+    assert len(found) == 8
     with pytest.raises(InputError, match="cannot read the folder"):
         list(walk_images(tmp_path / "none"))
+
+
+def test_a_walk_leaves_out_hidden_files_and_macos_archive_folders(tmp_path):
+    for name in ("cats/a.png", "cats/._a.png", "__MACOSX/cats/._a.png", "__MACOSX/b.png", ".cache/c.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert list(walk_images(tmp_path)) == [tmp_path / "cats" / "a.png"]
+    assert image_files([tmp_path / ".cache", tmp_path / "cats/._a.png"]) == [  # what is named is taken
+        tmp_path / ".cache" / "c.png",
+        tmp_path / "cats/._a.png",
+    ]
+
+
+def test_a_walk_follows_links_to_folders_but_not_back(tmp_path):
+    (tmp_path / "photos" / "cats").mkdir(parents=True)
+    (tmp_path / "photos" / "cats" / "a.png").touch()
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "cats").symlink_to(tmp_path / "photos" / "cats")
+    (tmp_path / "photos" / "cats" / "loop").symlink_to(tmp_path / "photos")
+    assert list(walk_images(tmp_path / "tree")) == [tmp_path / "tree" / "cats" / "a.png"]
+    assert list(walk_images(tmp_path / "photos")) == [tmp_path / "photos" / "cats" / "a.png"]
 
 
 def test_content_is_decoded_as_the_file_is(tmp_path):

@@ -32,7 +32,7 @@ class Calibration(NamedTuple):
         Raises
         ------
         InputError
-            If no confidences are known.
+            If no confidences are known, or the coverage is not a fraction.
         """
         if not self.confidences:
             raise InputError(
@@ -40,7 +40,10 @@ class Calibration(NamedTuple):
                 "per class, without calibration, by other software or an older version, or is used on other classes. Give a "
                 "minimum confidence (--min-confidence 0.6), or fit it again on two or more images per class"
             )
-        return float(np.quantile(self.confidences, 1 - coverage, method="lower"))
+        if not 0 <= coverage <= 1:
+            raise InputError(f"the coverage is {coverage:g}; expected a fraction from 0 to 1")
+        position = (1 - coverage) * (len(self.confidences) - 1)
+        return self.confidences[int(round(position, 6))]  # rounded: 1 - 0.9 is a little less than 0.1
 
 
 def calibration_of(logits: np.ndarray, labels: np.ndarray) -> Calibration:

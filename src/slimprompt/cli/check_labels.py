@@ -22,7 +22,7 @@ from slimprompt.cli.options import (
 from slimprompt.cli.printing import count, note, print_json, print_table, say
 from slimprompt.errors import choose, first_few
 from slimprompt.spreadsheet import csv_text
-from slimprompt.storage import check_writable, write_file
+from slimprompt.storage import check_files, write_file
 
 if TYPE_CHECKING:
     from slimprompt.curation.labels import DuplicatePair, LabelCheck, LabelledImage, SuspectedLabel
@@ -66,9 +66,7 @@ def check_labels(
     from slimprompt.data import load_folder
 
     images = load_folder(source)
-    for target in (out, report):
-        if target is not None:
-            check_writable(target)
+    check_files(out, report)
     from slimprompt.clip.architectures import EMBEDDED, default_pretrained
     from slimprompt.clip.backbone import load_backbone
     from slimprompt.curation import labels

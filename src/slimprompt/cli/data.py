@@ -14,7 +14,7 @@ import typer
 from slimprompt.cli.help import App
 from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError
-from slimprompt.storage import check_folder, check_writable
+from slimprompt.storage import check_files, check_folder
 
 if TYPE_CHECKING:
     from slimprompt.data import Benchmark
@@ -75,16 +75,18 @@ def check(
     workers: Workers = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the counts of every class.")] = False,
     hashes: Annotated[Path | None, typer.Option("--hashes", help="Write all file hashes as a manifest.")] = None,
-    against: Annotated[Path | None, typer.Option("--against", help="Compare the files with this manifest.")] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option("--against", help="Compare the files with this manifest; of a few-shot sample, only its own."),
+    ] = None,
 ) -> None:
     """Decode and hash every image of a benchmark, folder or CSV file."""
     from slimprompt.data import check_benchmark, read_manifest, write_manifest
-    from slimprompt.data.manifest import verify_manifest
+    from slimprompt.data.manifest import check_listed, verify_manifest
     from slimprompt.progress import progress
 
     expected = read_manifest(against) if against else None
-    if hashes:
-        check_writable(hashes)
+    check_files(hashes)
     benchmark = _load(target, data_root)
     started = time.perf_counter()
     with progress("checking", len(benchmark.items), "files") as advance:
@@ -104,7 +106,11 @@ def check(
         raise typer.Exit(1)
     if expected:
         verify_manifest(expected, benchmark.images)
-        say(f"the files match {against}")
+        if expected.shots is None:
+            check_listed(expected, benchmark)
+            say(f"the files match {against}")
+        else:
+            say(f"the files of the few-shot sample {against} match; the others were not compared")
     say("all images exist and are readable")
 
 
@@ -216,8 +222,7 @@ def sample(
     """Sample few-shot images, and optionally write a manifest to train on."""
     from slimprompt.data import check_images, few_shot, make_manifest, short_classes, write_manifest
 
-    if out:
-        check_writable(out)
+    check_files(out)
     benchmark = _load(target, data_root)
     sampled = few_shot(benchmark, shots, seed)
     say(

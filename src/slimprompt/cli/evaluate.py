@@ -24,7 +24,7 @@ from slimprompt.cli.options import (
 from slimprompt.cli.printing import print_json, print_table, say
 from slimprompt.errors import InputError, choose
 from slimprompt.extras import require_extra
-from slimprompt.storage import check_writable
+from slimprompt.storage import check_files
 
 if TYPE_CHECKING:
     from slimprompt.classifiers.fitting import HeadComparison
@@ -64,7 +64,7 @@ def evaluate(
     if source is not None and not source.exists():
         raise InputError(f"no such folder or CSV file: {source}")
     if report is not None:
-        check_writable(report)
+        check_files(report)
         require_extra("lab", "the page of --report")
     from slimprompt.classifiers.fitting import compare_with_zero_shot, readable
     from slimprompt.classifiers.head import HeadClassifier, load_classifier

@@ -11,6 +11,7 @@ from slimprompt.cli.options import Activation, Model, Pretrained
 from slimprompt.cli.predict import parse_class_names
 from slimprompt.cli.printing import say, size
 from slimprompt.errors import InputError
+from slimprompt.storage import check_files
 
 
 def export(
@@ -65,6 +66,7 @@ def export(
     from slimprompt.export.matrix import export_matrix
     from slimprompt.export.onnx import export_onnx
 
+    check_files(onnx, matrix)
     for target in (onnx, matrix):
         if target is not None:
             check_target(target, overwrite=overwrite)

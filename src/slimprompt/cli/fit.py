@@ -40,7 +40,7 @@ from slimprompt.prompts.variants import (
     is_own_basis,
     used_settings,
 )
-from slimprompt.storage import check_writable, sha256
+from slimprompt.storage import check_files, sha256
 from slimprompt.tracking import RunLog, TrackedRun, open_log
 from slimprompt.training.recipe import MANY_IMAGES, Recipe, make_recipe
 
@@ -182,7 +182,7 @@ def fit(
         check_without_a_run(prompt["variant"], prompt["basis"])
     for_many = make_recipe(options["recipe"], MANY_IMAGES, overrides)  # the other methods use its number of views
     if report is not None:
-        check_writable(report)
+        check_files(report)
         require_extra("lab", "the page of --report")
     images = _images(source, benchmark, data_root)
     sample = _sample(images, sampled, prompt["seed"], manifest, origin)

@@ -15,6 +15,7 @@ from slimprompt.errors import InputError, choose
 from slimprompt.spreadsheet import csv_text
 
 if TYPE_CHECKING:
+    from slimprompt.classifiers.base import ImageClassifier
     from slimprompt.collections.inputs import Collection
     from slimprompt.collections.predict import PartPredictor, PredictionSpec, Summary
     from slimprompt.collections.rows import Prediction
@@ -187,26 +188,27 @@ def _predict_few(
     from slimprompt.images.files import image_files
 
     paths = image_files(images)
-    paths, skipped = _readable(paths) if skip_bad else (paths, [])
     from slimprompt.collections.predict import PredictionSpec
     from slimprompt.collections.rows import make_predictions
 
     spec = PredictionSpec(str(model), **answering)
     classifier, lowest = spec.classifier()
+    paths, skipped = _readable(paths, classifier) if skip_bad else (paths, [])
     features = classifier.encode(paths)
     show(make_predictions(classifier, [str(path) for path in paths], features, top=spec.top, lowest=lowest))
     if skipped:
         say(f"{len(skipped)} unreadable images skipped: {skipped[0]}", err=True)
 
 
-def _readable(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """The images that can be read, and messages about the others."""
+def _readable(paths: Sequence[Path], classifier: ImageClassifier) -> tuple[list[Path], list[str]]:
+    """The images that can be read and resized, and messages about the others."""
     from slimprompt.images.files import open_image
+    from slimprompt.images.views import eval_pixels
 
     good, messages = [], []
     for path in paths:
         try:
-            open_image(path)
+            eval_pixels(open_image(path), classifier.backbone_.preprocess, path)
             good.append(path)
         except InputError as error:
             messages.append(str(error))
@@ -258,7 +260,7 @@ def _predict_collection(
         summary = predict_collection(collection, out, make_predictor, overwrite=overwrite)
     except KeyboardInterrupt:
         folder = PartsFolder(out)
-        if folder.is_begun:
+        if folder.has_parts:
             say(f"stopped. Finished parts are in {folder.path}; re-run the same command to resume", err=True)
         raise typer.Exit(130) from None
     _print_summary(summary, out)

@@ -12,7 +12,7 @@ from slimprompt.cli.options import Activation, Device, Model, NoCache, Precision
 from slimprompt.cli.printing import print_json, print_table, say
 from slimprompt.errors import choose
 from slimprompt.spreadsheet import csv_text
-from slimprompt.storage import check_writable, write_file
+from slimprompt.storage import check_files, write_file
 
 if TYPE_CHECKING:
     from slimprompt.curation.suggest import Suggestions
@@ -43,9 +43,7 @@ def suggest(
     from slimprompt.images.files import image_files
 
     paths = image_files(images)
-    for target in (out, report):
-        if target is not None:
-            check_writable(target)
+    check_files(out, report)
     from slimprompt.classifiers.head import load_classifier
     from slimprompt.curation.suggest import suggest_images
     from slimprompt.images.bank import FeatureBank

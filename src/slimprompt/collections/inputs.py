@@ -6,14 +6,13 @@ files. One function per kind yields its items in a fixed order.
 
 from __future__ import annotations
 
-import csv
 import glob
 import os
 import re
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from slimprompt.collections.places import (
@@ -28,16 +27,14 @@ from slimprompt.collections.places import (
     parquet_file,
 )
 from slimprompt.errors import InputError, did_you_mean, first_few, shown
-from slimprompt.images.files import is_image_name, no_images, walk_images
-from slimprompt.spreadsheet import cell_text
-from slimprompt.storage import cannot_read, check_regular, sha256
+from slimprompt.images.files import is_hidden, is_image_name, no_images, walk_images
+from slimprompt.spreadsheet import csv_rows
+from slimprompt.storage import check_regular, sha256
 
 #: Begins the name of a dataset that is not a folder: `hf-dataset:NAME` or `hf-dataset:NAME:SPLIT`.
 BY_NAME = "hf-dataset:"
 #: Columns that are looked for if none is named.
 _COLUMNS = ("path", "image")
-#: Characters of the first line of a CSV file.
-_LONGEST_HEADER = 1_000_000
 #: Files of a folder that `save_to_disk` of the package datasets wrote.
 _SAVED_DATASET = ("state.json", "dataset_dict.json")
 
@@ -176,7 +173,8 @@ def _tar_items(name: str, _column: str | None) -> Iterator[Item]:
         with tarfile.open(path, "r:") as tar:
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # otherwise it keeps all headers
-                if member.isfile() and is_image_name(member.name):
+                parts = PurePosixPath(member.name).parts
+                if member.isfile() and is_image_name(member.name) and not any(map(is_hidden, parts)):
                     yield Item(f"{name}/{member.name}", TarMember(path, member.offset_data, member.size, stamp))
     except (tarfile.TarError, OSError, ValueError) as error:
         yield Item(name, Unreadable(f"cannot read the tar file {name}: {error}"))
@@ -188,19 +186,11 @@ def _tar_items(name: str, _column: str | None) -> Iterator[Item]:
 def _csv_items(name: str, column: str | None) -> Iterator[Item]:
     """The paths in a column of a CSV file, relative to the file."""
     folder = os.path.dirname(os.path.abspath(name))
-    try:
-        with open(name, encoding="utf-8-sig", newline="") as file:
-            header = file.readline(_LONGEST_HEADER)
-            delimiter = max(",;\t", key=header.count)  # spreadsheets of some countries write semicolons
-            columns = [title.strip() for title in next(csv.reader([header], delimiter=delimiter), [])]
-            at = columns.index(_column_of(name, columns, column))
-            for row in csv.reader(file, delimiter=delimiter):
-                if any(value.strip() for value in row):
-                    yield _path_item(cell_text(row[at].strip()) if at < len(row) else "", name, folder)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot read {name} as a UTF-8 CSV file: {error}") from None
-    except OSError as error:
-        raise cannot_read(Path(name), error) from None
+    rows = csv_rows(Path(name))
+    _, columns = next(rows)
+    at = columns.index(_column_of(name, columns, column))
+    for _, cells in rows:
+        yield _path_item(cells[at] if at < len(cells) else "", name, folder)
 
 
 def _parquet_items(name: str, column: str | None) -> Iterator[Item]:
@@ -235,15 +225,16 @@ def _path_item(value: str, table: str, folder: str) -> Item:
 
 
 def _column_of(name: str, columns: Sequence[str], given: str | None) -> str:
-    """The column with the images: the given one, or the first of those that are looked for."""
+    """The column with the images: the given one, or the first of those that are looked for, if need be in another case."""
     if given is not None and given in columns:
         return given
     if given is not None:
         question = did_you_mean(given, columns)
         raise InputError(f"{name} has no column {shown(given)}; {question or f'its columns are {first_few(columns)}'}")
-    for candidate in _COLUMNS:
-        if candidate in columns:
-            return candidate
+    for names in (columns, [column.lower() for column in columns]):
+        for candidate in _COLUMNS:
+            if candidate in names:
+                return columns[names.index(candidate)]
     raise InputError(
         f"{name} has no column {' or '.join(_COLUMNS)} (its columns are {first_few(columns)}): name the one with the paths or "
         "images with --column"

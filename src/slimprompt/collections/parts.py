@@ -85,7 +85,7 @@ class PartsFolder:
         Raises
         ------
         InputError
-            If the folder belongs to a command with another manifest.
+            If the folder holds finished parts of a command with another manifest.
         """
         stored = self._manifest()
         if stored is not None and stored != manifest:
@@ -100,9 +100,9 @@ class PartsFolder:
             write_file(self.path / _MANIFEST, json_text(manifest))
 
     @property
-    def is_begun(self) -> bool:
-        """Whether a command has begun and was stopped."""
-        return (self.path / _MANIFEST).is_file()
+    def has_parts(self) -> bool:
+        """Whether a command was stopped after it had finished a part."""
+        return next(self._parts(), None) is not None
 
     def is_finished(self, part: Part) -> bool:
         """Whether the part is stored, and its images have not changed since."""
@@ -154,8 +154,8 @@ class PartsFolder:
         return self.path.glob("[0-9]*.jsonl")
 
     def _manifest(self) -> dict[str, Any] | None:
-        """The stored manifest; empty if it is damaged, None if there is none."""
-        if not self.is_begun:
+        """The manifest of the finished parts; empty if it is damaged, None if there are no parts."""
+        if not self.has_parts:
             return None
         try:
             stored = read_json(self.path / _MANIFEST)

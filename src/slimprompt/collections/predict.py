@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from PIL import Image
 from torch import Tensor
 
 from slimprompt import __version__
@@ -33,7 +32,7 @@ from slimprompt.images.encoding import BATCH, encode_padded
 from slimprompt.images.prefetch import prefetched
 from slimprompt.images.views import eval_pixels
 from slimprompt.progress import progress
-from slimprompt.storage import check_writable, locked_folder, new_file
+from slimprompt.storage import check_files, locked_folder, new_file
 
 #: Seconds between two lines in the log of a command without a terminal.
 _LINE_EVERY = 60.0
@@ -183,21 +182,9 @@ class LocalPredictor:
         """The stamp, taken before the image is read, and its eval view as 8-bit pixels."""
         stamp = item.place.stamp()
         try:
-            image = item.place.open(item.image)
-            self._check_shape(image, item.image)
-            return stamp, eval_pixels(image, self._backbone.preprocess)
+            return stamp, eval_pixels(item.place.open(item.image), self._backbone.preprocess, item.image)
         except InputError as error:
             return stamp, error
-
-    def _check_shape(self, image: Image.Image, name: str) -> None:
-        """Refuse a strip whose shorter side cannot be resized to that of the model within Pillow's pixel limit."""
-        size = self._backbone.preprocess.size
-        side = size if isinstance(size, int) else max(size)
-        pixels = side * side * max(image.size) / min(image.size)
-        if Image.MAX_IMAGE_PIXELS and pixels > Image.MAX_IMAGE_PIXELS:
-            raise InputError(
-                f"cannot read the image {name}: {image.width} × {image.height} pixels are too narrow to be resized"
-            )
 
 
 class Summary(NamedTuple):
@@ -242,13 +229,13 @@ def predict_collection(
         If the target exists, or finished parts were made by another model, with other options or of other images.
     """
     write = writer_of(target)
-    check_writable(target)
+    check_files(target)
     if any(os.path.realpath(one.name) == os.path.realpath(target) for one in collection.inputs):
         raise InputError(f"{target} is one of the inputs; choose another name for the output")
     folder = PartsFolder(target)
     with locked_folder(folder.path, f"writing {target}"):
         try:
-            if target.exists() and not (overwrite or folder.is_begun):
+            if target.exists() and not (overwrite or folder.has_parts):
                 raise InputError(f"{target} exists already; choose another name, or add --overwrite")
             with closing(make_predictor()) as predictor:
                 folder.open({**predictor.manifest, "part size": part_size}, overwrite=overwrite)
@@ -260,7 +247,7 @@ def predict_collection(
             errors = answers.pop(None, 0)
             folder.remove()
         finally:
-            if folder.path.exists() and not folder.is_begun:
+            if folder.path.exists() and not folder.has_parts:
                 folder.remove()
     known = Counter({answer: n for answer, n in answers.items() if answer is not None})
     return Summary(sum(known.values()) + errors, errors, known, predicted, seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import shutil
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -13,8 +12,9 @@ from typing import NamedTuple
 from slimprompt.class_names import check_class_names, name_key
 from slimprompt.data.benchmark import SPLITS, Benchmark, Item
 from slimprompt.errors import InputError, did_you_mean, first_few, printable, shown
-from slimprompt.images.files import IMAGE_SUFFIXES
-from slimprompt.storage import draft_folder, publish, read_text
+from slimprompt.images.files import IMAGE_SUFFIXES, is_hidden
+from slimprompt.spreadsheet import csv_rows
+from slimprompt.storage import draft_folder, publish
 
 #: Accepted names of a split folder, and values of the split column of a CSV file.
 _SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
@@ -293,12 +293,12 @@ def _read_classes(base: Path, prefix: str, split: str) -> tuple[list[_File], int
 
 
 def _entries(folder: Path) -> tuple[list[str], list[str]]:
-    """Sorted names of the folders and of the files in `folder`, without hidden ones, macOS's archive folder and saved models."""
+    """Sorted names of the folders and of the files in `folder`, without hidden ones and saved models."""
     folders: list[str] = []
     files: list[str] = []
     with os.scandir(folder) as entries:
         for entry in entries:
-            if not entry.name.startswith(".") and entry.name != "__MACOSX":
+            if not is_hidden(entry.name):
                 (folders if entry.is_dir() else files).append(entry.name)
     return sorted(name for name in folders if not _is_saved_model(folder / name)), sorted(files)
 
@@ -350,23 +350,23 @@ def _read_csv(path: Path) -> _Listing:
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, str, str, str]]:
-    """Line number, path, label and split ("train" if not given) of every line that is not blank."""
-    try:
-        lines = read_text(path).splitlines()
-        header = lines[0] if lines else ""
-        delimiter = max(",;\t", key=header.count)  # spreadsheets of some countries write semicolons
-        rows = list(csv.reader(lines, delimiter=delimiter))
-    except (InputError, csv.Error) as error:
-        raise InputError(f"cannot read {path} as a UTF-8 CSV file: {error}") from None
-    columns = [name.strip().lower() for name in rows[0]] if rows else []
+    """Line number, path, label and split ("train" if not given) of every row that is not blank."""
+    rows = csv_rows(path)
+    _, header = next(rows)
+    columns = [name.lower() for name in header]
     if "path" not in columns or "label" not in columns:
         raise InputError(
-            f"the first line of {path} must name the columns path and label (split is optional); it is {shown(header)}"
+            f"the first line of {path} must name the columns path and label (split is optional); it names "
+            f"{shown(', '.join(header))}"
         )
-    for line, values in enumerate(rows[1:], start=2):
-        if any(value.strip() for value in values):
-            row = dict(zip(columns, (value.strip() for value in values), strict=False))
-            yield line, row.get("path", ""), row.get("label", ""), row.get("split", "") or "train"
+    for line, cells in rows:
+        if any(cells[len(columns) :]):
+            raise InputError(
+                f"{path}, line {line} has {_count(len(cells), 'cell')}, but the first line names {_count(len(columns), 'column')}: "
+                'put a cell that contains a delimiter in quotes, such as "cat, black"'
+            )
+        row = dict(zip(columns, cells, strict=False))
+        yield line, row.get("path", ""), row.get("label", ""), row.get("split", "") or "train"
 
 
 def _common_folder(path: Path, images: list[Path]) -> Path:

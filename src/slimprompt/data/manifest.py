@@ -193,6 +193,16 @@ def verify_manifest(manifest: Manifest, images: Path) -> None:
         )
 
 
+def check_listed(manifest: Manifest, benchmark: Benchmark) -> None:
+    """Raise an `InputError` unless the manifest lists every image of the benchmark."""
+    listed = {item.path for split in SPLITS for item in getattr(manifest, split)}
+    added = [item.path for item in benchmark.items if item.path not in listed]
+    if added:
+        raise InputError(
+            f"{len(added)} of {len(benchmark.items)} images in {benchmark.images} are not in the manifest: {first_few(added)}"
+        )
+
+
 def _hashes(paths: Sequence[Path]) -> list[str]:
     with ThreadPoolExecutor() as pool:
         return list(pool.map(file_sha256, paths))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from slimprompt.data.benchmark import SPLITS, Item
 from slimprompt.errors import InputError
-from slimprompt.images.files import IMAGE_SUFFIXES
+from slimprompt.images.files import is_hidden, is_image_name
 from slimprompt.progress import progress
 from slimprompt.seeds import stream_seed
 from slimprompt.storage import read_json, read_text
@@ -106,7 +106,7 @@ def class_folders(images: str, *, ignored: Iterable[str] = (), renamed: Mapping[
 
     def read(folder: Path) -> Annotations:
         base = folder / images
-        classes = sorted(entry.name for entry in base.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        classes = sorted(entry.name for entry in base.iterdir() if entry.is_dir() and not is_hidden(entry.name))
         items = []
         for label, name in enumerate(name for name in classes if name not in left_out):
             files = sorted(filter(_is_image_name, os.listdir(base / name)))
@@ -235,7 +235,7 @@ def _wordnet_names(path: Path) -> dict[str, str]:
 
 def _class_folder_names(place: Path) -> list[str]:
     with os.scandir(place) as entries:
-        found = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+        found = [entry.name for entry in entries if entry.is_dir() and not is_hidden(entry.name)]
     if not found:
         raise InputError(f"no class folders in {place}: expected {place}/<class>/<image>; sort the images into folders")
     return found
@@ -374,7 +374,7 @@ def _item(where: object, path: str, label: int, name: str) -> Item:
 
 
 def _is_image_name(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES and not name.startswith(".")
+    return is_image_name(name) and not is_hidden(name)
 
 
 def _lines(path: Path) -> list[str]:

@@ -16,7 +16,7 @@ from slimprompt.errors import InputError
 from slimprompt.images.views import view_size
 from slimprompt.methods.head import AnyHead, Head
 from slimprompt.saved.files import describe_backbone
-from slimprompt.storage import check_writable
+from slimprompt.storage import check_files
 
 #: Any classifier that can be exported.
 Classifier = PromptClassifier | HeadClassifier
@@ -84,8 +84,6 @@ def is_local_backbone(saved: dict[str, Any]) -> bool:
 
 def check_target(target: Path, *, overwrite: bool) -> None:
     """Raise an error unless a file may and can be written at `target`."""
-    if target.is_dir():
-        raise InputError(f"{target} is a folder; give the name of a file")
+    check_files(target)
     if target.exists() and not overwrite:
         raise InputError(f"{target} exists; choose another name, or add --overwrite")
-    check_writable(target)

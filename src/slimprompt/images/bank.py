@@ -247,8 +247,11 @@ class FeatureBank:
             image = open_image(task.image, task.decode)
             if self._find_hashes([task.image], task.decode) != [task.key]:
                 raise InputError(f"{task.image} was changed while it was read; run the command again")
+            return self._views(task, image)
         except InputError as error:
             return error
+
+    def _views(self, task: _Task, image: Image.Image) -> np.ndarray:
         preprocess = self.backbone.preprocess
         pixels = np.empty((len(task.views), *view_size(preprocess), 3), dtype=np.uint8)
         tensor: Tensor | None = None
@@ -256,7 +259,7 @@ class FeatureBank:
             name = view.removesuffix(_BY_TORCH)
             seed = stream_seed(0, "view", name, task.key)  # the same crop and flip for both ways to resize
             if view == EVAL_VIEW:
-                row[:] = eval_pixels(image, preprocess)
+                row[:] = eval_pixels(image, preprocess, task.image)
             elif view == name:
                 row[:] = train_pixels(image, preprocess, seed)
             else:

@@ -93,7 +93,7 @@ def encode_eval_views(backbone: Backbone, images: Any) -> Tensor:
     """Eval-view features (n, embed_dim) of images that will not be needed again: nothing is stored, no batch is padded."""
     images = image_sources(images)
     decoded = prefetched(
-        lambda image: eval_pixels(open_image(image), backbone.preprocess)[None], images, os.cpu_count() or 1
+        lambda image: eval_pixels(open_image(image), backbone.preprocess, image)[None], images, os.cpu_count() or 1
     )
     features: list[Tensor] = []
     with progress("encoding images", len(images), "images") as advance:

@@ -34,7 +34,7 @@ def open_image(source: ImageSource, decode: Decode = "upright") -> Image.Image:
         Path of a file, or a PIL image.
     decode
         "upright" applies EXIF rotation, blends transparent pixels with white and scales 16-bit and float greyscale to 8
-        bits, which is right for photographs. "plain" is `Image.open(source).convert("RGB")` and nothing else, which is
+        bits (values that are not finite become black), which is right for photographs. "plain" is `Image.open(source).convert("RGB")` and nothing else, which is
         how CoOp reads the published benchmarks.
 
     Raises
@@ -93,35 +93,50 @@ def image_files(given: Iterable[Path]) -> list[Path]:
     return paths
 
 
-def walk_images(folder: Path) -> Iterator[Path]:
+def walk_images(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
     """All images in a folder and the folders below it, in sorted order; the names of one folder are held at a time.
 
-    Links to files are followed, links to folders are not.
+    Hidden files and folders are left out. Links are followed, except those to a folder that contains them.
+
+    Parameters
+    ----------
+    folder
+        The folder.
+    above
+        Real paths of the folders that are being walked, so that a link back to one of them ends the walk.
 
     Raises
     ------
     InputError
         If a folder cannot be read.
     """
+    real = os.path.realpath(folder)
+    if real in above:
+        return
     try:
         with os.scandir(folder) as entries:
             found = [
                 (entry.name, is_folder)
                 for entry in entries
-                if (is_folder := entry.is_dir(follow_symlinks=False)) or is_image_name(entry.name)
+                if not is_hidden(entry.name) and ((is_folder := entry.is_dir()) or is_image_name(entry.name))
             ]
     except OSError as error:
         raise InputError(f"cannot read the folder {folder}: {_reason(error)}") from None
     found.sort()
     for name, is_folder in found:
         if is_folder:
-            yield from walk_images(folder / name)
+            yield from walk_images(folder / name, above | {real})
         else:
             yield folder / name
 
 
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder of this name is left out when a folder is read: hidden ones, and macOS's archive folder."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
 def is_image_name(name: str) -> bool:
-    """Whether a file of this name counts as an image when a folder is read."""
+    """Whether a file of this name counts as an image when a folder is read and it is not hidden."""
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
@@ -174,10 +189,10 @@ def _to_rgb(image: Image.Image, decode: Decode) -> Image.Image:
     if decode == "plain":
         return image.convert("RGB")
     image = ImageOps.exif_transpose(image)
-    if image.mode == "RGB":
+    if image.mode == "RGB" and not isinstance(image.info.get("transparency"), tuple):  # of a PNG: a transparent colour
         return image
     if image.mode.startswith("I") or image.mode == "F":  # Pillow's conversion clips instead of scaling
-        values = np.asarray(image, dtype=np.float64)
+        values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)  # pixels without data
         if image.mode == "F" and values.max(initial=0.0) <= 1.0:
             top = 1.0
         else:

@@ -21,6 +21,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.transforms import Compose, Normalize, ToTensor
 
+from slimprompt.errors import InputError
+from slimprompt.images.files import ImageSource
+
 #: What resizes train views: Pillow, as in the paper, or torch's faster 8-bit kernel, whose pixels differ slightly.
 Resize = Literal["pillow", "torch"]
 
@@ -32,8 +35,32 @@ _RESAMPLING = {
 _TORCH_MODES = {"bicubic": "bicubic", "bilinear": "bilinear", "random": "bicubic"}
 
 
-def eval_pixels(image: Image.Image, preprocess: PreprocessCfg) -> np.ndarray:
-    """The eval view of an RGB image before it is normalised, uint8 (height, width, 3), by the model's preprocessing."""
+def eval_pixels(image: Image.Image, preprocess: PreprocessCfg, source: ImageSource) -> np.ndarray:
+    """The eval view of an RGB image before it is normalised, by the model's preprocessing.
+
+    Parameters
+    ----------
+    image
+        RGB image.
+    preprocess
+        The model's preprocessing.
+    source
+        Where the image is from, for messages.
+
+    Returns
+    -------
+    np.ndarray
+        uint8 (height, width, 3).
+
+    Raises
+    ------
+    InputError
+        If the image is so narrow that it would exceed Pillow's pixel limit when its shorter side is resized to that of the view.
+    """
+    pixels = max(view_size(preprocess)) ** 2 * max(image.size) / min(image.size)
+    if preprocess.resize_mode == "shortest" and Image.MAX_IMAGE_PIXELS and pixels > Image.MAX_IMAGE_PIXELS:
+        name = "an image that was given" if isinstance(source, Image.Image) else f"the image {source}"
+        raise InputError(f"cannot read {name}: {image.width} × {image.height} pixels are too narrow to be resized")
     return np.array(_eval_transform(json.dumps(asdict(preprocess)))(image))  # a copy: torch wants writable memory
 
 
