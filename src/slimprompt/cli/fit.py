@@ -209,7 +209,9 @@ def fit(
     result = fit_classifier(
         classifier, bank, images, sample, templates=templates, views=views, skip_bad=skip_bad_images
     )
-    facts: dict[str, Any] = {"shots": sampled, "templates": list(templates)}
+    facts: dict[str, Any] = {"shots": sampled}
+    if method == "prompt":
+        facts["templates"] = list(templates)  # a head has its own
     if result.comparison:
         facts["held_out"] = {"images": result.n_held_out, **result.comparison.scores}
     saved = classifier.save(out, overwrite=overwrite, **facts)

@@ -16,14 +16,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
+import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from slimprompt.class_names import check_class_names
 from slimprompt.clip.backbone import Backbone, load_backbone
 from slimprompt.clip.weights import ACTIVATIONS, UnknownActivationError
-from slimprompt.errors import InputError, problems
+from slimprompt.errors import InputError, first_few, problems, shown
 from slimprompt.storage import (
     cannot_write,
     check_writable,
@@ -43,6 +44,9 @@ class Description(BaseModel):
     """What every description holds; a kind of model adds its own fields. Further entries are allowed."""
 
     model_config = ConfigDict(extra="allow", strict=True)
+
+    FACTS: ClassVar[frozenset[str]] = frozenset({"shots"})
+    """Fields that are not known to the classifier: whoever saves it may give them."""
 
     format: int
     """Version of the layout."""
@@ -85,6 +89,15 @@ def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     from safetensors.torch import save
 
     return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy as one of Python; an `InputError` for other values that JSON does not have."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise InputError(
+        f"a {type(value).__name__} cannot be saved as an entry (given: {shown(value)}): give plain JSON data"
+    )
 
 
 def _usable(names: list[str]) -> list[str]:
@@ -145,20 +158,46 @@ class SavedFiles:
                 f"{folder} exists and is not a saved {self.name}, so it is left alone; choose another name"
             )
 
-    def write(self, folder: Path, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def write(
+        self,
+        folder: Path,
+        schema: type[Description],
+        description: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write both files; a new folder appears completely or not at all.
 
         Parameters
         ----------
         folder
             Where to write; a symbolic link is followed.
+        schema
+            What the description is read with.
         description
             Entries of the description, as plain JSON data.
         tensors
             Tensors by name.
+        facts
+            Further entries of the description, under names that it does not have, or `schema.FACTS`.
+
+        Raises
+        ------
+        InputError
+            If what would be written could not be read again, or a fact would replace another entry.
         """
+        facts = facts or {}
+        if taken := sorted(facts.keys() & (schema.model_fields.keys() - schema.FACTS)):
+            raise InputError(
+                f"{self.description} has entries of these names already: {first_few(taken)}; choose others"
+            )
         data = tensor_bytes(tensors)
-        content = json.loads(json.dumps({"format": self.format, **description, self.hash_field: sha256(data)}))
+        entries = {"format": self.format, **description, **facts, self.hash_field: sha256(data)}
+        content = json.loads(json.dumps(entries, default=_plain))
+        try:
+            schema.model_validate(content)
+        except ValidationError as error:
+            raise InputError(f"this {self.name} cannot be saved: {problems(error)[0]}") from None
         text = json_text({**content, "checksum": json_checksum(content)})
         folder = folder.resolve()
         if not folder.exists():
