@@ -78,6 +78,13 @@ class SavedBackbone(BaseModel):
     fingerprint: str = Field(pattern="^[0-9a-f]{64}$")
 
 
+def absolute_weights(pretrained: str) -> str:
+    """The absolute path of a weight file or of a `local-dir:` folder; a tag as it is."""
+    path = Path(pretrained)
+    is_path = (path.is_file() and path.suffix) or (path / "open_clip_config.json").is_file()
+    return str(path.absolute()) if is_path else pretrained
+
+
 def describe_backbone(backbone: Backbone) -> dict[str, Any]:
     """The entries of a `SavedBackbone`."""
     names = ("name", "pretrained", "activation", "precision", "fingerprint")
