@@ -162,6 +162,11 @@ class PromptClassifier(ImageClassifier):
         check_words(words=self.words is not None, anchored=self.anchored, depth=depth)
         if self.words is None:  # with words, n_ctx is their number of tokens, which the backbone knows
             check_variant(self.variant, **used, n_ctx=n_ctx)
+        if self.start_from is self:
+            raise InputError(
+                "start_from is the classifier itself: to train on, make another one that starts from it, by "
+                "classifier.unfitted(start_from=classifier).fit(images, labels)"
+            )
         if self.start_from is not None:
             read_start(self.start_from).check_settings(self)
         else:
