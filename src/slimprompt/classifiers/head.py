@@ -218,7 +218,7 @@ class HeadClassifier(ImageClassifier):
         backbone
             A loaded backbone to use.
         pretrained
-            Tag or file of the weights, if it differs from when the head was saved.
+            Tag or file of the weights, if it differs from when the head was saved; the folder of a `local-dir:` model.
         activation
             Activation of the backbone; default: the one that the head was fitted with.
         device, precision

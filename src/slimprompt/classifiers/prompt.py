@@ -298,7 +298,7 @@ class PromptClassifier(ImageClassifier):
         backbone
             A loaded backbone to use.
         pretrained
-            Tag or file of the weights, if it differs from when the prompt was saved.
+            Tag or file of the weights, if it differs from when the prompt was saved; the folder of a `local-dir:` model.
         activation
             Activation of the backbone; default: the one that the prompt was trained with.
         device, precision

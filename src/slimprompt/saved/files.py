@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+#: Prefix of the name of a backbone that is a folder.
+_FOLDER = "local-dir:"
+
+
 class Description(BaseModel):
     """What every description holds; a kind of model adds its own fields. Further entries are allowed."""
 
@@ -86,9 +90,14 @@ def absolute_weights(pretrained: str) -> str:
 
 
 def describe_backbone(backbone: Backbone) -> dict[str, Any]:
-    """The entries of a `SavedBackbone`."""
+    """The entries of a `SavedBackbone`; files and folders of weights by their absolute paths."""
     names = ("name", "pretrained", "activation", "precision", "fingerprint")
-    return {name: getattr(backbone, name) for name in names}
+    entries = {name: getattr(backbone, name) for name in names}
+    if backbone.name.startswith(_FOLDER):
+        entries["name"] = _FOLDER + absolute_weights(backbone.name.removeprefix(_FOLDER))
+    elif backbone.pretrained is not None:
+        entries["pretrained"] = absolute_weights(backbone.pretrained)
+    return entries
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
@@ -283,7 +292,7 @@ class SavedFiles:
         backbone
             A loaded backbone to use.
         pretrained
-            Tag or file of the weights, if it differs from when the model was saved.
+            Tag or file of the weights, if it differs from when the model was saved; the folder of a `local-dir:` model.
         activation
             Activation of the backbone; None or "auto": the one that was saved.
         device, precision
@@ -291,9 +300,10 @@ class SavedFiles:
         """
         if backbone is None:
             activation = saved.activation if activation in (None, "auto") else activation
-            load_with = partial(
-                load_backbone, saved.name, pretrained or saved.pretrained, device=device, precision=precision
-            )
+            name, pretrained = saved.name, pretrained or saved.pretrained
+            if name.startswith(_FOLDER) and pretrained:  # where the folder is now
+                name, pretrained = _FOLDER + pretrained.removeprefix(_FOLDER), None
+            load_with = partial(load_backbone, name, pretrained, device=device, precision=precision)
             try:
                 backbone = load_with(activation=activation)
             except UnknownActivationError:  # version 0.1 did not store it: the fingerprint tells
