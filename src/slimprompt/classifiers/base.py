@@ -264,6 +264,7 @@ def label_names(labels: Iterable[str], what: str = "labels") -> list[str]:
         if not isinstance(name, str):
             raise InputError(
                 f"{what} must be class names, which become part of the prompt, such as 'cat' (given: {shown(name)}, "
-                f"a {type(name).__name__}); name numbers by class_names=['cat', 'dog'] of the classifier"
+                f"a {type(name).__name__}); name numbers by class_names=['cat', 'dog'] of the classifier, also where scikit-learn "
+                "replaces names by numbers, as VotingClassifier does"
             )
     return [str(name) for name in names]
