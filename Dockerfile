@@ -8,10 +8,10 @@ COPY src /src/src
 RUN PIP_INDEX_URL="$TORCH_INDEX" pip install --no-cache-dir "torch>=2.2,<3" "torchvision>=0.17,<1" \
     && pip install --no-cache-dir "/src[serve]" \
     && rm -rf /src \
-    && useradd --create-home --uid 10001 slimprompt
+    && useradd --create-home --uid 10001 slimprompt \
+    && install -d -o 10001 -g 10001 /home/slimprompt/.cache
 
-# Weights of CLIP are downloaded to the cache once; mount a volume there to keep them.
-ENV SLIMPROMPT_CACHE=/home/slimprompt/cache
+# Weights of CLIP are downloaded to /home/slimprompt/.cache once; mount a volume there to keep them. A new volume gets its owner.
 USER 10001
 WORKDIR /models
 EXPOSE 8000

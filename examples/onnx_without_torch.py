@@ -39,8 +39,13 @@ def preprocess(image, size, resize_mode, interpolation, fill_color, mean, std):
 
 
 def upright_rgb(image):
-    """8-bit RGB, with the rotation of the camera applied and transparent pixels blended with white."""
+    """8-bit RGB, with the rotation of the camera applied, 16-bit and float grey scaled, and transparent pixels blended with white."""
     image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I") or image.mode == "F":  # Pillow's conversion clips instead of scaling
+        values = np.nan_to_num(np.asarray(image, dtype=np.float64))
+        largest = values.max()
+        top = 1.0 if image.mode == "F" and largest <= 1 else 255.0 if largest <= 255 else 65535.0
+        image = Image.fromarray((np.clip(values / top, 0, 1) * 255).round().astype(np.uint8))
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)

@@ -192,6 +192,14 @@ def draw(path: Path, colour: str, number: int, size: int = 40) -> Path:
     return path
 
 
+def rotated_copy(path: Path, target: str) -> None:
+    """A copy whose pixels are rotated and whose EXIF orientation undoes that, as a camera held upright writes it."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    with Image.open(path) as image:
+        image.transpose(Image.Transpose.ROTATE_90).save(target, "PNG", exif=exif)
+
+
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """photos/<class>/<image>: three classes of six images."""

@@ -183,3 +183,23 @@ def test_load_classifier_reads_prompts_and_heads(tiny, images, tmp_path):
     assert isinstance(load_classifier(tmp_path / "head", backbone=tiny), HeadClassifier)
     with pytest.raises(InputError, match="no saved prompt"):
         load_classifier(tmp_path, backbone=tiny)
+
+
+def test_save_writes_what_was_fitted_not_the_current_parameters(tiny, images, tmp_path):
+    classifier = make("gda", tiny).fit(*images)
+    before = classifier.save(tmp_path / "before")
+    concepts = make("gda", tiny).fit(*images).concept_features()
+    classifier.set_params(method="zero-shot", templates=("a drawing of a {}.",), views=3, seed=5)
+    after = classifier.save(tmp_path / "after")
+    for file in ("head.safetensors", "head.json"):
+        assert (after / file).read_bytes() == (before / file).read_bytes()
+    assert torch.equal(classifier.concept_features(), concepts)
+    with pytest.raises(InputError, match="a head of gda cannot take new class names"):
+        classifier.with_classes(["red disc", "otter"])
+
+
+@pytest.mark.parametrize("name", ["templates", "method", "class_names"])
+def test_facts_do_not_replace_entries(name, tiny, images, tmp_path):
+    with pytest.raises(InputError, match=f"head.json has entries of these names already: {name}"):
+        make("zero-shot", tiny).fit(*images).save(tmp_path / "head", **{name: ["{}"]})
+    assert not (tmp_path / "head").exists()

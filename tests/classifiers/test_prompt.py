@@ -416,3 +416,44 @@ def test_a_dictionary_replaces_fields_of_the_recipe_for_so_many_images(tiny, ima
     assert torch.equal(classifier.prompt_.A, expected.prompt_.A)
     assert clone(classifier).recipe == fields
     assert classifier.recipe_ == expected.recipe_ and classifier.recipe_.optimizer == "sgd"
+
+
+def test_save_writes_what_was_fitted_not_the_current_parameters(classifier, images, tmp_path):
+    expected = classifier.predict_proba(images)
+    before = classifier.save(tmp_path / "before")
+    classifier.set_params(variant="dense", rank=7, n_ctx=9, position="front", words="a photo of a", seed=5)
+    after = classifier.save(tmp_path / "after")
+    for file in ("prompt.safetensors", "prompt.json"):
+        assert (after / file).read_bytes() == (before / file).read_bytes()
+    others = (PromptClassifier.load(after, device="cpu"), classifier.with_classes(classifier.classes_))
+    for other in others:
+        assert np.array_equal(other.predict_proba(images), expected)
+        assert (other.variant, other.position, other.seed) == ("fixed-B", "end", 1)
+    unchanged = {"recipe": QUICK, "n_ctx": 4, "rank": 2}
+    PromptClassifier(classifier.backbone_, start_from=classifier, **unchanged).check_settings()
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"temperature": 5.0}, "prompt.json has entries of these names already: temperature"),
+        ({"class_names": ["x", "y", "z"], "format": 2}, "names already: class_names, format"),
+        ({"grown_from": "0" * 64, "factors_sha256": ""}, "names already: factors_sha256, grown_from"),
+        ({"shots": [4, 4, 4]}, "this prompt cannot be saved: shots: "),
+        ({"note": {1, 2}}, r"a set cannot be saved as an entry \(given: {1, 2}\)"),
+    ],
+)
+def test_facts_that_would_spoil_a_saved_prompt_are_refused(classifier, facts, message, tmp_path):
+    folder = classifier.save(tmp_path / "prompt")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(InputError, match=message):
+        classifier.save(folder, overwrite=True, **facts)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_numbers_of_numpy_are_saved_as_plain_ones(tiny, images, labels, tmp_path):
+    classifier = fitted(tiny, images, labels, seed=np.int64(3))
+    folder = classifier.save(tmp_path / "prompt", accuracy=np.float32(0.5), shots=np.int64(6))
+    entries = json.loads((folder / "prompt.json").read_text())
+    assert (entries["seed"], entries["accuracy"], entries["shots"]) == (3, 0.5, 6)
+    assert PromptClassifier.load(folder, device="cpu").seed == 3

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.base import clone
+from sklearn.ensemble import StackingClassifier, VotingClassifier
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict, cross_val_score
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -261,6 +262,21 @@ def test_numbers_as_labels(names, make, tiny, images, labels, numbers):
     assert (classifier.predict_proba(images) == named.predict_proba(images)).all()
     assert classifier.score(images, numbers) == named.score(images, labels)
     assert classifier.score(images, numbers.tolist()) == classifier.score(images, torch.from_numpy(numbers))
+
+
+NUMBERING = {
+    "probabilities": lambda classifier, *data: cross_val_predict(classifier, *data, cv=2, method="predict_proba"),
+    "voting": lambda classifier, *data: VotingClassifier([("one", classifier)]).fit(*data).predict(data[0]),
+    "stacking": lambda classifier, *data: StackingClassifier([("one", classifier)], cv=2).fit(*data).predict(data[0]),
+}
+
+
+@pytest.mark.parametrize("use", NUMBERING.values(), ids=NUMBERING)
+def test_where_scikit_learn_numbers_the_labels_the_names_are_given(use, tiny, images, labels):
+    with pytest.raises(InputError, match="name numbers by class_names=.* where scikit-learn replaces names by numbers"):
+        use(METHODS["head"](tiny), images, labels)
+    answer = use(METHODS["head"](tiny, class_names=sorted(set(labels))), images, labels)
+    assert len(answer) == len(images) and (answer.ndim == 2 or set(answer) <= set(labels))
 
 
 def test_labels_of_any_kind_by_a_dictionary(tiny, images, labels):

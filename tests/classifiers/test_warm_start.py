@@ -197,3 +197,13 @@ def test_the_task_of_a_start_need_not_have_its_classes(tiny, old_images, new_ima
     names = ("green disc", "red disc")
     task = Task(bank, images, [names.index(label) for label in labels], names, seed=1)
     assert make(tiny, start_from=old).fit_task(task).classes_.tolist() == list(names)
+
+
+def test_a_start_from_itself_is_refused_with_the_way_to_train_on(tiny, old_images) -> None:
+    old = make(tiny).fit(*old_images)
+    new = old.unfitted(start_from=old).fit(*old_images)
+    assert new.grown_from_ == read_start(old).sha256
+    assert "start_from=PromptClassifier(…)" in repr(new)
+    with pytest.raises(InputError, match=r"start_from is the classifier itself.*unfitted\(start_from=classifier\)"):
+        old.set_params(start_from=old).fit(*old_images)
+    assert "start_from=PromptClassifier(…)" in repr(old)

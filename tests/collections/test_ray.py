@@ -27,10 +27,11 @@ from slimprompt.collections.predict import (
     Summary,
     predict_collection,
 )
-from slimprompt.collections.ray import RayPredictor, _cpus_per_worker
+from slimprompt.collections.ray import RayPredictor, _cpus_per_worker, _without_working_directory
 from slimprompt.errors import InputError
 from tests.collections.test_predict import Stopping
 from tests.fork_server import fork_of
+from tests.hub_server import Hub, Repository
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="the package ray is not installed: pip install 'slimprompt[ray]'"
@@ -154,6 +155,27 @@ def test_a_request_that_no_machine_can_satisfy_is_refused_at_once(spec: Predicti
         RayPredictor(spec, cpus=640)
     with pytest.raises(InputError, match="1 CPUs and 2 GPUs for one worker"):
         RayPredictor(spec, gpus=2)
+
+
+def test_workers_read_models_and_weights_from_their_own_working_directory(
+    models: Path, tiny_folder: str, tmp_path: Path, local_hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {path.name: path.read_bytes() for path in (models / "prompt").iterdir()}
+    local_hub.repositories["user/name"] = repository = Repository()
+    repository.commit(files)
+    folder = Path(tiny_folder.removeprefix("local-dir:"))
+    monkeypatch.chdir(folder.parent)
+    specs = [
+        PredictionSpec("hf:user/name", pretrained="tiny/open_clip_model.safetensors"),
+        PredictionSpec(os.path.relpath(models / "prompt"), pretrained="tiny"),
+        PredictionSpec(str(models / "prompt"), pretrained="openai"),
+    ]
+    found = [_without_working_directory(spec) for spec in specs]
+    monkeypatch.chdir(tmp_path)
+    for spec in found:
+        assert {path.name: path.read_bytes() for path in Path(spec.model).iterdir()} == files
+    weights = [str(folder / "open_clip_model.safetensors"), str(folder), "openai"]
+    assert [spec.pretrained for spec in found] == weights
 
 
 def test_cpus_are_shared_by_the_gpus_of_a_machine() -> None:

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from slimprompt import PromptClassifier
 from slimprompt.export import export_matrix
+from slimprompt.images.files import open_image
+from tests.conftest import rotated_copy
 
 
 def test_the_notebook(
@@ -25,7 +28,7 @@ def test_the_notebook(
     monkeypatch.chdir(tmp_path)
     export_matrix(classifier, "classes.safetensors")
     image = sorted(photos.glob("red disc/*.png"))[0]
-    Path("a.jpg").write_bytes(image.read_bytes())
+    rotated_copy(image, "a.jpg")
     save_clip_model(classifier.backbone_, tmp_path / "clip")
     name = "openai/clip-vit-base-patch16"
     assert name in cells[0]
@@ -33,6 +36,8 @@ def test_the_notebook(
     for cell in [cells[0].replace(name, "clip"), *cells[1:]]:
         exec(cell, names)
     assert names["class_names"] == classifier.classes_.tolist()
+    upright = names["processor"](images=open_image(image), return_tensors="pt")
+    assert torch.equal(names["inputs"]["pixel_values"], upright["pixel_values"])
     expected = classifier.predict_proba([image])[0]
     assert names["probabilities"].numpy() == pytest.approx(expected, abs=0.05)
     shown = capsys.readouterr().out

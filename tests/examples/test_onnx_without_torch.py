@@ -30,7 +30,7 @@ def blocked(tmp_path: Path) -> dict[str, str]:
 
 
 def odd_images(folder: Path) -> list[Path]:
-    """Portrait, landscape, rotated by EXIF, transparent, grey."""
+    """Portrait, landscape, rotated by EXIF, transparent, grey with 8 bits, 16 bits and as float."""
     rng = np.random.default_rng(0)
     base = Image.fromarray(rng.integers(0, 256, (5, 5, 3), dtype=np.uint8))
     exif = Image.Exif()
@@ -40,7 +40,12 @@ def odd_images(folder: Path) -> list[Path]:
     transparent = base.resize((80, 60)).convert("RGBA")
     transparent.putalpha(Image.linear_gradient("L").resize((80, 60)))
     transparent.save(folder / "transparent.png")
-    base.convert("L").resize((49, 48)).save(folder / "grey.png")
+    grey = base.convert("L").resize((49, 48))
+    grey.save(folder / "grey.png")
+    for name, factor in (("bright", 257), ("dark", 20)):
+        Image.fromarray(np.asarray(grey).astype(np.uint16) * np.uint16(factor)).save(folder / f"grey16-{name}.png")
+    for name, top in (("float-1", 255), ("float-255", 1)):
+        Image.fromarray(np.asarray(grey, dtype=np.float32) / top).save(folder / f"{name}.tiff")
     return sorted(folder.glob("*.*"))
 
 
@@ -81,6 +86,14 @@ def test_preprocessing_equals_open_clip(examples: Path, resize_mode: str, interp
     for path in odd_images(tmp_path):
         expected = image_transform_v2(config, is_train=False)(open_image(path)).numpy()
         assert np.allclose(example.preprocess(Image.open(path), **settings, **normal), expected, atol=1e-5), path.name
+
+
+def test_pixels_that_are_no_numbers_are_black(examples: Path) -> None:
+    example = _module(examples / "onnx_without_torch.py")
+    values = np.linspace(0, 1, 12, dtype=np.float32).reshape(3, 4)
+    values[1, 2] = np.nan
+    found = [np.asarray(example.upright_rgb(Image.fromarray(grey))) for grey in (values, np.nan_to_num(values))]
+    assert np.array_equal(*found) and found[0].max() == 255
 
 
 def _module(path: Path) -> ModuleType:

@@ -139,6 +139,8 @@ def test_paths_of_this_machine_are_not_pushed(
     entries = json.loads((tmp_path / "to-push" / "prompt.json").read_text())
     assert entries["backbone"]["name"] == "local-dir:tiny"
     assert load_classifier(tmp_path / "to-push", backbone=backbone).classes_.tolist() == list(NAMES)
+    folder = tiny_folder.removeprefix("local-dir:")
+    assert load_classifier(tmp_path / "to-push", pretrained=folder, device="cpu").classes_.tolist() == list(NAMES)
 
 
 def test_a_head_replaces_a_prompt(

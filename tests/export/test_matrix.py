@@ -86,7 +86,7 @@ def test_clip_model_of_transformers(
     pytest.importorskip("transformers", reason="transformers is not installed (pip install 'slimprompt[hf]')")
     from transformers import CLIPModel
 
-    from tests.conftest import TINY, TINY_CONFIG
+    from tests.conftest import TINY, TINY_CONFIG, rotated_copy
     from tests.hf_clip import save_clip_model
 
     backbone = load_backbone(model_config(TINY, TINY_CONFIG), seed=0, device="cpu", activation=activation)
@@ -103,9 +103,26 @@ def test_clip_model_of_transformers(
     name = "openai/clip-vit-base-patch16"
     assert name in TRANSFORMERS
     for path in images[::4]:
-        Path("a.jpg").write_bytes(path.read_bytes())
+        rotated_copy(path, "a.jpg")
         names: dict[str, Any] = {}
         exec(TRANSFORMERS.replace(name, str(folder)), names)
         exec(NUMPY, names)
+        upright = names["processor"](images=open_image(path), return_tensors="pt")
+        assert torch.equal(names["inputs"]["pixel_values"], upright["pixel_values"])
         assert names["predicted"] == classifier.predict([path]).tolist()
         assert np.allclose(names["probabilities"], classifier.predict_proba([path]), atol=0.02)
+
+
+@pytest.mark.parametrize("kind", ["prompt", "head"])
+def test_class_names_of_numbered_labels(kind: str, tiny: Backbone, images: list[Path]) -> None:
+    """The names are exported, not the labels."""
+    names = sorted({path.parent.name for path in images})
+    labels = [names.index(path.parent.name) for path in images]
+    classifier = (
+        PromptClassifier(tiny, n_ctx=2, rank=1, recipe={"epochs": 1, "views": 0}, cache=False, class_names=names)
+        if kind == "prompt"
+        else HeadClassifier("zero-shot", tiny, cache=False, class_names=names)
+    )
+    export_matrix(classifier.fit(images, labels), "classes.safetensors")
+    with safe_open("classes.safetensors", "np") as file:
+        assert json.loads(file.metadata()["class_names"]) == names

@@ -10,8 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from slimprompt import Prompt
+from slimprompt import Prompt, PromptClassifier, load_backbone
 from slimprompt.errors import InputError
+from slimprompt.saved.files import describe_backbone
 from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
 from slimprompt.storage import sha256
 
@@ -271,3 +272,30 @@ def test_a_prompt_on_a_basis_of_your_own_loads_without_its_code(tmp_path):
     write_prompt(tmp_path / "prompt", ENTRIES | {"basis": "antigravity:fly"}, prompt())
     assert read_prompt(tmp_path / "prompt").description.basis == "antigravity:fly"
     assert "antigravity" not in sys.modules
+
+
+def test_a_prompt_on_a_folder_of_weights_can_be_moved_and_so_can_the_folder(tiny_folder, tmp_path, monkeypatch):
+    weights = shutil.copytree(tiny_folder.removeprefix("local-dir:"), tmp_path / "weights")
+    monkeypatch.chdir(tmp_path)
+    backbone = load_backbone("local-dir:weights", device="cpu")
+    classifier = PromptClassifier(backbone, rank=2, n_ctx=4, cache=False)
+    folder = classifier.set_prompt(backbone, classifier.start(backbone), ["otter", "red panda"]).save(
+        tmp_path / "prompt"
+    )
+    monkeypatch.chdir(folder)
+    assert read_prompt(folder).description.backbone.name == f"local-dir:{weights}"
+    features = PromptClassifier.load(folder, device="cpu").class_features_
+    assert torch.equal(features, classifier.class_features_)
+    moved = shutil.move(weights, tmp_path / "moved")
+    with pytest.raises(InputError, match="cannot load local-dir:.*--pretrained FOLDER"):
+        PromptClassifier.load(folder, device="cpu")
+    for given in (str(moved), f"local-dir:{moved}", "../moved"):
+        assert torch.equal(PromptClassifier.load(folder, pretrained=given, device="cpu").class_features_, features)
+
+
+def test_a_weight_file_is_found_from_another_working_directory(tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save(tiny.model.state_dict(), "weights.pt")
+    backbone = load_backbone(tiny.name, "weights.pt", activation=tiny.activation, device="cpu")
+    assert describe_backbone(backbone)["pretrained"] == str(tmp_path / "weights.pt")
+    assert describe_backbone(tiny)["pretrained"] == "random:0"

@@ -35,12 +35,17 @@ def test_models_keep_their_own_preprocessing(saved: Path, tmp_path: Path, photos
     assert models["other"].backbone.model is models["prompt"].backbone.model
 
 
-def test_models_are_named_by_folder_or_by_path(saved: Path, tmp_path: Path) -> None:
+def test_models_are_named_by_folder_or_by_path(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         load_classifier(saved / "prompt", device="cpu").save(tmp_path / name / "prompt")
     folders = [tmp_path / "a" / "prompt", tmp_path / "b" / "prompt", saved / "gda"]
     assert list(load_models(folders, device="cpu")) == [str(folders[0]), str(folders[1]), "gda"]
+    (tmp_path / "current").symlink_to(saved / "gda")
+    for inside, given in (("prompt", "."), ("prompt/more", "..")):
+        (tmp_path / "a" / inside).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / "a" / inside)
+        assert list(load_models([tmp_path / "current", Path(given)], device="cpu")) == ["current", "prompt"]
     with pytest.raises(InputError, match="given twice"):
         load_models([saved / "gda", saved / "gda"], device="cpu")
 

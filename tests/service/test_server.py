@@ -54,6 +54,13 @@ def test_large_bodies_are_refused_with_and_without_their_length(start):
     assert is_well(client)
 
 
+def test_malformed_forms_are_not_logged(start, caplog):
+    client, _ = start()
+    response = client.post("/predict", content=b"abc", headers={"Content-Type": "multipart/form-data"})
+    assert response.status_code == 422
+    assert not [record for record in caplog.records if record.name.startswith("python_multipart")]
+
+
 def test_a_client_that_asks_first_sends_nothing(start):
     client, _ = start(max_upload_mb=1)
     with connected(client) as connection:

@@ -33,7 +33,7 @@ class ImageClassifier(Estimator):
     """Base of the classifiers: `fit` makes a task of labelled images, `predict` encodes images.
 
     A subclass has the parameters named below and defines `fit_task`, `logits`, `concept_features` and `with_classes`; its
-    `fit_task` sets `backbone_`, `class_names_`, `classes_`, `calibration_` and `training_images_`.
+    `fit_task` sets `fitted_params_`, `backbone_`, `class_names_`, `classes_`, `calibration_` and `training_images_`.
     """
 
     backbone: str | Backbone
@@ -45,6 +45,7 @@ class ImageClassifier(Estimator):
     precision: str
     cache: bool
     calibrate: bool
+    fitted_params_: dict[str, Any]
     backbone_: Backbone
     class_names_: tuple[str, ...]
     classes_: np.ndarray
@@ -263,6 +264,7 @@ def label_names(labels: Iterable[str], what: str = "labels") -> list[str]:
         if not isinstance(name, str):
             raise InputError(
                 f"{what} must be class names, which become part of the prompt, such as 'cat' (given: {shown(name)}, "
-                f"a {type(name).__name__}); name numbers by class_names=['cat', 'dog'] of the classifier"
+                f"a {type(name).__name__}); name numbers by class_names=['cat', 'dog'] of the classifier, also where scikit-learn "
+                "replaces names by numbers, as VotingClassifier does"
             )
     return [str(name) for name in names]

@@ -24,7 +24,7 @@ class Estimator:
         return sorted(set(inspect.signature(cls.__init__).parameters) - {"self"})
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name; `deep` makes no difference, because no parameter is an estimator."""
+        """The parameters by name; `deep` makes no difference: parameters of an estimator in `start_from` are not set from here."""
         return {name: getattr(self, name) for name in self._parameter_names()}
 
     def set_params(self, **params: Any) -> Self:
@@ -58,7 +58,11 @@ class Estimator:
         """The parameters that differ from their defaults."""
         defaults = {name: one.default for name, one in inspect.signature(type(self).__init__).parameters.items()}
         given = {name: value for name, value in self.get_params().items() if not _same(value, defaults[name])}
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+        return f"{type(self).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in given.items())})"
+
+
+def _shown(value: Any) -> str:
+    return f"{type(value).__name__}(…)" if isinstance(value, Estimator) else repr(value)
 
 
 def _same(value: Any, default: Any) -> bool:

@@ -59,6 +59,8 @@ class HeadClassifier(ImageClassifier):
 
     Attributes
     ----------
+    fitted_params_ : dict
+        The parameters that decide what the head is, as they were when it was fitted; `set_params` does not change them.
     class_names_ : tuple of str
         Class names.
     classes_ : ndarray
@@ -139,19 +141,19 @@ class HeadClassifier(ImageClassifier):
         self.check_fitted()
         names = [name.strip() for name in label_names(class_names, "class names")]
         check_class_names(names)
-        other = self.unfitted(class_names=None)
+        other = self.unfitted(class_names=None, **self.fitted_params_)
         known = set(self.head_.class_names)
         if known.issuperset(names):
             other._set_head(self.backbone_, self.head_.of_classes(names), self.n_trained_, self.settings_)
             other.calibration_, other.training_images_ = self._calibration_of(names), self.training_images_
             return other
-        if not METHODS[self.method].takes_new_names:
+        if not METHODS[other.method].takes_new_names:
             new = [name for name in names if name not in known]
             raise InputError(
-                f"a head of {self.method} cannot take new class names ({first_few(new)}): it learned its {len(known)} classes "
+                f"a head of {other.method} cannot take new class names ({first_few(new)}): it learned its {len(known)} classes "
                 "from their images. Fit it on images of the new classes, or use a prompt or zero-shot, which need only names"
             )
-        other._set_head(self.backbone_, zero_shot_head(self.backbone_, names, self.templates), 0, {})
+        other._set_head(self.backbone_, zero_shot_head(self.backbone_, names, other.templates), 0, {})
         other.calibration_, other.training_images_ = self._calibration_of(names), self.training_images_
         return other
 
@@ -162,7 +164,7 @@ class HeadClassifier(ImageClassifier):
     def concept_features(self) -> Tensor:
         """Zero-shot text features of the classes (n_classes, embed_dim); the weights of a head need not be texts."""
         if self._concepts is None:
-            self._concepts = zero_shot_features(self.backbone_, self.class_names_, self.templates)
+            self._concepts = zero_shot_features(self.backbone_, self.class_names_, self.fitted_params_["templates"])
         return self._concepts
 
     def save(self, folder: str | Path, *, overwrite: bool = False, **facts: Any) -> Path:
@@ -175,24 +177,24 @@ class HeadClassifier(ImageClassifier):
         overwrite
             Replace a saved head in that folder.
         facts
-            Further entries for `head.json`.
+            Further entries for `head.json`, under names that it does not have.
         """
         self.check_fitted()
         folder = Path(folder)
         HEAD_FILES.check_free(folder, overwrite=overwrite)
+        fitted = self.fitted_params_
         entries = {
-            "method": self.method,
+            "method": fitted["method"],
             "backbone": describe_backbone(self.backbone_),
             "n_trained": self.n_trained_,
             "settings": self.settings_,
-            "templates": list(self.templates),
-            "views": self.views,
-            "seed": self.seed,
+            "templates": list(fitted["templates"]),
+            "views": fitted["views"],
+            "seed": fitted["seed"],
             **self.calibration_._asdict(),
             "training_images": " ".join(sorted(self.training_images_)),
-            **facts,
         }
-        write_head(folder, entries, self.head_)
+        write_head(folder, entries, self.head_, facts)
         return folder
 
     @classmethod
@@ -216,7 +218,7 @@ class HeadClassifier(ImageClassifier):
         backbone
             A loaded backbone to use.
         pretrained
-            Tag or file of the weights, if it differs from when the head was saved.
+            Tag or file of the weights, if it differs from when the head was saved; the folder of a `local-dir:` model.
         activation
             Activation of the backbone; default: the one that the head was fitted with.
         device, precision
@@ -244,6 +246,7 @@ class HeadClassifier(ImageClassifier):
         n_trained: int,
         settings: dict[str, float],
     ) -> HeadClassifier:
+        self.fitted_params_ = {name: getattr(self, name) for name in ("method", "templates", "views", "seed")}
         self.backbone_, self.head_, self.n_trained_, self.settings_ = backbone, head, n_trained, settings
         self.class_names_ = head.class_names
         self.classes_ = np.array(head.class_names)

@@ -13,7 +13,7 @@ from torch import Tensor
 from slimprompt.class_names import check_class_names
 from slimprompt.classifiers.base import ImageClassifier, label_names, short_hashes
 from slimprompt.classifiers.calibration import Calibration
-from slimprompt.classifiers.warm_start import read_start
+from slimprompt.classifiers.warm_start import PROMPT_SETTINGS, read_start
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError, whole_number
 from slimprompt.methods.prompt_learning import initial_prompt, learn_prompts
@@ -81,6 +81,8 @@ class PromptClassifier(ImageClassifier):
 
     Attributes
     ----------
+    fitted_params_ : dict
+        The parameters that decide what the prompt is, as they were when it was fitted; `set_params` does not change them.
     class_names_ : tuple of str
         Class names.
     classes_ : ndarray
@@ -160,6 +162,11 @@ class PromptClassifier(ImageClassifier):
         check_words(words=self.words is not None, anchored=self.anchored, depth=depth)
         if self.words is None:  # with words, n_ctx is their number of tokens, which the backbone knows
             check_variant(self.variant, **used, n_ctx=n_ctx)
+        if self.start_from is self:
+            raise InputError(
+                "start_from is the classifier itself: to train on, make another one that starts from it, by "
+                "classifier.unfitted(start_from=classifier).fit(images, labels)"
+            )
         if self.start_from is not None:
             read_start(self.start_from).check_settings(self)
         else:
@@ -222,7 +229,8 @@ class PromptClassifier(ImageClassifier):
         """The same prompt on other class names; nothing is trained."""
         self.check_fitted()
         names = [name.strip() for name in label_names(class_names, "class names")]
-        other = self.unfitted(class_names=None).set_prompt(self.backbone_, self.prompt_, names, imported=self.imported_)
+        other = self.unfitted(class_names=None, **self.fitted_params_)
+        other.set_prompt(self.backbone_, self.prompt_, names, imported=self.imported_)
         other.calibration_, other.training_images_ = self._calibration_of(names), self.training_images_
         other.grown_from_, other.recipe_ = self.grown_from_, self.recipe_
         return other
@@ -245,28 +253,28 @@ class PromptClassifier(ImageClassifier):
         overwrite
             Replace a saved prompt in that folder.
         facts
-            Further entries for `prompt.json`.
+            Further entries for `prompt.json`, under names that it does not have.
         """
         self.check_fitted()
         folder = Path(folder)
         PROMPT_FILES.check_free(folder, overwrite=overwrite)
+        fitted = self.fitted_params_
         entries = {
             "class_names": list(self.class_names_),
             "backbone": describe_backbone(self.backbone_),
-            "variant": self.variant,
-            "basis": used_settings(self.variant, rank=self.rank, basis=self.basis)["basis"],
-            "words": self.words,
-            "anchored": self.anchored,
-            "position": self.position,
+            "variant": fitted["variant"],
+            "basis": used_settings(fitted["variant"], rank=fitted["rank"], basis=fitted["basis"])["basis"],
+            "words": fitted["words"],
+            "anchored": fitted["anchored"],
+            "position": fitted["position"],
             "recipe": self.recipe_ and self.recipe_.model_dump(),
-            "seed": self.seed if self.recipe_ else None,
+            "seed": fitted["seed"] if self.recipe_ else None,
             **self.calibration_._asdict(),
             "training_images": " ".join(sorted(self.training_images_)),
             **({"imported": self.imported_} if self.imported_ else {}),
             **({"grown_from": self.grown_from_} if self.grown_from_ else {}),
-            **facts,
         }
-        write_prompt(folder, entries, self.prompt_)
+        write_prompt(folder, entries, self.prompt_, facts)
         return folder
 
     @classmethod
@@ -290,7 +298,7 @@ class PromptClassifier(ImageClassifier):
         backbone
             A loaded backbone to use.
         pretrained
-            Tag or file of the weights, if it differs from when the prompt was saved.
+            Tag or file of the weights, if it differs from when the prompt was saved; the folder of a `local-dir:` model.
         activation
             Activation of the backbone; default: the one that the prompt was trained with.
         device, precision
@@ -356,6 +364,7 @@ class PromptClassifier(ImageClassifier):
             features = encode(prompt.to(backbone.device)())
         if not features.isfinite().all():
             raise InputError(f"this prompt cannot be used with {backbone.title}: its class features are not finite")
+        self.fitted_params_ = {name: getattr(self, name) for name in (*PROMPT_SETTINGS, "seed")}
         self.imported_ = imported
         self.grown_from_ = self.recipe_ = None
         self.calibration_ = Calibration()

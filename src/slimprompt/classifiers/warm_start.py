@@ -79,8 +79,8 @@ def read_start(start_from: str | Path | PromptClassifier) -> WarmStart:
             "scikit-learn removes what a classifier has learned, so give it a folder"
         )
     prompt = start_from.prompt_
-    settings = {name: getattr(start_from, name) for name in PROMPT_SETTINGS}
-    settings |= used_settings(start_from.variant, rank=start_from.rank, basis=start_from.basis)
+    settings = {name: start_from.fitted_params_[name] for name in PROMPT_SETTINGS}
+    settings |= used_settings(settings["variant"], rank=settings["rank"], basis=settings["basis"])
     settings["n_ctx"] = prompt.n_ctx
     backbone = SavedBackbone(**describe_backbone(start_from.backbone_))
     name = "the given PromptClassifier"

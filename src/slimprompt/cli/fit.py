@@ -218,7 +218,9 @@ def fit(
     result = fit_classifier(
         classifier, bank, images, sample, templates=templates, views=views, skip_bad=skip_bad_images, shots=sampled
     )
-    facts: dict[str, Any] = {"shots": sampled, "templates": list(templates)}
+    facts: dict[str, Any] = {"shots": sampled}
+    if method == "prompt":
+        facts["templates"] = list(templates)  # a head has its own
     if result.unseen:
         facts["held_out"] = {"images": len(result.unseen.images), **result.unseen.scores}
     saved = classifier.save(out, overwrite=overwrite, **facts)

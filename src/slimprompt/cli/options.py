@@ -36,7 +36,8 @@ Pretrained = Annotated[
     typer.Option(
         "--pretrained",
         help="Weights of the model: an open_clip tag, a checkpoint file, or random:0 to try things out. Default: for a saved "
-        "prompt or head, the weights it was fitted on; otherwise openai, where OpenAI published weights of the model.",
+        "prompt or head, the weights it was fitted on; otherwise openai, where OpenAI published weights of the model. For a saved "
+        "model on local-dir:…, the folder, if it was moved.",
     ),
 ]
 Activation = Annotated[

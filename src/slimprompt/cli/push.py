@@ -64,6 +64,6 @@ def push(
     if found.is_local_backbone:
         note(
             "the backbone is a file or folder of this machine:",
-            "others need the same weights (--pretrained FILE, or backbone=… in Python)",
+            "others need the same weights (--pretrained with their file or folder, or backbone=… in Python)",
         )
     say(f"folder: {dry_run}" if dry_run else f"{found.address}\nuse: slimprompt predict hf:{repository} a.jpg")

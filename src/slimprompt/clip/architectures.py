@@ -148,7 +148,7 @@ def load_hub(name: str) -> Any:
         hint = (
             "Check the id and the network connection."
             if name.startswith("hf-hub:")
-            else "The folder must contain open_clip_config.json and the weights."
+            else "The folder must contain open_clip_config.json and the weights; if it was moved, a saved model takes --pretrained FOLDER."
         )
         raise InputError(f"cannot load {name}: {reason}. {hint}") from None
 

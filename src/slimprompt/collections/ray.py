@@ -8,7 +8,6 @@ and resuming are the same as on one machine.
 from __future__ import annotations
 
 import logging
-import os
 import pickle
 import socket
 from collections.abc import Iterable, Iterator
@@ -64,7 +63,7 @@ class RayPredictor:
             self.close()
             raise
         device = spec.device if spec.device != "auto" else "cuda" if self._gpus else "cpu"
-        self._spec = replace(spec, model=os.path.abspath(spec.model), device=device)
+        self._spec = replace(_without_working_directory(spec), device=device)
         self.manifest = {**manifest, "device": device.split(":")[0], "precision": spec.precision}
 
     def predict_parts(self, parts: Iterable[Part], advance: Advance) -> Iterator[FinishedPart]:
@@ -140,6 +139,15 @@ class PartWorker:
         parts = [pickle.loads(part) for part in batch["part"]]
         finished = [pickle.dumps(one) for one in self._predictor.predict_parts(parts, lambda n: None)]
         return {"finished": finished, "error": [""] * len(finished)}
+
+
+def _without_working_directory(spec: PredictionSpec) -> PredictionSpec:
+    """The same spec with absolute paths, because a worker starts in another directory; a model of the hub is its downloaded folder."""
+    from slimprompt.saved.files import absolute_weights
+    from slimprompt.saved.hub import model_folder
+
+    pretrained = None if spec.pretrained is None else absolute_weights(spec.pretrained)
+    return replace(spec, model=str(model_folder(spec.model).absolute()), pretrained=pretrained)
 
 
 def _cpus_per_worker(ray: Any, gpus: float) -> int:

@@ -30,9 +30,8 @@ def head_of(classifier: Classifier) -> AnyHead:
     classifier.check_fitted()
     if isinstance(classifier, HeadClassifier):
         return classifier.head_
-    names = tuple(str(name) for name in classifier.classes_)
     class_features = F.normalize(classifier.class_features_, dim=-1)  # (n_classes, embed_dim)
-    return Head(names, class_features, classifier.backbone_.logit_scale)
+    return Head(classifier.class_names_, class_features, classifier.backbone_.logit_scale)
 
 
 def metadata(classifier: Classifier) -> dict[str, str]:
@@ -42,7 +41,7 @@ def metadata(classifier: Classifier) -> dict[str, str]:
     """
     return {
         "slimprompt": __version__,
-        "class_names": json.dumps([str(name) for name in classifier.classes_], ensure_ascii=False),
+        "class_names": json.dumps(classifier.class_names_, ensure_ascii=False),
         "temperature": repr(float(classifier.calibration_.temperature)),
         "backbone": json.dumps(public_backbone(describe_backbone(classifier.backbone_))),
         "preprocessing": json.dumps(preprocessing(classifier.backbone_)),

@@ -125,7 +125,7 @@ def _write(folder: Path, repository: str, draft: Path, licence: str | None, *, i
     hashes = saved.training_images.split()
     kept = saved.training_images if image_hashes else ""
     public = saved.model_copy(update={"backbone": saved.backbone.model_copy(update=backbone)})
-    files.write(draft, {**entries, "backbone": backbone, "training_images": kept}, tensors)
+    files.write(draft, type(saved), {**entries, "backbone": backbone, "training_images": kept}, tensors)
     write_file(draft / _CARD, model_card(public, repository, licence))
     sizes = {path.name: path.stat().st_size for path in sorted(draft.iterdir())}
     n_pushed = len(hashes) if image_hashes else 0

@@ -16,14 +16,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
+import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from slimprompt.class_names import check_class_names
 from slimprompt.clip.backbone import Backbone, load_backbone, preprocessing
 from slimprompt.clip.weights import ACTIVATIONS, UnknownActivationError
-from slimprompt.errors import InputError, problems
+from slimprompt.errors import InputError, first_few, problems, shown
 from slimprompt.storage import (
     cannot_write,
     check_writable,
@@ -39,10 +40,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+#: Prefix of the name of a backbone that is a folder.
+_FOLDER = "local-dir:"
+
+
 class Description(BaseModel):
     """What every description holds; a kind of model adds its own fields. Further entries are allowed."""
 
     model_config = ConfigDict(extra="allow", strict=True)
+
+    FACTS: ClassVar[frozenset[str]] = frozenset({"shots"})
+    """Fields that are not known to the classifier: whoever saves it may give them."""
 
     format: int
     """Version of the layout."""
@@ -84,10 +92,22 @@ class SavedBackbone(BaseModel):
     """Image size, normalisation and resizing, which a weight file does not tell. Earlier versions did not store it."""
 
 
+def absolute_weights(pretrained: str) -> str:
+    """The absolute path of a weight file or of a `local-dir:` folder; a tag as it is."""
+    path = Path(pretrained)
+    is_path = (path.is_file() and path.suffix) or (path / "open_clip_config.json").is_file()
+    return str(path.absolute()) if is_path else pretrained
+
+
 def describe_backbone(backbone: Backbone) -> dict[str, Any]:
-    """The entries of a `SavedBackbone`."""
+    """The entries of a `SavedBackbone`; files and folders of weights by their absolute paths."""
     names = ("name", "pretrained", "activation", "precision", "fingerprint")
-    return {name: getattr(backbone, name) for name in names} | {"preprocess": asdict(backbone.preprocess)}
+    entries = {name: getattr(backbone, name) for name in names} | {"preprocess": asdict(backbone.preprocess)}
+    if backbone.name.startswith(_FOLDER):
+        entries["name"] = _FOLDER + absolute_weights(backbone.name.removeprefix(_FOLDER))
+    elif backbone.pretrained is not None:
+        entries["pretrained"] = absolute_weights(backbone.pretrained)
+    return entries
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
@@ -95,6 +115,15 @@ def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     from safetensors.torch import save
 
     return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy as one of Python; an `InputError` for other values that JSON does not have."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise InputError(
+        f"a {type(value).__name__} cannot be saved as an entry (given: {shown(value)}): give plain JSON data"
+    )
 
 
 def _usable(names: list[str]) -> list[str]:
@@ -155,20 +184,46 @@ class SavedFiles:
                 f"{folder} exists and is not a saved {self.name}, so it is left alone; choose another name"
             )
 
-    def write(self, folder: Path, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def write(
+        self,
+        folder: Path,
+        schema: type[Description],
+        description: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write both files; a new folder appears completely or not at all.
 
         Parameters
         ----------
         folder
             Where to write; a symbolic link is followed.
+        schema
+            What the description is read with.
         description
             Entries of the description, as plain JSON data.
         tensors
             Tensors by name.
+        facts
+            Further entries of the description, under names that it does not have, or `schema.FACTS`.
+
+        Raises
+        ------
+        InputError
+            If what would be written could not be read again, or a fact would replace another entry.
         """
+        facts = facts or {}
+        if taken := sorted(facts.keys() & (schema.model_fields.keys() - schema.FACTS)):
+            raise InputError(
+                f"{self.description} has entries of these names already: {first_few(taken)}; choose others"
+            )
         data = tensor_bytes(tensors)
-        content = json.loads(json.dumps({"format": self.format, **description, self.hash_field: sha256(data)}))
+        entries = {"format": self.format, **description, **facts, self.hash_field: sha256(data)}
+        content = json.loads(json.dumps(entries, default=_plain))
+        try:
+            schema.model_validate(content)
+        except ValidationError as error:
+            raise InputError(f"this {self.name} cannot be saved: {problems(error)[0]}") from None
         text = json_text({**content, "checksum": json_checksum(content)})
         folder = folder.resolve()
         if not folder.exists():
@@ -247,7 +302,7 @@ class SavedFiles:
         backbone
             A loaded backbone to use.
         pretrained
-            Tag or file of the weights, if it differs from when the model was saved.
+            Tag or file of the weights, if it differs from when the model was saved; the folder of a `local-dir:` model.
         activation
             Activation of the backbone; None or "auto": the one that was saved.
         device, precision
@@ -255,9 +310,10 @@ class SavedFiles:
         """
         if backbone is None:
             activation = saved.activation if activation in (None, "auto") else activation
-            load_with = partial(
-                load_backbone, saved.name, pretrained or saved.pretrained, device=device, precision=precision
-            )
+            name, pretrained = saved.name, pretrained or saved.pretrained
+            if name.startswith(_FOLDER) and pretrained:  # where the folder is now
+                name, pretrained = _FOLDER + pretrained.removeprefix(_FOLDER), None
+            load_with = partial(load_backbone, name, pretrained, device=device, precision=precision)
             try:
                 backbone = load_with(activation=activation)
             except UnknownActivationError:  # version 0.1 did not store it: the fingerprint tells

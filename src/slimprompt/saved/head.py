@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
@@ -104,7 +105,7 @@ def _wrong_shape(head: AnyHead) -> str:
     return "" if whole else f"labels: they are not whole numbers from 0 to {n_classes - 1}"
 
 
-def write_head(folder: Path, entries: dict[str, Any], head: AnyHead) -> None:
+def write_head(folder: Path, entries: dict[str, Any], head: AnyHead, facts: Mapping[str, Any] | None = None) -> None:
     """Write a head.
 
     Parameters
@@ -115,6 +116,8 @@ def write_head(folder: Path, entries: dict[str, Any], head: AnyHead) -> None:
         The entries of `head.json`, except for those that are known from the head and the program.
     head
         Its tensors and numbers.
+    facts
+        Further entries, under names that the description does not have, or `HeadDescription.FACTS`.
     """
     kind, numbers, tensors = head_parts(head)
     known = {
@@ -123,7 +126,7 @@ def write_head(folder: Path, entries: dict[str, Any], head: AnyHead) -> None:
         "kind": kind,
         "numbers": numbers,
     }
-    HEAD_FILES.write(folder, known | entries, tensors)
+    HEAD_FILES.write(folder, HeadDescription, known | entries, tensors, facts)
 
 
 def head_parts(head: AnyHead) -> tuple[str, dict[str, float], dict[str, Tensor]]:

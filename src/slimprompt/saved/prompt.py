@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -24,6 +25,8 @@ _LARGEST_FACTOR = 1e6
 
 class PromptDescription(Description):
     """The entries of `prompt.json`. A field that is added later has a default, so that older prompts keep loading."""
+
+    FACTS: ClassVar[frozenset[str]] = Description.FACTS | {"templates"}
 
     class_names: ClassNames
     """The classes it was trained on, in order."""
@@ -96,7 +99,7 @@ def read_prompt(folder: Path) -> SavedPrompt:
     return SavedPrompt(description, entries, prompt)
 
 
-def write_prompt(folder: Path, entries: dict[str, Any], prompt: Prompt) -> None:
+def write_prompt(folder: Path, entries: dict[str, Any], prompt: Prompt, facts: Mapping[str, Any] | None = None) -> None:
     """Write a prompt.
 
     Parameters
@@ -107,6 +110,8 @@ def write_prompt(folder: Path, entries: dict[str, Any], prompt: Prompt) -> None:
         The entries of `prompt.json`, except for those that are known from the prompt and the program.
     prompt
         The factors.
+    facts
+        Further entries, under names that the description does not have, or `PromptDescription.FACTS`.
     """
     known = {
         "slimprompt": __version__,
@@ -115,7 +120,7 @@ def write_prompt(folder: Path, entries: dict[str, Any], prompt: Prompt) -> None:
         "rank": prompt.rank,
         "depth": prompt.depth,
     }
-    PROMPT_FILES.write(folder, known | entries, prompt.tensors())
+    PROMPT_FILES.write(folder, PromptDescription, known | entries, prompt.tensors(), facts)
 
 
 def factors_sha256(prompt: Prompt) -> str:

@@ -123,7 +123,7 @@ def load_models(folders: Sequence[Path], **options: Any) -> dict[str, ServedMode
     for folder, n_times in Counter(folders).items():
         if n_times > 1:
             raise InputError(f"the model {folder} was given twice")
-    short = Counter(folder.resolve().name for folder in folders)
+    short = Counter(_last_part(folder) for folder in folders)
     backbones: dict[str, Backbone] = {}
     models: dict[str, ServedModel] = {}
     for folder in folders:
@@ -132,7 +132,13 @@ def load_models(folders: Sequence[Path], **options: Any) -> dict[str, ServedMode
         shared = backbones.get(saved.backbone.fingerprint)
         classifier = load_classifier(local, backbone=shared, **options)
         backbones[saved.backbone.fingerprint] = classifier.backbone_
-        name = folder.resolve().name
+        name = _last_part(folder)
         name = name if short[name] == 1 else str(folder)
         models[name] = ServedModel(name, classifier, saved.templates or [_TEMPLATE])
     return models
+
+
+def _last_part(folder: Path) -> str:
+    """Name of a folder as it was given, also of a symbolic link; for ".." and the like, that of the folder they stand for."""
+    name = folder.absolute().name
+    return folder.resolve().name if name in ("", "..") else name

@@ -66,7 +66,7 @@ def address(bound: socket.socket) -> str:
 def make_server(app: FastAPI) -> uvicorn.Server:
     """A server that prints nothing but errors; call `serve(server, socket)`."""
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # warns of each malformed form
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # logs each malformed form
     config = uvicorn.Config(
         app,
         http=_Protocol,

@@ -11,11 +11,11 @@ import binascii
 import io
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import HTTPException
 from PIL import Image, UnidentifiedImageError
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from slimprompt.class_names import check_class_names
 from slimprompt.errors import InputError, one_line, shown, unknown, validate
@@ -48,7 +48,7 @@ class Options(BaseModel):
         le=1,
         description="The same, with the confidence that this fraction of the training images reached when they were held out",
     )
-    classes: list[str] | None = Field(
+    classes: list[Annotated[str, AfterValidator(str.strip)]] | None = Field(
         None, description="Other class names: the same prompt on new classes (not for heads, but zero-shot)"
     )
     zero_shot: bool = Field(False, description="Also answer with zero-shot classification, for comparison")
