@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from slimprompt.analysis.arms import BACKBONE_TITLES, BEST_DENSE, TRANSFER_MODES, Arm, joint, transfer
+from slimprompt.analysis.arms import BEST_DENSE, TRANSFER_MODES, Arm, joint, transfer
 from slimprompt.analysis.results import CellKey, Estimate, Results
 from slimprompt.paper.published import PrintedKey, best_key, published_pairs
 from slimprompt.paper.tables.cells import dataset_cell, difference, make_cell, mean
@@ -140,7 +140,7 @@ def transfer_best_delta(results: Results) -> Table:
 
 
 def _best_cells(results: Results, pair: _Pair) -> list[Cell]:
-    backbone, rank, shots = pair.setting
+    backbone, rank, _ = pair.setting
     modes = {mode: pair.estimate(results, transfer(mode, rank)) for mode in _MODES}
     known = {mode: found for mode, found in modes.items() if found}
     best_mode = max(known, key=lambda mode: known[mode].mean)
@@ -153,9 +153,8 @@ def _best_cells(results: Results, pair: _Pair) -> list[Cell]:
         "delta_best_factorized": difference(best, max(low, key=lambda one: one.mean, default=None)),
     }
 
-    def key(metric: str) -> PrintedKey | None:
-        of_paper = backbone in BACKBONE_TITLES.values()
-        return best_key("transfer_best_delta", pair.target, shots, metric, pair.source) if of_paper else None
+    def key(metric: str) -> PrintedKey:
+        return best_key("transfer_best_delta", pair.key(transfer(best_mode, rank))._replace(metric=metric))
 
     return [
         make_cell(best, key("best_accuracy"), show_sd=True),
