@@ -100,11 +100,11 @@ class Results:
         self._printed_averages = printed_averages or {}
         self._axes: dict[Any, list[Any]] = {}  # cache of `axis`; the cells never change
         self._first: dict[tuple[str, str, str], Estimate] = {}
-        self._over_sources: dict[CellKey, list[Estimate]] = defaultdict(list)
+        self._by_source: dict[CellKey, dict[str, Estimate]] = defaultdict(dict)
         self._index: dict[str, dict[Any, set[CellKey]]] = {name: defaultdict(set) for name in CellKey._fields}
         for key, estimate in cells.items():
             self._first.setdefault((key.backbone, key.dataset, key.metric), estimate)
-            self._over_sources[key._replace(source="")].append(estimate)
+            self._by_source[key._replace(source="")][key.source] = estimate
             for name, value in key._asdict().items():
                 self._index[name][value].add(key)
 
@@ -199,7 +199,8 @@ class Results:
     ) -> dict[str, float]:
         """Differences first − second over the cells that both arms have.
 
-        An arm with several sources contributes the average over its sources.
+        Two arms with sources are compared on equal sources, an arm without a source with each source of the other. Several
+        sources are averaged.
 
         Parameters
         ----------
@@ -240,8 +241,10 @@ class Results:
         methods = {first.method, second.method}
         for dataset in self.axis("dataset", backbone=backbone, shots=shots, metric=metric, method=methods):
             keys = (CellKey(backbone, dataset, *arm, shots, metric) for arm in (first, second))
-            for one, other in product(*(self._over_sources.get(key, []) for key in keys)):
-                yield dataset, one, other
+            one, other = (self._by_source.get(key, {}) for key in keys)
+            for source, other_source in product(one, other):
+                if source == other_source or not (source and other_source):
+                    yield dataset, one[source], other[other_source]
 
 
 def _mean(values: Sequence[float]) -> float:

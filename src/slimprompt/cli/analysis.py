@@ -212,7 +212,8 @@ def compare(
     """Compare two arms: difference, interval, tests of difference and of equivalence.
 
     An arm is a method, or a prompt variant with its basis and rank. Only runs with the same backbone, dataset, shots and seed in
-    both arms are compared. A name that is not in the runs is answered with the list of their arms.
+    both arms are compared, and the same source dataset if both have one. A name that is not in the runs is answered with the list
+    of their arms.
 
     Example: slimprompt compare runs "fixed-B orthogonal r4" "joint r4"
     Example: slimprompt compare runs gda "joint r4" --unit run --where shots=16
