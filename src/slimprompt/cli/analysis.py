@@ -90,7 +90,7 @@ def geometry(
         check_folder(out)
     records, class_subset = _records(runs, where), class_subset_of(where or ())
     found = measure(records, variant=variant, class_subset=class_subset, draws=draws, seed=seed, show=True)
-    medians, displacement = found.medians(("axis", *(by or ()))), found.displacement_medians()
+    medians, displacement = found.medians(("axis", *dict.fromkeys(by or ()))), found.displacement_medians()
     written = found.write(out) if out else []
     if as_json:
         content = {"medians": _plain(medians), "displacement": _plain(displacement)}
