@@ -7,7 +7,7 @@ dataset, method, basis, rank, shots, metric and source (`CellKey`) and holds mea
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal, NamedTuple
@@ -99,11 +99,9 @@ class Results:
         self._parameters = parameters or {}
         self._printed_averages = printed_averages or {}
         self._axes: dict[Any, list[Any]] = {}  # cache of `axis`; the cells never change
-        self._first: dict[tuple[str, str, str], Estimate] = {}
         self._by_source: dict[CellKey, dict[str, Estimate]] = defaultdict(dict)
         self._index: dict[str, dict[Any, set[CellKey]]] = {name: defaultdict(set) for name in CellKey._fields}
         for key, estimate in cells.items():
-            self._first.setdefault((key.backbone, key.dataset, key.metric), estimate)
             self._by_source[key._replace(source="")][key.source] = estimate
             for name, value in key._asdict().items():
                 self._index[name][value].add(key)
@@ -144,9 +142,10 @@ class Results:
             found = max((one for one in lengths if one), key=lambda one: one.mean, default=None)
         return found
 
-    def first(self, backbone: str, dataset: str, metric: str) -> Estimate | None:
-        """The first cell of these, for metrics that are the same for all arms and shots; None if there is none."""
-        return self._first.get((backbone, dataset, metric))
+    def of_any_arm(self, backbone: str, dataset: str, shots: int, metric: str) -> dict[int, float]:
+        """Seed → value, for metrics that are the same for all arms; empty if there are no runs."""
+        keys = self._matching(backbone=backbone, dataset=dataset, shots=shots, metric=metric)
+        return {seed: value for key in sorted(keys) for seed, value in self.cells[key].by_seed.items()}
 
     def macro(
         self, backbone: str, datasets: Sequence[str], arm: Arm, shots: int, metric: str = "accuracy"
@@ -171,10 +170,13 @@ class Results:
         """Sorted values of the key field `name` over the cells whose other fields match `fixed` (a value or a set)."""
         query = (name, *sorted((key, repr(value)) for key, value in fixed.items()))
         if query not in self._axes:
-            matching = [self._having(field_name, value) for field_name, value in fixed.items()]
-            keys = set.intersection(*sorted(matching, key=len)) if matching else self.cells
-            self._axes[query] = sorted({getattr(key, name) for key in keys})
+            self._axes[query] = sorted({getattr(key, name) for key in self._matching(**fixed)})
         return list(self._axes[query])
+
+    def _matching(self, **fixed: Any) -> Collection[CellKey]:
+        """The cells whose key fields match `fixed` (a value or a set)."""
+        matching = [self._having(name, value) for name, value in fixed.items()]
+        return set.intersection(*sorted(matching, key=len)) if matching else self.cells
 
     def _having(self, name: str, value: Any) -> set[CellKey]:
         """The cells whose key field `name` is this value, or one of a set of values."""
