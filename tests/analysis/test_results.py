@@ -2,7 +2,7 @@ import pytest
 
 from slimprompt.analysis.arms import BEST_DENSE, dense, joint, transfer
 from slimprompt.analysis.observations import observe
-from slimprompt.analysis.results import CellKey, Estimate, Results
+from slimprompt.analysis.results import CellKey, Estimate, Results, average
 from slimprompt.errors import InputError
 from slimprompt.lab.records import load_records
 from slimprompt.lab.spec import RunSpec
@@ -114,3 +114,12 @@ def test_arms_with_sources_are_compared_on_equal_sources(first, second, metric):
     assert Results(cells).differences(first, second, **where, unit="run") == {"pocket-toy, seed 1": 10.0}
     apart = Results({key: cell for key, cell in cells.items() if key.source != "Food101"})
     assert apart.differences(first, second, **where) == {}
+
+
+def test_an_average_is_over_common_seeds_or_over_published_means():
+    first, second = Estimate(3.0, None, 2, ("a",), {1: 1.0, 2: 5.0}), Estimate(7.0, None, 1, ("b",), {2: 7.0})
+    found = average([first, second])
+    assert (found.mean, found.n, found.by_seed, found.runs) == (6.0, 1, {2: 6.0}, ("a", "b"))
+    assert average([first, None]) is None and average([]) is None
+    published = average([Estimate(3.0, 0.1, 3), Estimate(4.0, 0.2, 3)])
+    assert (published.mean, published.sd, published.n) == (3.5, None, 3)

@@ -7,7 +7,7 @@ dataset, method, basis, rank, shots, metric and source (`CellKey`) and holds mea
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal, NamedTuple
@@ -69,6 +69,23 @@ class Estimate:
     by_seed: dict[int, float] = field(default_factory=dict, repr=False)
     printed: bool = False
     """Copied from a published table, not computed."""
+
+
+def average(estimates: Iterable[Estimate | None]) -> Estimate | None:
+    """Average within each seed, then mean and sd over the seeds that all estimates have; None if one is missing.
+
+    Published estimates have no seeds, so theirs is the mean of the means, without an sd.
+    """
+    given = list(estimates)
+    parts = [one for one in given if one is not None]
+    if not parts or len(parts) < len(given):
+        return None
+    runs = tuple(dict.fromkeys(run for part in parts for run in part.runs))
+    if not any(part.by_seed for part in parts):
+        return Estimate(_mean([part.mean for part in parts]), None, min(part.n for part in parts), runs)
+    by_seed = macro_by_seed([part.by_seed for part in parts])
+    summary = summarise(list(by_seed.values()))
+    return Estimate(summary.mean, summary.sd, summary.n, runs, by_seed) if summary else None
 
 
 class Results:
@@ -150,21 +167,9 @@ class Results:
     def macro(
         self, backbone: str, datasets: Sequence[str], arm: Arm, shots: int, metric: str = "accuracy"
     ) -> Estimate | None:
-        """Average over `datasets` within each seed, then mean and sd over the seeds that have all datasets.
-
-        Published cells have no seeds. Their average is the mean of the datasets' means or, if these are not
-        published, the printed average.
-        """
-        parts = [self.cell(backbone, dataset, arm, shots, metric) for dataset in datasets]
-        known = [part for part in parts if part is not None]
-        if not parts or len(known) < len(parts):
-            return self._printed_averages.get(CellKey(backbone, "Average", *arm, shots, metric))
-        runs = tuple(run for part in known for run in part.runs)
-        if self.published:
-            return Estimate(_mean([part.mean for part in known]), None, min(part.n for part in known), runs)
-        by_seed = macro_by_seed([part.by_seed for part in known])
-        summary = summarise(list(by_seed.values()))
-        return Estimate(summary.mean, summary.sd, summary.n, runs, by_seed) if summary else None
+        """Average over `datasets` (see `average`), or the printed average if not all of their cells are published."""
+        parts = (self.cell(backbone, dataset, arm, shots, metric) for dataset in datasets)
+        return average(parts) or self._printed_averages.get(CellKey(backbone, "Average", *arm, shots, metric))
 
     def axis(self, name: str, **fixed: Any) -> list[Any]:
         """Sorted values of the key field `name` over the cells whose other fields match `fixed` (a value or a set)."""

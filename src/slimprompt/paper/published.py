@@ -45,6 +45,10 @@ _CHOSEN: dict[str, dict[str, Any]] = {
 }
 
 
+#: Axis of the factor geometry → its name in the file.
+AXIS_NAMES = dict(zip(AXES, ("seeds", "datasets", "shots", "ranks"), strict=True))
+
+
 class PrintedKey(NamedTuple):
     """Identifies a printed number."""
 
@@ -190,12 +194,11 @@ def _parameters() -> dict[tuple[str, Arm], int]:
 @cache
 def published_geometry() -> pd.DataFrame:
     """Median overlap and angle per axis and factor, with the columns of `geometry.medians`: axis, factor, overlap, angle."""
-    names = dict(zip(("seeds", "datasets", "shots", "ranks"), AXES, strict=True))
     frame = published_numbers()
     frame = frame[frame["table"] == "factor_geometry"]
     table = frame.pivot_table(index=["method", "basis"], columns="metric", values="mean").reset_index()
     table = table.rename(columns={"method": "axis", "basis": "factor", "angle_deg": "angle"})
-    table["axis"] = table["axis"].map(names)
+    table["axis"] = table["axis"].map({name: axis for axis, name in AXIS_NAMES.items()})
     return table[["axis", "factor", "overlap", "angle"]].sort_values(["axis", "factor"]).reset_index(drop=True)
 
 

@@ -7,9 +7,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from slimprompt.analysis.arms import BEST_DENSE, TRANSFER_MODES, Arm, joint, transfer
-from slimprompt.analysis.results import CellKey, Estimate, Results
+from slimprompt.analysis.results import CellKey, Estimate, Results, average
 from slimprompt.paper.published import PrintedKey, best_key, published_pairs
-from slimprompt.paper.tables.cells import dataset_cell, difference, make_cell, mean
+from slimprompt.paper.tables.cells import dataset_cell, difference, make_cell
 from slimprompt.report.table import Cell, Column, Row, Table, mark_best
 
 #: Frozen factor → the paper's name of the mode, in the order of its appendix.
@@ -90,8 +90,8 @@ def transfer_pairs(results: Results) -> Table:
         averages = []
         for arm in arms:
             key = PrintedKey("transfer_pairs", CellKey(setting.backbone, "Average", *arm, setting.shots))
-            average = mean(pair.estimate(results, arm) for pair in pairs)
-            averages.append(make_cell(average, key if as_published else None))
+            over_pairs = average(pair.estimate(results, arm) for pair in pairs)
+            averages.append(make_cell(over_pairs, key if as_published else None))
         rows.append(Row(("Average", ""), tuple(_mark_modes(averages)), _section(shown, setting), rule=True))
     groups = ("Train A (freeze B)",) * 2 + ("Train B (freeze A)",) * 2 + ("Reference",) * 2
     labels = ("Src B", "Rand B", "Src A", "Rand A", "Dense", "Fact.")
