@@ -122,6 +122,32 @@ def test_medians_count_pairs(geometry, records):
     assert split[split["axis"] == "seed"]["n"].sum() == table.loc["seed", "n"].sum()
 
 
+def test_pairs_that_differ_in_a_grouped_column_have_both_values(geometry):
+    table = geometry.medians(("axis", "rank"))
+    assert table[["axis", "rank"]].drop_duplicates().to_numpy().tolist() == [
+        *([axis, rank] for axis in ("seed", "dataset", "shots") for rank in RANKS),
+        ["rank", "2–4"],
+    ]
+    everything = geometry.medians().set_index(["axis", "factor"])
+    for row in table[table["axis"] == "rank"].to_dict("records"):
+        assert row["n"] == everything.loc[("rank", row["factor"]), "n"]
+        assert row["overlap"] == everything.loc[("rank", row["factor"]), "overlap"]
+    by_dataset = geometry.medians(("axis", "dataset"))
+    values = by_dataset.loc[(by_dataset["axis"] == "dataset") & (by_dataset["factor"] == "B"), "dataset"]
+    assert list(values) == ["DTD–Food101", "DTD–pocket-toy", "Food101–pocket-toy"]
+
+
+def test_chance_is_that_of_the_pairs_of_a_group(records, geometry):
+    table = geometry.medians(("axis", "rank")).set_index(["axis", "rank", "factor"])
+    for rank in RANKS:
+        alone = measure([record for record in records if record.spec.rank == rank], draws=300).medians()
+        for row in alone.to_dict("records"):
+            found = table.loc[(row["axis"], rank, row["factor"])]
+            assert found["overlap"] == row["overlap"]
+            assert found["chance_overlap"] == pytest.approx(row["chance_overlap"], abs=0.03)
+    assert table.loc[("seed", 4, "B"), "chance_overlap"] > table.loc[("seed", 2, "B"), "chance_overlap"] + 0.1
+
+
 def test_displacement_from_the_initial_factors(geometry, records):
     table = geometry.displacement.set_index(["run", "factor"])
     for record in records:

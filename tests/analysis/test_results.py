@@ -2,7 +2,7 @@ import pytest
 
 from slimprompt.analysis.arms import BEST_DENSE, dense, joint, transfer
 from slimprompt.analysis.observations import observe
-from slimprompt.analysis.results import Results
+from slimprompt.analysis.results import CellKey, Estimate, Results, average
 from slimprompt.errors import InputError
 from slimprompt.lab.records import load_records
 from slimprompt.lab.spec import RunSpec
@@ -95,3 +95,31 @@ def test_transfers_are_averaged_over_their_sources(results):
     ]
     random = results.cell("ViT-B/16", "DTD", transfer("random-B", 4), 4).mean
     assert found["DTD"] == pytest.approx(sum(cells) / 2 - random)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "metric"),
+    [
+        (joint(4), dense(16), "cross_dataset"),
+        (transfer("source-B", 4), transfer("source-A", 4), "accuracy"),
+    ],
+)
+def test_arms_with_sources_are_compared_on_equal_sources(first, second, metric):
+    values = {(first, "DTD"): 70.0, (first, "Food101"): 50.0, (second, "Food101"): 40.0, (second, "UCF101"): 10.0}
+    cells = {
+        CellKey("RN50", "pocket-toy", *arm, 1, metric, source): Estimate(value, None, 1, by_seed={1: value})
+        for (arm, source), value in values.items()
+    }
+    where = {"backbone": "RN50", "shots": 1, "metric": metric}
+    assert Results(cells).differences(first, second, **where, unit="run") == {"pocket-toy, seed 1": 10.0}
+    apart = Results({key: cell for key, cell in cells.items() if key.source != "Food101"})
+    assert apart.differences(first, second, **where) == {}
+
+
+def test_an_average_is_over_common_seeds_or_over_published_means():
+    first, second = Estimate(3.0, None, 2, ("a",), {1: 1.0, 2: 5.0}), Estimate(7.0, None, 1, ("b",), {2: 7.0})
+    found = average([first, second])
+    assert (found.mean, found.n, found.by_seed, found.runs) == (6.0, 1, {2: 6.0}, ("a", "b"))
+    assert average([first, None]) is None and average([]) is None
+    published = average([Estimate(3.0, 0.1, 3), Estimate(4.0, 0.2, 3)])
+    assert (published.mean, published.sd, published.n) == (3.5, None, 3)

@@ -132,6 +132,13 @@ def test_signed_rank_agrees_with_enumeration_of_sign_patterns(differences):
     assert signed_rank_p(differences) == pytest.approx(min(1.0, 2 * tail))
 
 
+@pytest.mark.parametrize("n", [2, 7, 63, 400, 1030])
+@pytest.mark.parametrize("shift", [0.0, 0.1, -5.0])
+def test_signed_rank_agrees_with_scipy_for_few_and_for_many_differences(n, shift):
+    d = np.random.default_rng(n).normal(shift, 1, n)
+    assert signed_rank_p(d) == pytest.approx(stats.wilcoxon(d, method="exact").pvalue, rel=1e-9)
+
+
 def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, None, 0.6]) == [1.0, None, 1.0]

@@ -14,6 +14,7 @@ from slimprompt.lab.records import Record, load_records
 from slimprompt.paper import figures
 from slimprompt.paper.figures.differences import paired_gain
 from slimprompt.paper.published import published_results
+from slimprompt.paper.summary import summary_table
 from tests.svg import texts
 from tests.synthetic_runs import DATASETS, accuracy_of, write_run, write_study
 
@@ -81,10 +82,30 @@ def test_chance_and_zero_shot_come_from_the_records(tmp_path: Path):
     assert levels["DTD", "accuracy"] == 5.0
     assert levels["DTD", "harmonic"] == pytest.approx(15.0)
     results = Results.of(observe(records))
-    assert zero_shot(results, "pocket", "DTD", "accuracy") == DATASETS["dtd"]
-    assert zero_shot(results, "pocket", "Food101", "accuracy") is None
+    assert zero_shot(results, "pocket", ["DTD"], 4, "accuracy") == DATASETS["dtd"]
+    assert zero_shot(results, "pocket", ["DTD", "Food101"], 4, "accuracy") is None
     shown = texts(figures.shots_curve(results, levels))
     assert "chance 5.0 %" in shown and "zero-shot" in shown
+
+
+def test_zero_shot_follows_the_held_out_images(tmp_path: Path):
+    """In a folder without test images they depend on shots and seed."""
+    spec = {"backbone": "pocket", "dataset": "dtd", "variant": "dense"}
+    for (shots, seed), level in {(1, 1): 53.0, (1, 2): 54.0, (4, 1): 50.0, (4, 2): 51.0}.items():
+        metrics = {"accuracy": 60.0, "zero_shot_accuracy": level}
+        write_run(tmp_path, spec | {"shots": shots, "seed": seed}, metrics=metrics)
+    write_run(
+        tmp_path,
+        spec | {"shots": 4, "seed": 1, "variant": "joint", "rank": 4},
+        metrics={"accuracy": 60.0, "zero_shot_accuracy": 50.0},
+    )
+    records = load_records(tmp_path)
+    results = Results.of(observe(records))
+    assert [zero_shot(results, "pocket", ["DTD"], shots, "accuracy") for shots in (1, 4)] == [53.5, 50.5]
+    table = summary_table(results, records)
+    column = [one.label for one in table.columns].index("Zero-shot")
+    assert [(row.labels[2], row.cells[column].value) for row in table.rows] == [("1", 53.5), ("4", 50.5)]
+    assert texts(figures.shots_curve(results)).count("zero-shot") == 1
 
 
 def test_averages_are_over_the_best_covered_datasets_and_the_caption_names_them(tmp_path: Path):

@@ -1,10 +1,11 @@
 from collections import Counter
+from pathlib import Path
 from statistics import mean
 
 import open_clip
 import pytest
 
-from slimprompt.analysis.arms import BEST_DENSE, dense, joint, transfer
+from slimprompt.analysis.arms import BEST_DENSE, dense, fixed_basis, joint, transfer
 from slimprompt.data.benchmarks import BENCHMARKS
 from slimprompt.paper.published import (
     N_CTX,
@@ -17,6 +18,7 @@ from slimprompt.paper.published import (
     published_pairs,
     published_results,
 )
+from slimprompt.prompts.variants import FIXED_BASES
 from slimprompt.training.metrics import harmonic_mean
 
 
@@ -131,6 +133,22 @@ def test_averages_of_the_baselines_on_the_datasets_of_the_paper():
     assert [average("tip-adapter", shots) for shots in (1, 4, 16)] == [64.5, 68.6, 72.5]
     assert [average("tip-adapter-f", shots) for shots in (1, 4, 16)] == [66.9, 71.3, 76.7]
     assert [average("gda", shots) for shots in (1, 4, 16)] == [64.1, 71.8, 77.3]
+
+
+def test_the_readme_has_the_range_of_the_papers_prompts():
+    """Dense prompts and all rank-4 ones on RN50, averaged over the datasets."""
+    results = published_results()
+    arms = (dense(4), dense(16), joint(4), *(fixed_basis(basis, 4) for basis in FIXED_BASES))
+
+    def ends(shots):
+        averages = [results.macro("RN50", results.axis("dataset"), arm, shots).mean for arm in arms]
+        return f"{min(averages):.1f} to {max(averages):.1f}"
+
+    text = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
+    assert (
+        f"the paper's dense and rank-4 prompts {ends(16)}; at one image per class, these prompts reach {ends(1)}"
+        in text
+    )
 
 
 def test_zero_shot_on_imagenet_averages_templates():

@@ -7,11 +7,11 @@ import openpyxl
 import pandas as pd
 import pytest
 
-from slimprompt.analysis.arms import fixed_basis, joint
+from slimprompt.analysis.arms import dense, fixed_basis, joint, transfer
 from slimprompt.analysis.geometry import measure
 from slimprompt.analysis.methods import costs
 from slimprompt.analysis.observations import observe
-from slimprompt.analysis.results import CellKey, Results
+from slimprompt.analysis.results import CellKey, Estimate, Results
 from slimprompt.lab.records import load_records
 from slimprompt.lab.spec import RunSpec
 from slimprompt.paper.published import PrintedKey, printed_numbers, published_baselines, published_results
@@ -282,6 +282,27 @@ def test_best_results_are_compared_whichever_arm_is_best(results):
     assert found.published == 50.45
     found = cell(tables["transfer_best_delta"], "DTD", "Food101", column="Best Transfer Result")
     assert found.published is None  # not a pair of the paper
+
+
+def test_published_differences_are_those_of_the_same_rank_and_length():
+    values = {joint(2): 60.0, joint(8): 61.0, dense(2): 59.0, dense(8): 58.0}
+    results = Results({CellKey("ViT-B/16", "DTD", *arm, 16): Estimate(v, 0.1, 3) for arm, v in values.items()})
+    table = {table.name: table for table in paper_tables(results, compare_published=True)}["best_delta"]
+    assert cell(table, "DTD", "16", column="Best Factorized CoOp").published == 69.29
+    labels = ("Δ Rank2–Best", "Δ Best–Ctx2", "Δ Best–Ctx8")
+    shown = [cell(table, "DTD", "16", column=label) for label in labels]
+    assert [one.number for one in shown] == [-1.0, 2.0, 3.0]
+    assert all(one.published is None for one in shown)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "rank", "published"), [("ViT-B/16", 4, 96.03), ("ViT-B/16", 8, None), ("RN50", 4, None)]
+)
+def test_published_transfers_are_those_of_the_same_backbone_and_rank(backbone, rank, published):
+    key = CellKey(backbone, "Oxford Flowers", *transfer("source-B", rank), 16, source="DTD")
+    tables = paper_tables(Results({key: Estimate(90.0, 0.1, 3)}), compare_published=True)
+    table = {table.name: table for table in tables}["transfer_best_delta"]
+    assert cell(table, "Oxford Flowers", "DTD", column="Best Transfer Result").published == published
 
 
 @pytest.mark.parametrize(

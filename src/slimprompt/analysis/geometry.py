@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,9 @@ from slimprompt.lab.spec import RunSpec
 from slimprompt.progress import LINE_EVERY, progress
 from slimprompt.spreadsheet import frame_csv
 from slimprompt.storage import write_file
+
+if TYPE_CHECKING:
+    from pandas.api.typing import DataFrameGroupBy
 
 #: Spec fields in which two compared runs may differ, one at a time.
 AXES = ("seed", "dataset", "shots", "rank")
@@ -63,8 +66,8 @@ class Geometry:
         One row per run and factor: overlap and angle between initial and final factor, and ‖X−X₀‖/‖X₀‖.
     chance
         Overlap and angle of independent, uniformly random subspaces of the same dimensions, per axis and factor.
-    draws
-        Number of random pairs of subspaces behind each chance level.
+    draws, seed
+        Number of random pairs of subspaces of each shape behind the chance levels, and their seed.
     compared
         Specs of the runs that were compared in pairs.
     notes
@@ -75,12 +78,16 @@ class Geometry:
     displacement: pd.DataFrame
     chance: pd.DataFrame
     draws: int
+    seed: int = 0
     compared: tuple[RunSpec, ...] = ()
     notes: tuple[str, ...] = ()
 
     def medians(self, by: Sequence[str] = ("axis",)) -> pd.DataFrame:
-        """Median overlap and angle per factor, with the number of pairs, the initial values and the chance level."""
-        return medians(self.pairs, self.chance, by)
+        """Median overlap and angle per group of pairs and factor (see `medians`), with the chance level of these pairs."""
+        table = medians(self.pairs, by)
+        chance = self.chance if tuple(by) == ("axis",) else _chance_table(self.pairs, self.draws, self.seed, by)
+        levels = chance.rename(columns={"overlap": "chance_overlap", "angle": "chance_angle"})
+        return table.merge(levels[[*by, "factor", "chance_overlap", "chance_angle"]], on=[*by, "factor"])
 
     def displacement_medians(self) -> pd.DataFrame:
         """Median displacement per variant, basis and factor, with the number of runs n."""
@@ -169,6 +176,7 @@ def measure(
         _displacement_table(records, moved),
         _chance_table(pairs, draws, seed),
         draws,
+        seed,
         tuple(specs),
         tuple(notes),
     )
@@ -326,26 +334,28 @@ def _displacement_table(records: Sequence[Record], moved: Sequence[dict[str, np.
     return pd.concat(frames, ignore_index=True)
 
 
-def _chance_table(pairs: pd.DataFrame, draws: int, seed: int) -> pd.DataFrame:
-    """Median and central 90 % of the chance level per axis and factor, weighted by the shapes of the pairs."""
+def _chance_table(pairs: pd.DataFrame, draws: int, seed: int, by: Sequence[str] = ("axis",)) -> pd.DataFrame:
+    """Median and central 90 % of the chance level per group and factor, weighted by the shapes of the pairs."""
+    # The order of the shapes does not depend on `by`, so that a shape has the same draws in every grouping.
+    alike = (members for _, members in pairs.groupby(["axis", "factor"], sort=True))
+    shapes = dict.fromkeys(shape for members in alike for shape in sorted(_shapes(members)))
     generator = np.random.default_rng(seed)
-    sampled: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
+    sampled = {shape: random_overlaps(*shape, draws=draws, generator=generator) for shape in shapes}
     rows = []
-    for (axis, factor), group in pairs.groupby(["axis", "factor"], sort=True):
-        shapes = zip(group["dimension"], group["rank"], group["other_rank"], strict=True)
-        sizes = Counter((int(dimension), *sorted((int(rank), int(other)))) for dimension, rank, other in shapes)
-        overlaps, angles, weights = [], [], []
-        for shape, count in sorted(sizes.items()):
-            if shape not in sampled:
-                sampled[shape] = random_overlaps(*shape, draws=draws, generator=generator)
-            overlaps.append(sampled[shape][0])
-            angles.append(sampled[shape][1])
-            weights.append(np.full(draws, count / draws))
-        weight = np.concatenate(weights)
-        low, middle, high = _weighted_quantiles(np.concatenate(overlaps), weight, (0.05, 0.5, 0.95))
-        (angle,) = _weighted_quantiles(np.concatenate(angles), weight, (0.5,))
-        rows.append((axis, factor, middle, low, high, angle))
-    return pd.DataFrame(rows, columns=["axis", "factor", "overlap", "overlap_low", "overlap_high", "angle"])
+    for group, members in _grouped(pairs, by):
+        counts = sorted(_shapes(members).items())
+        overlaps, angles = (np.concatenate([sampled[shape][column] for shape, _ in counts]) for column in (0, 1))
+        weight = np.concatenate([np.full(draws, count / draws) for _, count in counts])
+        low, middle, high = _weighted_quantiles(overlaps, weight, (0.05, 0.5, 0.95))
+        (angle,) = _weighted_quantiles(angles, weight, (0.5,))
+        rows.append((*group, middle, low, high, angle))
+    return pd.DataFrame(rows, columns=[*by, "factor", "overlap", "overlap_low", "overlap_high", "angle"])
+
+
+def _shapes(pairs: pd.DataFrame) -> Counter[tuple[int, int, int]]:
+    """(dimension, smaller rank, larger rank) → number of pairs."""
+    found = zip(pairs["dimension"], pairs["rank"], pairs["other_rank"], strict=True)
+    return Counter((int(dimension), int(min(ranks)), int(max(ranks))) for dimension, *ranks in found)
 
 
 def _weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: Sequence[float]) -> list[float]:
@@ -356,35 +366,40 @@ def _weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: Sequenc
     return [float(values[order][place]) for place in places]
 
 
-def medians(pairs: pd.DataFrame, chance: pd.DataFrame | None = None, by: Sequence[str] = ("axis",)) -> pd.DataFrame:
-    """Median overlap and angle of pairs per factor.
+def medians(pairs: pd.DataFrame, by: Sequence[str] = ("axis",)) -> pd.DataFrame:
+    """Median overlap and angle of pairs, of the final and of the initial factors, per group and factor.
 
     Parameters
     ----------
     pairs
         `Geometry.pairs`.
-    chance
-        `Geometry.chance`, to add the chance levels.
     by
-        Columns of `pairs` to group by, besides the factor.
+        Columns of `pairs` to group by, besides the factor. Two runs that differ in such a column belong to the group of
+        both values, such as "1–4".
 
     Returns
     -------
     DataFrame
         Sorted by `by`, axes in the order of `AXES`; n is the number of pairs.
     """
-    columns = [*by, "factor", "overlap", "angle", "start_overlap", "start_angle", "n"]
-    if pairs.empty:
-        return pd.DataFrame(columns=columns)
-    grouped = pairs.groupby([*by, "factor"], sort=True)
+    grouped = _grouped(pairs, by)
     table = grouped[["overlap", "angle", "start_overlap", "start_angle"]].median()
     table["n"] = grouped.size()
     table = table.reset_index()
-    if "axis" in by:
-        table = table.sort_values(
-            by=[*by, "factor"], key=lambda column: column.map(AXES.index) if column.name == "axis" else column
-        )
-        if chance is not None:
-            levels = chance.set_index(["axis", "factor"])[["overlap", "angle"]].add_prefix("chance_")
-            table = table.join(levels, on=["axis", "factor"])
-    return table.reset_index(drop=True)
+    return table.astype(dict.fromkeys(by, object)).infer_objects()
+
+
+def _grouped(pairs: pd.DataFrame, by: Sequence[str]) -> DataFrameGroupBy[Any, Any]:
+    """The pairs, grouped by the values of these columns in both runs, and by the factor."""
+    values = (pd.Series(_values(pairs, name), pairs.index, name=name) for name in by)
+    return pairs.groupby([*values, pairs["factor"]], observed=True)
+
+
+def _values(pairs: pd.DataFrame, column: str) -> pd.Categorical:
+    """The value of a column in both runs of each pair, in the order 1, "1–4", 4."""
+    if column == "axis":
+        return pd.Categorical(pairs["axis"], AXES, ordered=True)
+    others = pairs.get(f"other_{column}", pairs[column])
+    both = [tuple(sorted({one, other})) for one, other in zip(pairs[column], others, strict=True)]
+    names = {values: "–".join(map(str, values)) if len(values) > 1 else values[0] for values in sorted(set(both))}
+    return pd.Categorical([names[values] for values in both], list(names.values()), ordered=True)

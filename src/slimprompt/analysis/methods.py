@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from slimprompt.analysis.arms import Arm, arm_of, backbone_title, dataset_title
-from slimprompt.analysis.results import Estimate, Results
+from slimprompt.analysis.results import Estimate, Results, average
 from slimprompt.analysis.selection import main_arms
-from slimprompt.analysis.statistics import macro_by_seed, summarise
 from slimprompt.lab.records import Record
 from slimprompt.methods.table import METHODS
 
@@ -78,22 +77,11 @@ def _mean(some: Sequence[Cost]) -> Cost:
     return Cost(*(sum(values) / len(values) for values in zip(*some, strict=True)))
 
 
-def average_of_cells(cells: Sequence[Estimate | None]) -> Estimate | None:
-    """Average over cells within each seed, then mean and sd over the seeds; None if a cell has no runs."""
-    known = [cell for cell in cells if cell is not None]
-    if not known or len(known) < len(cells):
-        return None
-    by_seed = macro_by_seed([cell.by_seed for cell in known])
-    summary = summarise(list(by_seed.values()))
-    runs = tuple(dict.fromkeys(run for cell in known for run in cell.runs))
-    return Estimate(summary.mean, summary.sd, summary.n, runs, by_seed) if summary else None
-
-
 def cross_dataset_average(
     results: Results, backbone: str, source: str, others: Sequence[str], arm: Arm, shots: int
 ) -> Estimate | None:
     """Average over the datasets that were classified by names only; None if one has no runs."""
-    return average_of_cells([results.cell(backbone, other, arm, shots, "cross_dataset", source) for other in others])
+    return average(results.cell(backbone, other, arm, shots, "cross_dataset", source) for other in others)
 
 
 def transfer_average(results: Results, backbone: str, datasets: Sequence[str], arm: Arm, shots: int) -> Estimate | None:
@@ -102,6 +90,6 @@ def transfer_average(results: Results, backbone: str, datasets: Sequence[str], a
     def over_sources(dataset: str) -> Estimate | None:
         where = {"backbone": backbone, "dataset": dataset, "shots": shots, "metric": "accuracy", **arm._asdict()}
         sources = results.axis("source", **where)
-        return average_of_cells([results.cell(backbone, dataset, arm, shots, source=source) for source in sources])
+        return average(results.cell(backbone, dataset, arm, shots, source=source) for source in sources)
 
-    return average_of_cells([over_sources(dataset) for dataset in datasets])
+    return average(over_sources(dataset) for dataset in datasets)

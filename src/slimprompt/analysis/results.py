@@ -7,7 +7,7 @@ dataset, method, basis, rank, shots, metric and source (`CellKey`) and holds mea
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal, NamedTuple
@@ -71,6 +71,23 @@ class Estimate:
     """Copied from a published table, not computed."""
 
 
+def average(estimates: Iterable[Estimate | None]) -> Estimate | None:
+    """Average within each seed, then mean and sd over the seeds that all estimates have; None if one is missing.
+
+    Published estimates have no seeds, so theirs is the mean of the means, without an sd.
+    """
+    given = list(estimates)
+    parts = [one for one in given if one is not None]
+    if not parts or len(parts) < len(given):
+        return None
+    runs = tuple(dict.fromkeys(run for part in parts for run in part.runs))
+    if not any(part.by_seed for part in parts):
+        return Estimate(_mean([part.mean for part in parts]), None, min(part.n for part in parts), runs)
+    by_seed = macro_by_seed([part.by_seed for part in parts])
+    summary = summarise(list(by_seed.values()))
+    return Estimate(summary.mean, summary.sd, summary.n, runs, by_seed) if summary else None
+
+
 class Results:
     """The cells of a set of runs, or of the published tables.
 
@@ -99,12 +116,10 @@ class Results:
         self._parameters = parameters or {}
         self._printed_averages = printed_averages or {}
         self._axes: dict[Any, list[Any]] = {}  # cache of `axis`; the cells never change
-        self._first: dict[tuple[str, str, str], Estimate] = {}
-        self._over_sources: dict[CellKey, list[Estimate]] = defaultdict(list)
+        self._by_source: dict[CellKey, dict[str, Estimate]] = defaultdict(dict)
         self._index: dict[str, dict[Any, set[CellKey]]] = {name: defaultdict(set) for name in CellKey._fields}
         for key, estimate in cells.items():
-            self._first.setdefault((key.backbone, key.dataset, key.metric), estimate)
-            self._over_sources[key._replace(source="")].append(estimate)
+            self._by_source[key._replace(source="")][key.source] = estimate
             for name, value in key._asdict().items():
                 self._index[name][value].add(key)
 
@@ -144,37 +159,29 @@ class Results:
             found = max((one for one in lengths if one), key=lambda one: one.mean, default=None)
         return found
 
-    def first(self, backbone: str, dataset: str, metric: str) -> Estimate | None:
-        """The first cell of these, for metrics that are the same for all arms and shots; None if there is none."""
-        return self._first.get((backbone, dataset, metric))
+    def of_any_arm(self, backbone: str, dataset: str, shots: int, metric: str) -> dict[int, float]:
+        """Seed → value, for metrics that are the same for all arms; empty if there are no runs."""
+        keys = self._matching(backbone=backbone, dataset=dataset, shots=shots, metric=metric)
+        return {seed: value for key in sorted(keys) for seed, value in self.cells[key].by_seed.items()}
 
     def macro(
         self, backbone: str, datasets: Sequence[str], arm: Arm, shots: int, metric: str = "accuracy"
     ) -> Estimate | None:
-        """Average over `datasets` within each seed, then mean and sd over the seeds that have all datasets.
-
-        Published cells have no seeds. Their average is the mean of the datasets' means or, if these are not
-        published, the printed average.
-        """
-        parts = [self.cell(backbone, dataset, arm, shots, metric) for dataset in datasets]
-        known = [part for part in parts if part is not None]
-        if not parts or len(known) < len(parts):
-            return self._printed_averages.get(CellKey(backbone, "Average", *arm, shots, metric))
-        runs = tuple(run for part in known for run in part.runs)
-        if self.published:
-            return Estimate(_mean([part.mean for part in known]), None, min(part.n for part in known), runs)
-        by_seed = macro_by_seed([part.by_seed for part in known])
-        summary = summarise(list(by_seed.values()))
-        return Estimate(summary.mean, summary.sd, summary.n, runs, by_seed) if summary else None
+        """Average over `datasets` (see `average`), or the printed average if not all of their cells are published."""
+        parts = (self.cell(backbone, dataset, arm, shots, metric) for dataset in datasets)
+        return average(parts) or self._printed_averages.get(CellKey(backbone, "Average", *arm, shots, metric))
 
     def axis(self, name: str, **fixed: Any) -> list[Any]:
         """Sorted values of the key field `name` over the cells whose other fields match `fixed` (a value or a set)."""
         query = (name, *sorted((key, repr(value)) for key, value in fixed.items()))
         if query not in self._axes:
-            matching = [self._having(field_name, value) for field_name, value in fixed.items()]
-            keys = set.intersection(*sorted(matching, key=len)) if matching else self.cells
-            self._axes[query] = sorted({getattr(key, name) for key in keys})
+            self._axes[query] = sorted({getattr(key, name) for key in self._matching(**fixed)})
         return list(self._axes[query])
+
+    def _matching(self, **fixed: Any) -> Collection[CellKey]:
+        """The cells whose key fields match `fixed` (a value or a set)."""
+        matching = [self._having(name, value) for name, value in fixed.items()]
+        return set.intersection(*sorted(matching, key=len)) if matching else self.cells
 
     def _having(self, name: str, value: Any) -> set[CellKey]:
         """The cells whose key field `name` is this value, or one of a set of values."""
@@ -199,7 +206,8 @@ class Results:
     ) -> dict[str, float]:
         """Differences first − second over the cells that both arms have.
 
-        An arm with several sources contributes the average over its sources.
+        Two arms with sources are compared on equal sources, an arm without a source with each source of the other. Several
+        sources are averaged.
 
         Parameters
         ----------
@@ -240,8 +248,10 @@ class Results:
         methods = {first.method, second.method}
         for dataset in self.axis("dataset", backbone=backbone, shots=shots, metric=metric, method=methods):
             keys = (CellKey(backbone, dataset, *arm, shots, metric) for arm in (first, second))
-            for one, other in product(*(self._over_sources.get(key, []) for key in keys)):
-                yield dataset, one, other
+            one, other = (self._by_source.get(key, {}) for key in keys)
+            for source, other_source in product(one, other):
+                if source == other_source or not (source and other_source):
+                    yield dataset, one[source], other[other_source]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -84,10 +84,13 @@ def chance_levels(records: Sequence[Record]) -> dict[tuple[str, str], float]:
     return found
 
 
-def zero_shot(results: Results, backbone: str, dataset: str, metric: str) -> float | None:
-    """Accuracy of the hand-written prompt; it is the same for all arms, shots and seeds."""
-    cell = results.first(backbone, dataset, f"zero_shot_{metric}")
-    return cell.mean if cell else None
+def zero_shot(results: Results, backbone: str, datasets: Sequence[str], shots: int, metric: str) -> float | None:
+    """Accuracy of the hand-written prompt, averaged over datasets; None if one has no runs.
+
+    It is the same for all arms. In a folder without test images, the images that are held out depend on shots and seed.
+    """
+    parts = (results.of_any_arm(backbone, dataset, shots, f"zero_shot_{metric}") for dataset in datasets)
+    return mean_if_complete([mean_if_complete(list(by_seed.values())) for by_seed in parts])
 
 
 def mean_if_complete(values: Sequence[float | None]) -> float | None:

@@ -90,7 +90,7 @@ def geometry(
         check_folder(out)
     records, class_subset = _records(runs, where), class_subset_of(where or ())
     found = measure(records, variant=variant, class_subset=class_subset, draws=draws, seed=seed, show=True)
-    medians, displacement = found.medians(("axis", *(by or ()))), found.displacement_medians()
+    medians, displacement = found.medians(("axis", *dict.fromkeys(by or ()))), found.displacement_medians()
     written = found.write(out) if out else []
     if as_json:
         content = {"medians": _plain(medians), "displacement": _plain(displacement)}
@@ -212,7 +212,8 @@ def compare(
     """Compare two arms: difference, interval, tests of difference and of equivalence.
 
     An arm is a method, or a prompt variant with its basis and rank. Only runs with the same backbone, dataset, shots and seed in
-    both arms are compared. A name that is not in the runs is answered with the list of their arms.
+    both arms are compared, and the same source dataset if both have one. A name that is not in the runs is answered with the list
+    of their arms.
 
     Example: slimprompt compare runs "fixed-B orthogonal r4" "joint r4"
     Example: slimprompt compare runs gda "joint r4" --unit run --where shots=16

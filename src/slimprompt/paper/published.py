@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -38,8 +38,15 @@ N_CTX, WIDTH, SEEDS = 16, 512, 3
 #: Metrics that were measured; the other metrics in the file are differences between them.
 MEASURED = ("accuracy", "seen", "unseen", "harmonic")
 
-#: Tables of best results, whose backbone, method, basis and rank are part of the result and not of the key.
-_BEST_TABLES = ("best_delta", "transfer_best_delta")
+#: Tables of best results → key fields that are part of their results and not of their keys, with the values that stand for any.
+_CHOSEN: dict[str, dict[str, Any]] = {
+    "best_delta": {"backbone": "", "rank": 0},
+    "transfer_best_delta": {"method": "", "basis": ""},
+}
+
+
+#: Axis of the factor geometry → its name in the file.
+AXIS_NAMES = dict(zip(AXES, ("seeds", "datasets", "shots", "ranks"), strict=True))
 
 
 class PrintedKey(NamedTuple):
@@ -126,20 +133,15 @@ def published_rows() -> tuple[tuple[PrintedKey, Printed], ...]:
     return tuple(rows)
 
 
-def best_key(table: str, dataset: str, shots: int, metric: str, source: str = "") -> PrintedKey:
-    """Key of a number in a table of best results, independent of which backbone, method and rank are best."""
-    return PrintedKey(table, CellKey("", dataset, "", "", 0, shots, metric, source))
+def best_key(table: str, cell: CellKey) -> PrintedKey:
+    """Key of a number in a table of best results, whichever backbone and rank, or mode of transfer, is best."""
+    return PrintedKey(table, cell._replace(**_CHOSEN[table]))
 
 
 @cache
 def printed_numbers() -> dict[PrintedKey, Printed]:
     """Every printed number by its key; numbers in tables of best results by their `best_key`."""
-    found = {}
-    for key, number in published_rows():
-        if key.table in _BEST_TABLES:
-            key = best_key(key.table, key.cell.dataset, key.cell.shots, key.cell.metric, key.cell.source)
-        found[key] = number
-    return found
+    return {best_key(*key) if key.table in _CHOSEN else key: number for key, number in published_rows()}
 
 
 @cache
@@ -192,12 +194,11 @@ def _parameters() -> dict[tuple[str, Arm], int]:
 @cache
 def published_geometry() -> pd.DataFrame:
     """Median overlap and angle per axis and factor, with the columns of `geometry.medians`: axis, factor, overlap, angle."""
-    names = dict(zip(("seeds", "datasets", "shots", "ranks"), AXES, strict=True))
     frame = published_numbers()
     frame = frame[frame["table"] == "factor_geometry"]
     table = frame.pivot_table(index=["method", "basis"], columns="metric", values="mean").reset_index()
     table = table.rename(columns={"method": "axis", "basis": "factor", "angle_deg": "angle"})
-    table["axis"] = table["axis"].map(names)
+    table["axis"] = table["axis"].map({name: axis for axis, name in AXIS_NAMES.items()})
     return table[["axis", "factor", "overlap", "angle"]].sort_values(["axis", "factor"]).reset_index(drop=True)
 
 

@@ -47,14 +47,15 @@ def summary_table(results: Results, records: Sequence[Record]) -> Table:
             labels |= {role: arm_label(arm) for role, arm in arms.items()}
             shots = results.axis("shots", backbone=backbone, metric=metric)
             datasets = best_covered(results, backbone, [(arm, k) for arm in arms.values() for k in shots], metric)
-            references = (
-                Cell(mean_if_complete([levels.get((dataset, metric)) for dataset in datasets]), decimals=1),
-                Cell(mean_if_complete([zero_shot(results, backbone, one, metric) for one in datasets]), decimals=1),
-            )
+            chance = mean_if_complete([levels.get((dataset, metric)) for dataset in datasets])
             for index, k in enumerate(shots):
                 means = {role: results.macro(backbone, datasets, arm, k, metric) for role, arm in arms.items()}
                 if any(means.values()):
-                    cells = (*references, *_arm_cells([means.get(role) for role in _COLUMNS]))
+                    references = (chance, zero_shot(results, backbone, datasets, k, metric))
+                    cells = (
+                        *(Cell(level, decimals=1) for level in references),
+                        *_arm_cells([means.get(role) for role in _COLUMNS]),
+                    )
                     rows.append(Row((backbone, name, f"{k}", f"{len(datasets)}"), cells, rule=index == 0))
     columns = (
         Column("Chance"),

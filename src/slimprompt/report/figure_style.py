@@ -69,6 +69,22 @@ def spread(index: int, count: int) -> float:
     return 1.04 ** (index - (count - 1) / 2)
 
 
+def zero_shot_line(panel: Axes, levels: Mapping[int, float | None]) -> None:
+    """The zero-shot accuracy by shots: one level, or a line if the test images depend on the shots; unknown ones are left out."""
+    known = {k: level for k, level in levels.items() if level is not None}
+    style: dict[str, Any] = {
+        "color": GREY,
+        "linewidth": 1.1,
+        "linestyle": (0, (4, 2)),
+        "label": "zero-shot",
+        "zorder": 1,
+    }
+    if len({round(level, 6) for level in known.values()}) == 1:
+        panel.axhline(next(iter(known.values())), **style)
+    elif known:
+        panel.plot(list(known), list(known.values()), **style)
+
+
 def log2_axis(panel: Axes, ticks: Sequence[int], label: str) -> None:
     """A logarithmic x axis with these ticks."""
     panel.set_xscale("log", base=2)

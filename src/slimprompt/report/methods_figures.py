@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from slimprompt.analysis.arms import Arm, arm_label
 from slimprompt.analysis.methods import Cost, Costs, MethodArms, average_cost, method_arms
 from slimprompt.analysis.results import Results
-from slimprompt.analysis.selection import best_covered, mean_if_complete, zero_shot
+from slimprompt.analysis.selection import best_covered, zero_shot
 from slimprompt.report.figure_style import (
     METRIC_LABELS,
     averaged_over,
@@ -17,6 +17,7 @@ from slimprompt.report.figure_style import (
     log10_axis,
     shorten,
     spread,
+    zero_shot_line,
 )
 from slimprompt.report.plotting import (
     BLACK,
@@ -117,15 +118,9 @@ def _plot_shots(
         if points:
             xs, means, sds = zip(*points, strict=True)
             error_bars(panel, x=xs, y=means, yerr=sds, label=arm_label(arm), linestyle="-", **styles[arm])
-    _plot_zero_shot(panel, results, backbone, datasets)
+    zero_shot_line(panel, {k: zero_shot(results, backbone, datasets, k, _METRIC) for k in shots})
     log2_axis(panel, shots, "shots (training images per class)")
     panel.set_xlim(min(shots) / 1.4, max(shots) * 1.4)
-
-
-def _plot_zero_shot(panel: Axes, results: Results, backbone: str, datasets: Sequence[str]) -> None:
-    level = mean_if_complete([zero_shot(results, backbone, one, _METRIC) for one in datasets])
-    if level is not None:
-        panel.axhline(level, color=GREY, linewidth=1.1, linestyle=(0, (4, 2)), label="zero-shot", zorder=1)
 
 
 def _cost_figure(
@@ -154,7 +149,7 @@ def _cost_figure(
                 empty_panel(panel)
                 continue
             plotted = True
-            _plot_zero_shot(panel, results, backbone, used[backbone])
+            zero_shot_line(panel, {most: zero_shot(results, backbone, used[backbone], most, _METRIC)})
             log10_axis(panel, axis)
         axes[0, 0].set_ylabel(METRIC_LABELS[_METRIC])
         shared_legend(canvas, axes.ravel())

@@ -9,6 +9,7 @@ import pandas as pd
 
 from slimprompt.analysis.arms import Arm, dense, joint
 from slimprompt.analysis.results import Estimate, Results
+from slimprompt.analysis.selection import nearest_rank
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Evidence:
     def low_rank(self, backbone: str, metric: str = "accuracy") -> Arm | None:
         """The joint prompt of rank 4, as in the paper, or of the available rank nearest to 4."""
         ranks = self.ranks(backbone, metric=metric)
-        return joint(min(ranks, key=lambda rank: (abs(rank - 4), rank))) if ranks else None
+        return joint(nearest_rank(ranks)) if ranks else None
 
     def full_dense(self) -> Arm | None:
         """The longest dense prompt."""

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from slimprompt.analysis.arms import BEST_DENSE, joint, transfer
+from slimprompt.analysis.arms import BEST_DENSE, TRANSFER_MODES, joint, transfer
 from slimprompt.analysis.statistics import compare
 from slimprompt.paper.claims.claim import (
     HALF_POINT,
@@ -20,8 +20,7 @@ from slimprompt.paper.claims.claim import (
 )
 from slimprompt.paper.claims.evidence import Evidence
 
-#: Origin and name of the frozen factor; the other factor is trained.
-MODES = ("source-B", "random-B", "source-A", "random-A")
+#: Frozen factors of the modes that train A, and of those that train B.
 _TRAIN_A, _TRAIN_B = ("source-B", "random-B"), ("source-A", "random-A")
 _NEEDS = "transfer runs in all four modes"
 
@@ -60,13 +59,13 @@ def _transfers(e: Evidence) -> list[_Transfer]:
     )
     for backbone, target, source, rank, shots in keys:
         modes = {}
-        for mode in MODES:
+        for mode in TRANSFER_MODES:
             cell = e.results.cell(
                 backbone, target, transfer(mode, rank), shots, source=source if mode.startswith("source") else ""
             )
             if cell:
                 modes[mode] = cell.mean
-        if len(modes) == len(MODES):
+        if len(modes) == len(TRANSFER_MODES):
             references = (e.results.cell(backbone, target, arm, shots) for arm in (BEST_DENSE, joint(rank)))
             found.append(_Transfer(backbone, target, source, modes, *(one.mean if one else None for one in references)))
     return found
@@ -109,7 +108,7 @@ def train_a_beats_train_b(e: Evidence) -> list[Outcome]:
     def measure(pairs: list[_Transfer]) -> Measured:
         a, b = _mean(pairs, *_TRAIN_A), _mean(pairs, *_TRAIN_B)
         holds = a - b >= 10 and (not _is_main(e, pairs) or (round(a), round(b)) == (89, 78))
-        lines = tuple(f"{mode} frozen: {_mean(pairs, mode):.2f}" for mode in MODES)
+        lines = tuple(f"{mode} frozen: {_mean(pairs, mode):.2f}" for mode in TRANSFER_MODES)
         return Measured(f"{a:.2f} against {b:.2f} (gap {a - b:.2f})", holds, len(pairs), lines)
 
     return _on_both_sets(e, "about 89 against about 78, a ten-point gap", measure)

@@ -26,6 +26,7 @@ from slimprompt.report.figure_style import (
     shorten,
     shot_style,
     spread,
+    zero_shot_line,
 )
 from slimprompt.report.plotting import GREY, Figure, error_bars, panels, plot_style, shared_legend, to_figure
 
@@ -81,9 +82,7 @@ def _shots_panel(panel: Axes, results: Results, chance: Chance, backbone: str, m
     for index, (role, arm) in enumerate(arms.items()):
         averages = {k: results.macro(backbone, datasets, arm, k, metric) for k in shots}
         _plot_averages(panel, averages, spread(index, len(arms)), label=arm_label(arm), **ARM_STYLES[role])
-    level = mean_if_complete([zero_shot(results, backbone, one, metric) for one in datasets])
-    if level is not None:
-        panel.axhline(level, color=GREY, linewidth=1.1, linestyle=(0, (4, 2)), label="zero-shot", zorder=1)
+    zero_shot_line(panel, {k: zero_shot(results, backbone, datasets, k, metric) for k in shots})
     level = mean_if_complete([chance.get((one, metric)) for one in datasets])
     if level is not None:  # as text, because a line would compress the range of the other lines
         text = f"chance {level:.1f} %"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from slimprompt.analysis.geometry import AXES, Geometry
+from slimprompt.paper.published import AXIS_NAMES
 from slimprompt.report.figure_style import FACTOR_STYLES, category_axis, missing_figure
 from slimprompt.report.plotting import (
     BLACK,
@@ -24,7 +25,6 @@ from slimprompt.report.plotting import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_AXIS_NAMES = {"seed": "seeds", "dataset": "datasets", "shots": "shots", "rank": "ranks"}
 #: Colour and marker of each factor, from left to right.
 _STYLES = {"B": FACTOR_STYLES["B"], "A": FACTOR_STYLES["A"], "BA": (LIGHT, "s")}
 
@@ -51,7 +51,7 @@ def geometry_violin(geometry: Geometry) -> Figure:
                 if n:
                     violin(panel, index + offset, values, colour, marker)
                     _plot_chance(panel, index + offset, levels[axis, factor])
-            ticks.append(f"different\n{_AXIS_NAMES[axis]}\n({n} pairs)")
+            ticks.append(f"different\n{AXIS_NAMES[axis]}\n({n} pairs)")
         _add_legend_entries(panel)
         panel.set_xticks(range(len(present)), ticks)
         panel.grid(axis="x", visible=False)

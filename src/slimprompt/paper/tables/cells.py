@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from slimprompt.analysis.arms import Arm
 from slimprompt.analysis.results import CellKey, Estimate, Results
-from slimprompt.analysis.statistics import macro_by_seed, summarise
+from slimprompt.analysis.statistics import summarise
 from slimprompt.paper.published import Printed, PrintedKey, printed_numbers, published_results
 from slimprompt.report.table import Cell
 
@@ -56,16 +56,3 @@ def difference(one: Estimate | None, other: Estimate | None) -> Estimate | None:
         paired = summarise([value - other.by_seed[seed] for seed, value in one.by_seed.items()])
         sd = paired.sd if paired else None
     return Estimate(one.mean - other.mean, sd, min(one.n, other.n), (*one.runs, *other.runs))
-
-
-def mean(estimates: Iterable[Estimate | None]) -> Estimate | None:
-    """Mean of the estimates, None if one is missing; the sd is over the seeds that all of them have."""
-    given = list(estimates)
-    parts = [one for one in given if one is not None]
-    if not parts or len(parts) < len(given):
-        return None
-    by_seed = macro_by_seed([one.by_seed for one in parts])
-    over_seeds = summarise(list(by_seed.values()))
-    runs = tuple(dict.fromkeys(run for one in parts for run in one.runs))
-    average = sum(one.mean for one in parts) / len(parts)
-    return Estimate(average, over_seeds.sd if over_seeds else None, min(one.n for one in parts), runs, by_seed)

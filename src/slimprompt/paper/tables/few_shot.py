@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from slimprompt.analysis.arms import BACKBONE_TITLES, Arm, dense, joint
 from slimprompt.analysis.results import CellKey, Results
 from slimprompt.analysis.selection import JOINT_CELLS, full_length, headline_rank, sorted_backbones
-from slimprompt.paper.published import best_key
+from slimprompt.paper.published import PrintedKey, best_key
 from slimprompt.paper.tables.cells import average_cell, average_key, dataset_cell, difference, make_cell
 from slimprompt.report.table import Cell, Column, Row, Table, mark_best
 
@@ -91,17 +91,19 @@ def _best_cells(results: Results, dataset: str, shots: int, reference: int, full
     at_reference, short, long = (
         results.cell(backbone, dataset, arm, shots) for arm in (joint(reference), dense(reference), dense(full))
     )
-    deltas = {
-        "delta_rank4_best": difference(at_reference, best),
-        "delta_best_ctx4": difference(best, short),
-        "delta_best_ctx16": difference(best, long),
-    }
-    of_paper = backbone in BACKBONE_TITLES.values()
-    keys = {
-        name: best_key("best_delta", dataset, shots, name) if of_paper else None for name in ("best_accuracy", *deltas)
-    }
+    # The names carry rank and length, so that only the paper's own ones have published numbers.
+    deltas = (
+        (f"delta_rank{reference}_best", difference(at_reference, best)),
+        (f"delta_best_ctx{reference}", difference(best, short)),
+        (f"delta_best_ctx{full}", difference(best, long)),
+    )
+
+    def key(metric: str) -> PrintedKey | None:
+        of_paper = backbone in BACKBONE_TITLES.values()
+        return best_key("best_delta", CellKey(backbone, dataset, *joint(rank), shots, metric)) if of_paper else None
+
     return (
-        make_cell(best, keys["best_accuracy"], show_sd=True),
+        make_cell(best, key("best_accuracy"), show_sd=True),
         Cell(f"Rank {rank}, {backbone}"),
-        *(make_cell(delta, keys[name], signed=True) for name, delta in deltas.items()),
+        *(make_cell(delta, key(name), signed=True) for name, delta in deltas),
     )

@@ -9,7 +9,7 @@ import pandas as pd
 from slimprompt.analysis.geometry import AXES
 from slimprompt.analysis.results import CellKey
 from slimprompt.lab.spec import RunSpec
-from slimprompt.paper.published import PrintedKey
+from slimprompt.paper.published import AXIS_NAMES, PrintedKey
 from slimprompt.report.table import Cell, Column, Row, Table, mark_best
 
 #: Axis → row label.
@@ -19,8 +19,6 @@ _LABELS = {
     "shots": "Diff. shots, same seed",
     "rank": "Diff. ranks, same seed",
 }
-#: Axis → its name in published.csv.
-_PUBLISHED_NAMES = {"seed": "seeds", "dataset": "datasets", "shots": "shots", "rank": "ranks"}
 _FACTORS = ("A", "B", "BA")
 
 
@@ -43,7 +41,7 @@ def factor_geometry(medians: pd.DataFrame | None, compared: Sequence[RunSpec] = 
             group = []
             for factor in _FACTORS:
                 row = found.get((axis, factor))
-                key = PrintedKey("factor_geometry", CellKey("", "", _PUBLISHED_NAMES[axis], factor, 0, 0, metric))
+                key = PrintedKey("factor_geometry", CellKey("", "", AXIS_NAMES[axis], factor, 0, 0, metric))
                 value = float(row[column]) if row else None
                 group.append(Cell(value, n=int(row.get("n", 0)) if row else 0, decimals=decimals, key=key))
             cells += mark_best(group, lowest=column == "angle")

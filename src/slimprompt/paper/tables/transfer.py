@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from slimprompt.analysis.arms import BACKBONE_TITLES, BEST_DENSE, TRANSFER_MODES, Arm, joint, transfer
-from slimprompt.analysis.results import CellKey, Estimate, Results
+from slimprompt.analysis.arms import BEST_DENSE, TRANSFER_MODES, Arm, joint, transfer
+from slimprompt.analysis.results import CellKey, Estimate, Results, average
 from slimprompt.paper.published import PrintedKey, best_key, published_pairs
-from slimprompt.paper.tables.cells import dataset_cell, difference, make_cell, mean
+from slimprompt.paper.tables.cells import dataset_cell, difference, make_cell
 from slimprompt.report.table import Cell, Column, Row, Table, mark_best
 
 #: Frozen factor → the paper's name of the mode, in the order of its appendix.
@@ -90,8 +90,8 @@ def transfer_pairs(results: Results) -> Table:
         averages = []
         for arm in arms:
             key = PrintedKey("transfer_pairs", CellKey(setting.backbone, "Average", *arm, setting.shots))
-            average = mean(pair.estimate(results, arm) for pair in pairs)
-            averages.append(make_cell(average, key if as_published else None))
+            over_pairs = average(pair.estimate(results, arm) for pair in pairs)
+            averages.append(make_cell(over_pairs, key if as_published else None))
         rows.append(Row(("Average", ""), tuple(_mark_modes(averages)), _section(shown, setting), rule=True))
     groups = ("Train A (freeze B)",) * 2 + ("Train B (freeze A)",) * 2 + ("Reference",) * 2
     labels = ("Src B", "Rand B", "Src A", "Rand A", "Dense", "Fact.")
@@ -140,7 +140,7 @@ def transfer_best_delta(results: Results) -> Table:
 
 
 def _best_cells(results: Results, pair: _Pair) -> list[Cell]:
-    backbone, rank, shots = pair.setting
+    backbone, rank, _ = pair.setting
     modes = {mode: pair.estimate(results, transfer(mode, rank)) for mode in _MODES}
     known = {mode: found for mode, found in modes.items() if found}
     best_mode = max(known, key=lambda mode: known[mode].mean)
@@ -153,9 +153,8 @@ def _best_cells(results: Results, pair: _Pair) -> list[Cell]:
         "delta_best_factorized": difference(best, max(low, key=lambda one: one.mean, default=None)),
     }
 
-    def key(metric: str) -> PrintedKey | None:
-        of_paper = backbone in BACKBONE_TITLES.values()
-        return best_key("transfer_best_delta", pair.target, shots, metric, pair.source) if of_paper else None
+    def key(metric: str) -> PrintedKey:
+        return best_key("transfer_best_delta", pair.key(transfer(best_mode, rank))._replace(metric=metric))
 
     return [
         make_cell(best, key("best_accuracy"), show_sd=True),
