@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,8 @@ def test_select_by_any_field(tmp_path: Path) -> None:
     assert len(select_records(records, ["shots=1,4", "status=failed"])) == 2
     assert len(select_records(records, ["pretrained=", "recipe.epochs=200"])) == 6
     assert select_records(records, ["shots=8"]) == []
+    made_with = replace(records[0], facts={"backbone_fingerprint": "ab12"})
+    assert select_records([made_with, *records[1:]], ["backbone_fingerprint=ab12"]) == [made_with]
     with pytest.raises(InputError, match="did you mean 'shots'"):
         select_records(records, ["shot=1"])
     with pytest.raises(InputError, match="write field=value"):

@@ -142,15 +142,40 @@ def test_only_what_is_missing_is_made(small_grid: MakeGrid, tmp_path: Path) -> N
     assert watch.events[-1] == ("end", None)
 
 
-def test_runs_of_other_weights_are_not_mixed(run_spec: MakeSpec, environment: RunEnvironment) -> None:
-    first, second = run_spec(), run_spec(seed=2)
-    run_study([first], environment.runs, InlineExecutor(environment))
-    path = environment.runs / first.fingerprint / "record.json"
+def change_record(record: Record, **entries: Any) -> None:
+    """Replace entries of a record on disk."""
+    path = record.folder / "record.json"
     data = json.loads(path.read_text())
-    del data["checksum"]  # as version 0.1 wrote it; with a checksum the changed record is damaged
-    path.write_text(json.dumps(data | {"backbone_fingerprint": "0" * 64}))
+    data.pop("checksum", None)  # as version 0.1 wrote it; with a checksum the changed record is damaged
+    path.write_text(json.dumps(data | entries))
+
+
+@pytest.mark.usefixtures("quick_workers")
+def test_runs_of_other_weights_are_not_mixed(run_spec: MakeSpec, environment: RunEnvironment) -> None:
+    """Nothing is stored, however often the study is repeated, also if it does not contain the runs of the other weights."""
+    first, second = run_spec(), run_spec(seed=2)
+    (record,) = run_study([first], environment.runs, InlineExecutor(environment)).complete
+    change_record(record, backbone_fingerprint="0" * 64)
+    removal = rf"runs rm --runs {environment.runs} --where backbone_fingerprint={'0' * 64}`"
+    for specs in ([first, second], [first, second], [second]):
+        with pytest.raises(InputError, match=f"made with other weights of .* than the present ones.*{removal}"):
+            run_study(specs, environment.runs, InlineExecutor(environment))
     with pytest.raises(InputError, match="made with other weights"):
-        run_study([first, second], environment.runs, InlineExecutor(environment))
+        run_study([second, run_spec(seed=3)], environment.runs, ProcessExecutor(environment, 2))
+    assert run_folders(environment.runs) == [first.fingerprint]
+
+
+def test_complete_runs_of_two_weights_are_refused(run_spec: MakeSpec, environment: RunEnvironment) -> None:
+    """Earlier versions could mix them; nothing is left to train, but the outcome would be an average over both."""
+    specs = [run_spec(), run_spec(seed=2)]
+    record, _ = run_study(specs, environment.runs, InlineExecutor(environment)).complete
+    change_record(record, backbone_fingerprint="0" * 64)
+    executor, watch = Pretend(environment.runs), Noted()
+    with pytest.raises(InputError, match=f"other weights of .* than those of {specs[0].fingerprint}"):
+        run_study(specs, environment.runs, executor, watch)
+    assert executor.closed and watch.events == [("end", None)]
+    change_record(record, backbone_fingerprint=None)  # not known: accepted
+    assert len(run_study(specs, environment.runs, Pretend(environment.runs)).present) == 2
 
 
 @pytest.mark.usefixtures("quick_workers")

@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -255,6 +255,12 @@ def load_records(root: Path, *, complete_only: bool = True, show: bool = False) 
     return [record for record in records if record.complete or not complete_only]
 
 
+def complete_runs(root: Path) -> Iterator[Record]:
+    """The complete runs in `root`, one after the other; what cannot be read is left out."""
+    found = (_try_read(folder) for folder in (_run_folders(root) if root.is_dir() else ()))
+    return (record for record in found if record is not None and record.complete)
+
+
 def find_complete_run(root: Path, spec: RunSpec) -> Record | None:
     """The run of `spec` in `root` if it is complete."""
     record = find_run(root, spec)
@@ -269,11 +275,11 @@ def find_run(root: Path, spec: RunSpec) -> Record | None:
 def select_records(records: Iterable[Record], where: Sequence[str] = ()) -> list[Record]:
     """The records that meet every condition `field=value[,value…]`.
 
-    A field is `status`, a field of the spec (`shots=1,4`) or of its recipe (`recipe.epochs=50`). An empty value selects
-    records in which the field is not set.
+    A field is `status`, `backbone_fingerprint`, a field of the spec (`shots=1,4`) or of its recipe (`recipe.epochs=50`). An empty
+    value selects records in which the field is not set.
     """
     names = [
-        "status",
+        *("status", "backbone_fingerprint"),
         *(name for name in RunSpec.model_fields if name != "recipe"),
         *(f"recipe.{n}" for n in Recipe.model_fields),
     ]
@@ -289,9 +295,8 @@ def select_records(records: Iterable[Record], where: Sequence[str] = ()) -> list
         return list(records)
 
     def fields(record: Record) -> dict[str, str]:
-        return {name: "" if value is None else str(value) for name, value in record.spec.flat().items()} | {
-            "status": record.status
-        }
+        others = {"status": record.status, "backbone_fingerprint": record.facts.get("backbone_fingerprint")}
+        return {name: "" if value is None else str(value) for name, value in (record.spec.flat() | others).items()}
 
     return [
         record
