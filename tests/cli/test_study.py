@@ -114,13 +114,14 @@ def test_the_command_is_in_the_record(run: Run, grid_file: Path, monkeypatch: py
 
 def test_failures_are_listed_and_the_exit_code_tells(run: Run, grid_file: Path) -> None:
     grid_file.write_text(grid_file.read_text().replace("epochs: 12", "epochs: 2, lr: 1.0e+30"))
-    result = run("study", grid_file, "--workers", 1)
+    result = run("study", grid_file, "--workers", 1, "--runs", "elsewhere")
     assert result.exit_code == 1
     assert "0 of 6 runs complete" in result.stdout
     assert "the loss became" in result.stdout and "to retry failed runs" in result.stdout
-    assert "6 failed" in run("runs", "list").stdout
-    name = run_folders(Path("runs"))[0]
-    assert "Traceback" in run("runs", "show", name).stdout
+    assert "(slimprompt runs list --runs elsewhere --where status=failed)" in result.stdout
+    assert "6 failed" in run("runs", "list", "--runs", "elsewhere", "--where", "status=failed").stdout
+    name = run_folders(Path("elsewhere"))[0]
+    assert "Traceback" in run("runs", "show", "--runs", "elsewhere", name).stdout
 
 
 @pytest.mark.parametrize(

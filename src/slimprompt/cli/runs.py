@@ -122,7 +122,7 @@ def remove_runs(
 
 
 def _find(runs: Path, name: str) -> Record:
-    from slimprompt.lab.records import RECORD, read_record
+    from slimprompt.lab.records import RECORD, read_record, runs_command
 
     folders = [path.parent for path in runs.glob(f"{name}*/{RECORD}")] if name.isalnum() else []
     if len(folders) == 1:
@@ -130,7 +130,7 @@ def _find(runs: Path, name: str) -> Record:
     if folders:
         names = ", ".join(sorted(folder.name for folder in folders)[:5])
         raise InputError(f"{len(folders)} runs in {runs} begin with {name!r}: {names}; give more of the name")
-    raise InputError(f"no run in {runs} begins with {name!r}; `slimprompt runs list` lists them")
+    raise InputError(f"no run in {runs} begins with {name!r}; `{runs_command('list', runs)}` lists them")
 
 
 def _plain(value: Any) -> str:

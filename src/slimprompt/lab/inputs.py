@@ -6,13 +6,12 @@ compared with each other, so they must have been made with the same inputs.
 
 from __future__ import annotations
 
-import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from slimprompt.errors import InputError
-from slimprompt.lab.records import Record
+from slimprompt.lab.records import Record, runs_command
 from slimprompt.lab.spec import RunSpec
 
 #: Entry of a record → what it is the fingerprint of.
@@ -66,4 +65,4 @@ class KnownInputs:
 def _removal(record: Record) -> str:
     """The command that removes the runs that were made with the same input as `record`."""
     where = f"backbone_fingerprint={record.facts['backbone_fingerprint']}"
-    return shlex.join(["slimprompt", "runs", "rm", "--runs", str(record.folder.parent), "--where", where])
+    return runs_command("rm", record.folder.parent, "--where", where)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -248,8 +249,8 @@ def load_records(root: Path, *, complete_only: bool = True, show: bool = False) 
     if damaged:
         first = next(iter(damaged.values()))
         warnings.warn(
-            f"{len(damaged)} damaged run folders are left out: {first}. `slimprompt runs list` shows them; a study that "
-            "contains them runs them again",
+            f"{len(damaged)} damaged run folders are left out: {first}. `{runs_command('list', root)}` shows them; "
+            "a study that contains them runs them again",
             stacklevel=2,
         )
     return [record for record in records if record.complete or not complete_only]
@@ -364,6 +365,15 @@ def _try_read(folder: Path) -> Record | None:
         return read_record(folder)
     except InputError:
         return None
+
+
+def runs_command(action: str, root: Path, *arguments: str) -> str:
+    """The command `slimprompt runs …` for the runs in `root`, as messages show it.
+
+    >>> runs_command("list", Path("my runs"), "--where", "status=failed")
+    "slimprompt runs list --runs 'my runs' --where status=failed"
+    """
+    return shlex.join(["slimprompt", "runs", action, "--runs", str(root), *arguments])
 
 
 def remove_run(record: Record) -> None:
