@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -176,6 +177,57 @@ def test_complete_runs_of_two_weights_are_refused(run_spec: MakeSpec, environmen
     assert executor.closed and watch.events == [("end", None)]
     change_record(record, backbone_fingerprint=None)  # not known: accepted
     assert len(run_study(specs, environment.runs, Pretend(environment.runs)).present) == 2
+
+
+def test_runs_on_changed_images_are_not_mixed(
+    run_spec: MakeSpec, environment: RunEnvironment, collections: dict[str, str], tmp_path: Path
+) -> None:
+    own = Path(shutil.copytree(collections["warm"], tmp_path / "own"))
+    first, second = (run_spec(dataset=str(own), seed=seed) for seed in (1, 2))
+    (record,) = run_study([first], environment.runs, InlineExecutor(environment)).complete
+    image = own / "test" / "red disc" / "8.png"
+    content = image.read_bytes()
+    image.unlink()
+    removal = rf"runs rm --runs {environment.runs} --where dataset={own}`"
+    for specs in ([first], [first, second], [second]):
+        with pytest.raises(InputError, match=f"made with other images of {own} than the present ones.*{removal}"):
+            run_study(specs, environment.runs, InlineExecutor(environment))
+    assert run_folders(environment.runs) == [first.fingerprint]
+    image.write_bytes(content)
+    assert len(run_study([first], environment.runs, InlineExecutor(environment)).present) == 1
+    image.unlink()
+    change_record(record, dataset_fingerprints={})  # as older versions stored it
+    assert len(run_study([first, second], environment.runs, InlineExecutor(environment)).complete) == 1
+
+
+def test_runs_on_another_folder_of_the_same_name_are_not_mixed(
+    run_spec: MakeSpec,
+    environment: RunEnvironment,
+    collections: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for folder, images in zip(("one", "other", "same"), ("warm", "cold", "warm"), strict=True):
+        shutil.copytree(collections[images], tmp_path / folder / "photos")
+    spec = run_spec(dataset="photos")
+    monkeypatch.chdir(tmp_path / "one")
+    run_study([spec], environment.runs, InlineExecutor(environment))
+    monkeypatch.chdir(tmp_path / "other")
+    with pytest.raises(InputError, match="other images of photos"):
+        run_study([spec], environment.runs, InlineExecutor(environment))
+    monkeypatch.chdir(tmp_path / "same")
+    assert len(run_study([spec], environment.runs, InlineExecutor(environment)).present) == 1
+
+
+def test_changed_images_that_runs_are_only_evaluated_on(
+    run_spec: MakeSpec, environment: RunEnvironment, collections: dict[str, str], tmp_path: Path
+) -> None:
+    own = Path(shutil.copytree(collections["cold"], tmp_path / "own images"))
+    spec = run_spec(evaluate_on=(str(own),))
+    run_study([spec], environment.runs, InlineExecutor(environment))
+    (own / "test" / "blue disc" / "8.png").unlink()
+    with pytest.raises(InputError, match=rf"runs rm --runs {environment.runs} --where 'evaluate_on={own}'`"):
+        run_study([spec], environment.runs, InlineExecutor(environment))
 
 
 @pytest.mark.usefixtures("quick_workers")

@@ -245,5 +245,5 @@ def test_the_documentation_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "my-photos").mkdir()
     (tmp_path / "grid.yaml").write_text(text.split("```yaml\n")[1].split("```")[0])
     grid = read_grid(tmp_path / "grid.yaml")
-    assert grid.datasets == ("dtd", "oxford_pets", "my-photos/")
+    assert grid.datasets == ("dtd", "oxford_pets", "my-photos")
     assert len(study_specs(grid)) == (2 * 3 * 2 * 3) * 3 + 4 * 3

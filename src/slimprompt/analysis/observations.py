@@ -88,7 +88,10 @@ _PROMPT_SETTINGS = (
 
 
 def mixed_settings(records: Iterable[Record]) -> list[str]:
-    """One sentence per setting or input that differs between runs of one backbone, which are then not strictly comparable."""
+    """One sentence per setting that differs between runs of one backbone, and per backbone or dataset that changed between runs.
+
+    Such runs are not strictly comparable.
+    """
     found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for record in records:
         spec = record.spec

@@ -1,6 +1,6 @@
-"""What runs were made with: the weights of their backbone.
+"""What runs were made with: the weights of their backbone and the images of their datasets.
 
-A spec names them; only the fingerprint in the record tells whether they still are what they were. The runs of one folder are
+A spec names them; only the fingerprints in the record tell whether they still are what they were. The runs of one folder are
 compared with each other, so they must have been made with the same inputs.
 """
 
@@ -15,7 +15,7 @@ from slimprompt.lab.records import Record, runs_command
 from slimprompt.lab.spec import RunSpec
 
 #: Entry of a record → what it is the fingerprint of.
-_KINDS = {"backbone_fingerprint": "weights"}
+_KINDS = {"backbone_fingerprint": "weights", "dataset_fingerprints": "images"}
 
 
 class Input(NamedTuple):
@@ -27,10 +27,12 @@ class Input(NamedTuple):
 
 
 def inputs(spec: RunSpec, facts: Mapping[str, Any]) -> dict[Input, str]:
-    """The fingerprint of each input of a run, from the facts of its record."""
-    weights = facts.get("backbone_fingerprint")
+    """The fingerprint of each input of a run, from the facts of its record; older versions did not store all of them."""
     backbone = " ".join(filter(None, (spec.backbone, spec.pretrained)))
-    return {Input(backbone, "backbone_fingerprint"): weights} if weights else {}
+    datasets = facts.get("dataset_fingerprints", {})
+    found = {Input(backbone, "backbone_fingerprint"): facts.get("backbone_fingerprint")}
+    found |= {Input(name, "dataset_fingerprints"): fingerprint for name, fingerprint in datasets.items()}
+    return {one: fingerprint for one, fingerprint in found.items() if fingerprint}
 
 
 class KnownInputs:
@@ -48,6 +50,13 @@ class KnownInputs:
             (fingerprint, first), *_ = runs.items()
             self._check(one, fingerprint, f"those of {first.spec.fingerprint}")
 
+    def check_own_images(self) -> None:
+        """Raise an `InputError` if folders or CSV files of the user's own images are no longer those that the runs were made with."""
+        from slimprompt.data import BENCHMARKS, load_folder
+
+        own = [one for one in self._runs if one.fact == "dataset_fingerprints" and one.name not in BENCHMARKS]
+        self.check({one: load_folder(one.name).fingerprint for one in own})
+
     def check(self, present: Mapping[Input, str]) -> None:
         """Raise an `InputError` if a run was made with other inputs than the present ones."""
         for one, fingerprint in present.items():
@@ -58,11 +67,15 @@ class KnownInputs:
             if other != fingerprint:
                 raise InputError(
                     f"{record.folder.parent} holds runs that were made with other {_KINDS[one.fact]} of {one.name} than {than}, such as "
-                    f"{record.spec.fingerprint}. Remove them (`{_removal(record)}`) or choose another --runs folder"
+                    f"{record.spec.fingerprint}. Remove them (`{_removal(one, record)}`) or choose another --runs folder"
                 )
 
 
-def _removal(record: Record) -> str:
+def _removal(one: Input, record: Record) -> str:
     """The command that removes the runs that were made with the same input as `record`."""
-    where = f"backbone_fingerprint={record.facts['backbone_fingerprint']}"
+    spec = record.spec
+    if one.fact == "backbone_fingerprint":
+        where = f"{one.fact}={record.facts[one.fact]}"
+    else:
+        where = f"dataset={one.name}" if one.name == spec.dataset else f"evaluate_on={spec.flat()['evaluate_on']}"
     return runs_command("rm", record.folder.parent, "--where", where)

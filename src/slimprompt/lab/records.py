@@ -144,6 +144,7 @@ class _RecordSchema(BaseModel):
     versions: dict[str, str] = Field(default_factory=dict)
     machine: dict[str, Any] = Field(default_factory=dict)
     backbone_fingerprint: str | None = None
+    dataset_fingerprints: dict[str, str] = Field(default_factory=dict)
 
 
 def read_record(folder: Path) -> Record:

@@ -108,7 +108,12 @@ class RunCache:
 
     def input_facts(self, spec: RunSpec) -> dict[str, Any]:
         """The entries of the run's record that tell what it is made with."""
-        return {"backbone_fingerprint": self.bank(spec).backbone.fingerprint}
+        return {
+            "backbone_fingerprint": self.bank(spec).backbone.fingerprint,
+            "dataset_fingerprints": {
+                name: self._dataset(name)[0].fingerprint for name in (spec.dataset, *spec.evaluate_on)
+            },
+        }
 
     def check_inputs(self, spec: RunSpec) -> None:
         """Raise a `SetupError` if complete runs in the folder of the runs were made with other inputs than this one would be."""

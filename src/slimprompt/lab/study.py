@@ -99,7 +99,7 @@ def run_study(
     Raises
     ------
     InputError
-        If no run can succeed, or if the complete runs were made with other weights than each other or the present ones.
+        If no run can succeed, or if the complete runs were made with other weights or images than each other or the present ones.
     """
     observer = observer or StudyObserver()
     todo = with_sources(specs)
@@ -109,7 +109,9 @@ def run_study(
     schedule = _Schedule(todo, runs, prompt_batch)
     outcome = Outcome(present=list(schedule.complete.values()))
     try:
-        KnownInputs(outcome.present).check_each_other()
+        made_with = KnownInputs(outcome.present)
+        made_with.check_each_other()
+        made_with.check_own_images()
         observer.begin(todo, outcome.present)
         while schedule.waiting or schedule.running:
             while schedule.batches_running < executor.slots and (ready := schedule.take_ready()):
