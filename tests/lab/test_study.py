@@ -76,8 +76,8 @@ class Noted(StudyObserver):
     def begin(self, specs: list[RunSpec], present: list[Record]) -> None:
         self.events.append(("begin", (len(specs), len(present))))
 
-    def started(self, spec: RunSpec) -> None:
-        self.events.append(("started", spec.fingerprint))
+    def started(self, specs: Sequence[RunSpec]) -> None:
+        self.events += [("started", spec.fingerprint) for spec in specs]
 
     def ended(self, record: Record) -> None:
         self.events.append((record.status, record.spec.fingerprint))

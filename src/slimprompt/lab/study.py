@@ -115,9 +115,7 @@ def run_study(
         observer.begin(todo, outcome.present)
         while schedule.waiting or schedule.running:
             while schedule.batches_running < executor.slots and (ready := schedule.take_ready()):
-                for spec in ready:
-                    if spec.fingerprint in schedule.running:
-                        observer.started(spec)
+                observer.started([spec for spec in ready if spec.fingerprint in schedule.running])
                 executor.submit(ready)
             for record in executor.collect():
                 if record.spec.fingerprint not in schedule.running:  # complete before; trained again for its batch
