@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -110,6 +111,17 @@ def test_the_command_is_in_the_record(run: Run, grid_file: Path, monkeypatch: py
     assert record["invocation"] == ["slimprompt", "study", "my-grid.yaml", "--epochs", "1"]
     assert (record["spec"]["recipe"]["epochs"], record["spec"]["recipe"]["views"]) == (1, 0)
     assert record["spec"]["recipe"]["batch_size"] == 4  # the rest of the file's recipe stays
+
+
+def test_a_run_that_returned_from_a_loss_that_is_not_finite_is_shown(run: Run, grid_file: Path) -> None:
+    grid_file.write_text(grid_file.read_text().replace("epochs: 12", "epochs: 3, lr: 1.0e+25, backtrack: 0.1"))
+    log = ("--log", "tensorboard") if importlib.util.find_spec("tensorboard") else ()
+    result = run("study", grid_file, "--workers", 1, "--shots", 2, *log)  # several steps per epoch
+    assert result.exit_code == 0, result.output
+    for name in run_folders(Path("runs")):
+        shown = run("runs", "show", name)
+        assert shown.exit_code == 0, shown.output
+        assert re.search(r" nan +[\d.]+ %$", shown.stdout, re.MULTILINE)
 
 
 def test_failures_are_listed_and_the_exit_code_tells(run: Run, grid_file: Path) -> None:

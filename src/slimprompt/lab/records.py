@@ -97,7 +97,10 @@ class Record:
         return factors
 
     def curve(self) -> pd.DataFrame:
-        """One row per epoch: epoch, lr, loss, accuracy."""
+        """One row per epoch: epoch, lr, loss, accuracy.
+
+        After the first epoch the loss may be nan or infinite: recipes with `backtrack` then return to the best factors.
+        """
         import numpy as np
         import pandas as pd
 
@@ -111,10 +114,11 @@ class Record:
                 for name, place in zip(_CURVE_COLUMNS, places, strict=True)
             }
             curve = pd.DataFrame(columns)
-            finite = np.isfinite(curve.to_numpy(dtype=float)).all()
+            finite = np.isfinite(curve.to_numpy(dtype=float))
+            finite[1:, _CURVE_COLUMNS.index("loss")] = True
         except (OSError, ValueError, IndexError, OverflowError) as error:
             raise _unreadable(path, error) from None
-        if curve.empty or not finite:
+        if curve.empty or not finite.all():
             raise _unreadable(path, "it holds no epochs" if curve.empty else "it holds entries that are not numbers")
         return curve
 
