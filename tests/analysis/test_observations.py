@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,12 @@ def test_mixed_settings_are_reported(tmp_path):
     write_run(tmp_path, BASE | {"variant": "joint", "rank": 4, "recipe": {"epochs": 50}})
     (line,) = mixed_settings(load_records(tmp_path))
     assert "recipe.epochs = 200 (1 runs), 50 (1 runs)" in line
+
+
+def test_mixed_weights_are_reported(records):
+    mine = [record for record in records if record.spec.backbone == "RN50"][:3]
+    some = [replace(record, facts={"backbone_fingerprint": letter}) for record, letter in zip(mine, "aab", strict=True)]
+    assert mixed_settings(some) == ["RN50: the runs mix backbone_fingerprint = a (2 runs), b (1 runs)"]
 
 
 def test_the_length_of_dense_prompts_is_not_a_mixed_setting(records):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -112,15 +113,27 @@ def test_the_command_is_in_the_record(run: Run, grid_file: Path, monkeypatch: py
     assert record["spec"]["recipe"]["batch_size"] == 4  # the rest of the file's recipe stays
 
 
+def test_a_run_that_returned_from_a_loss_that_is_not_finite_is_shown(run: Run, grid_file: Path) -> None:
+    grid_file.write_text(grid_file.read_text().replace("epochs: 12", "epochs: 3, lr: 1.0e+25, backtrack: 0.1"))
+    log = ("--log", "tensorboard") if importlib.util.find_spec("tensorboard") else ()
+    result = run("study", grid_file, "--workers", 1, "--shots", 2, *log)  # several steps per epoch
+    assert result.exit_code == 0, result.output
+    for name in run_folders(Path("runs")):
+        shown = run("runs", "show", name)
+        assert shown.exit_code == 0, shown.output
+        assert re.search(r" nan +[\d.]+ %$", shown.stdout, re.MULTILINE)
+
+
 def test_failures_are_listed_and_the_exit_code_tells(run: Run, grid_file: Path) -> None:
     grid_file.write_text(grid_file.read_text().replace("epochs: 12", "epochs: 2, lr: 1.0e+30"))
-    result = run("study", grid_file, "--workers", 1)
+    result = run("study", grid_file, "--workers", 1, "--runs", "elsewhere")
     assert result.exit_code == 1
     assert "0 of 6 runs complete" in result.stdout
     assert "the loss became" in result.stdout and "to retry failed runs" in result.stdout
-    assert "6 failed" in run("runs", "list").stdout
-    name = run_folders(Path("runs"))[0]
-    assert "Traceback" in run("runs", "show", name).stdout
+    assert "(slimprompt runs list --runs elsewhere --where status=failed)" in result.stdout
+    assert "6 failed" in run("runs", "list", "--runs", "elsewhere", "--where", "status=failed").stdout
+    name = run_folders(Path("elsewhere"))[0]
+    assert "Traceback" in run("runs", "show", "--runs", "elsewhere", name).stdout
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slimprompt.data import BENCHMARKS, base_new, catalogue, check_images, few_shot, held_out, load_benchmark
-from slimprompt.data.catalogue import benchmark_folder, benchmark_info
+from slimprompt.data.catalogue import benchmark_folder, benchmark_info, dataset_name
 from slimprompt.data.check import missing_images
 from slimprompt.errors import InputError
 from slimprompt.pocket.benchmarks import render_benchmark
@@ -90,6 +90,13 @@ def test_images_are_not_needed_and_other_sizes_cause_a_warning(dtd_root: Path) -
 @pytest.mark.parametrize("name", ["Oxford Pets", "OXFORD-PETS", "oxford_pets", "oxfordpets"])
 def test_lookup_by_name_or_title(name: str) -> None:
     assert benchmark_info(name).name == "oxford_pets"
+
+
+def test_a_folder_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "photos").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert {dataset_name(given) for given in ("photos", "photos/", "./photos", ".//photos/.")} == {"photos"}
+    assert dataset_name(str(tmp_path / "photos")) == str(tmp_path / "photos")
 
 
 def test_unknown_name() -> None:

@@ -299,3 +299,32 @@ def test_a_csv_with_impossible_paths(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match="is not a path|cannot be found|cannot read") as caught:
         load_folder(tmp_path / "images.csv")
     assert len(str(caught.value)) < 500
+
+
+# --- fingerprint -----------------------------------------------------------------------------------------------------
+
+
+def test_the_fingerprint_tells_changed_images(touch: Touch, tmp_path: Path) -> None:
+    base = touch("train/otter/1.png", "train/panda/1.png", "test/otter/2.png", "test/panda/2.png")
+    copy = Path(shutil.copytree(base, tmp_path / "copy"))
+    before = load_folder(base).fingerprint
+    assert load_folder(copy).fingerprint == before
+    changes = [
+        lambda: (copy / "test/otter/2.png").write_bytes(b"another image"),
+        lambda: (copy / "test/otter/3.png").touch(),
+        lambda: (copy / "test/otter/2.png").unlink(),
+        lambda: [(copy / part / "panda").rename(copy / part / "red panda") for part in ("train", "test")],
+    ]
+    seen = {before}
+    for change in changes:
+        change()
+        seen.add(load_folder(copy).fingerprint)
+    assert len(seen) == 1 + len(changes)
+
+
+def test_the_fingerprint_of_a_file_that_is_gone(touch: Touch) -> None:
+    base = touch("otter/1.png", "panda/1.png")
+    benchmark = load_folder(base)
+    (base / "otter/1.png").unlink()
+    with pytest.raises(InputError, match=r"cannot read .*otter/1.png: No such file"):
+        _ = benchmark.fingerprint

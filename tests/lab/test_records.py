@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -165,13 +166,19 @@ def test_an_entry_of_another_type_is_damage(tmp_path: Path, change: dict[str, An
 @pytest.mark.parametrize(
     "text",
     ["", "epoch,lr,loss\n0,0.1,2.0\n", "epoch,lr,loss,accuracy\n", "epoch,lr,loss,accuracy\n0,0.1,nan,5.0\n"]
-    + [f"epoch,lr,loss,accuracy\n{row}\n" for row in ("0,0.1,2.0", "0,x,2.0,5.0", "0.5,0.1,2.0,5.0")],
+    + [f"epoch,lr,loss,accuracy\n{row}\n" for row in ("0,0.1,2.0", "0,x,2.0,5.0", "0.5,0.1,2.0,5.0", "0,0.1,2.0,nan")],
 )
 def test_a_damaged_curve_is_an_error(tmp_path: Path, text: str) -> None:
     stored = store_run(tmp_path, spec(), complete(), curve=[(0, 0.1, 2.0, 5.0)])
     (stored.folder / "curve.csv").write_text(text)
     with pytest.raises(InputError, match=r"curve\.csv cannot be read .* run it again"):
         stored.curve()
+
+
+def test_a_curve_with_an_epoch_that_training_returned_from(tmp_path: Path) -> None:
+    rows = [(0, 0.1, 2.0, 5.0), (1, 0.1, float("nan"), 5.0), (2, 0.05, float("inf"), 5.0)]
+    curve = store_run(tmp_path, spec(), complete(), curve=rows).curve()
+    assert curve["loss"].tolist() == pytest.approx([2.0, float("nan"), float("inf")], nan_ok=True)
 
 
 def test_columns_of_a_curve_are_found_by_their_names(tmp_path: Path) -> None:
@@ -202,6 +209,8 @@ def test_select_by_any_field(tmp_path: Path) -> None:
     assert len(select_records(records, ["shots=1,4", "status=failed"])) == 2
     assert len(select_records(records, ["pretrained=", "recipe.epochs=200"])) == 6
     assert select_records(records, ["shots=8"]) == []
+    made_with = replace(records[0], facts={"backbone_fingerprint": "ab12"})
+    assert select_records([made_with, *records[1:]], ["backbone_fingerprint=ab12"]) == [made_with]
     with pytest.raises(InputError, match="did you mean 'shots'"):
         select_records(records, ["shot=1"])
     with pytest.raises(InputError, match="write field=value"):

@@ -246,8 +246,8 @@ def test_a_source_of_other_weights_is_refused(run_spec: MakeSpec, run_cache: Run
     data = json.loads(path.read_text())
     del data["checksum"]
     path.write_text(json.dumps(data | {"backbone_fingerprint": "0" * 64}))
-    record = make_run(run_spec(variant="fixed-B", basis="learned"), run_cache)
-    assert record.error is not None and "other weights" in record.error
+    with pytest.raises(SetupError, match="other weights"):
+        make_run(run_spec(variant="fixed-B", basis="learned"), RunCache(run_cache.environment))
 
 
 def test_a_failure_is_kept_and_tried_again(run_spec: MakeSpec, run_cache: RunCache, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -75,8 +76,8 @@ class Noted(StudyObserver):
     def begin(self, specs: list[RunSpec], present: list[Record]) -> None:
         self.events.append(("begin", (len(specs), len(present))))
 
-    def started(self, spec: RunSpec) -> None:
-        self.events.append(("started", spec.fingerprint))
+    def started(self, specs: Sequence[RunSpec]) -> None:
+        self.events += [("started", spec.fingerprint) for spec in specs]
 
     def ended(self, record: Record) -> None:
         self.events.append((record.status, record.spec.fingerprint))
@@ -142,15 +143,91 @@ def test_only_what_is_missing_is_made(small_grid: MakeGrid, tmp_path: Path) -> N
     assert watch.events[-1] == ("end", None)
 
 
-def test_runs_of_other_weights_are_not_mixed(run_spec: MakeSpec, environment: RunEnvironment) -> None:
-    first, second = run_spec(), run_spec(seed=2)
-    run_study([first], environment.runs, InlineExecutor(environment))
-    path = environment.runs / first.fingerprint / "record.json"
+def change_record(record: Record, **entries: Any) -> None:
+    """Replace entries of a record on disk."""
+    path = record.folder / "record.json"
     data = json.loads(path.read_text())
-    del data["checksum"]  # as version 0.1 wrote it; with a checksum the changed record is damaged
-    path.write_text(json.dumps(data | {"backbone_fingerprint": "0" * 64}))
+    data.pop("checksum", None)  # as version 0.1 wrote it; with a checksum the changed record is damaged
+    path.write_text(json.dumps(data | entries))
+
+
+@pytest.mark.usefixtures("quick_workers")
+def test_runs_of_other_weights_are_not_mixed(run_spec: MakeSpec, environment: RunEnvironment) -> None:
+    """Nothing is stored, however often the study is repeated, also if it does not contain the runs of the other weights."""
+    first, second = run_spec(), run_spec(seed=2)
+    (record,) = run_study([first], environment.runs, InlineExecutor(environment)).complete
+    change_record(record, backbone_fingerprint="0" * 64)
+    removal = rf"runs rm --runs {environment.runs} --where backbone_fingerprint={'0' * 64}`"
+    for specs in ([first, second], [first, second], [second]):
+        with pytest.raises(InputError, match=f"made with other weights of .* than the present ones.*{removal}"):
+            run_study(specs, environment.runs, InlineExecutor(environment))
     with pytest.raises(InputError, match="made with other weights"):
-        run_study([first, second], environment.runs, InlineExecutor(environment))
+        run_study([second, run_spec(seed=3)], environment.runs, ProcessExecutor(environment, 2))
+    assert run_folders(environment.runs) == [first.fingerprint]
+
+
+def test_complete_runs_of_two_weights_are_refused(run_spec: MakeSpec, environment: RunEnvironment) -> None:
+    """Earlier versions could mix them; nothing is left to train, but the outcome would be an average over both."""
+    specs = [run_spec(), run_spec(seed=2)]
+    record, _ = run_study(specs, environment.runs, InlineExecutor(environment)).complete
+    change_record(record, backbone_fingerprint="0" * 64)
+    executor, watch = Pretend(environment.runs), Noted()
+    with pytest.raises(InputError, match=f"other weights of .* than those of {specs[0].fingerprint}"):
+        run_study(specs, environment.runs, executor, watch)
+    assert executor.closed and watch.events == [("end", None)]
+    change_record(record, backbone_fingerprint=None)  # not known: accepted
+    assert len(run_study(specs, environment.runs, Pretend(environment.runs)).present) == 2
+
+
+def test_runs_on_changed_images_are_not_mixed(
+    run_spec: MakeSpec, environment: RunEnvironment, collections: dict[str, str], tmp_path: Path
+) -> None:
+    own = Path(shutil.copytree(collections["warm"], tmp_path / "own"))
+    first, second = (run_spec(dataset=str(own), seed=seed) for seed in (1, 2))
+    (record,) = run_study([first], environment.runs, InlineExecutor(environment)).complete
+    image = own / "test" / "red disc" / "8.png"
+    content = image.read_bytes()
+    image.unlink()
+    removal = rf"runs rm --runs {environment.runs} --where dataset={own}`"
+    for specs in ([first], [first, second], [second]):
+        with pytest.raises(InputError, match=f"made with other images of {own} than the present ones.*{removal}"):
+            run_study(specs, environment.runs, InlineExecutor(environment))
+    assert run_folders(environment.runs) == [first.fingerprint]
+    image.write_bytes(content)
+    assert len(run_study([first], environment.runs, InlineExecutor(environment)).present) == 1
+    image.unlink()
+    change_record(record, dataset_fingerprints={})  # as older versions stored it
+    assert len(run_study([first, second], environment.runs, InlineExecutor(environment)).complete) == 1
+
+
+def test_runs_on_another_folder_of_the_same_name_are_not_mixed(
+    run_spec: MakeSpec,
+    environment: RunEnvironment,
+    collections: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for folder, images in zip(("one", "other", "same"), ("warm", "cold", "warm"), strict=True):
+        shutil.copytree(collections[images], tmp_path / folder / "photos")
+    spec = run_spec(dataset="photos")
+    monkeypatch.chdir(tmp_path / "one")
+    run_study([spec], environment.runs, InlineExecutor(environment))
+    monkeypatch.chdir(tmp_path / "other")
+    with pytest.raises(InputError, match="other images of photos"):
+        run_study([spec], environment.runs, InlineExecutor(environment))
+    monkeypatch.chdir(tmp_path / "same")
+    assert len(run_study([spec], environment.runs, InlineExecutor(environment)).present) == 1
+
+
+def test_changed_images_that_runs_are_only_evaluated_on(
+    run_spec: MakeSpec, environment: RunEnvironment, collections: dict[str, str], tmp_path: Path
+) -> None:
+    own = Path(shutil.copytree(collections["cold"], tmp_path / "own images"))
+    spec = run_spec(evaluate_on=(str(own),))
+    run_study([spec], environment.runs, InlineExecutor(environment))
+    (own / "test" / "blue disc" / "8.png").unlink()
+    with pytest.raises(InputError, match=rf"runs rm --runs {environment.runs} --where 'evaluate_on={own}'`"):
+        run_study([spec], environment.runs, InlineExecutor(environment))
 
 
 @pytest.mark.usefixtures("quick_workers")

@@ -172,6 +172,10 @@ def test_sources_come_before_their_dependants_and_are_added() -> None:
         ({"bases": ["orthogonl"]}, "unknown basis 'orthogonl'; did you mean 'orthogonal'"),
         ({"study": ["hedline"]}, "unknown study 'hedline'; did you mean 'headline'"),
         ({"ranks": [32]}, "rank 32 does not fit: it must be between 1 and the number of context tokens, n_ctx=16"),
+        (
+            {"study": ["rank-sweep"], "n_ctx": 4},
+            r"rank 8 .* n_ctx=4\. The ranks of the grid are 1, 2, 4, 8; give others",
+        ),
         ({"shots": [0]}, "shots.0: Input should be greater than or equal to 1"),
         ({"seeds": []}, "at least one value is needed"),
         ({"recipe": {"epoch": 3}}, "unknown recipe field 'epoch'; did you mean 'epochs'"),
@@ -182,6 +186,11 @@ def test_sources_come_before_their_dependants_and_are_added() -> None:
 def test_a_wrong_grid_is_refused_with_a_reason(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         study_specs(make_grid(fields))
+
+
+def test_only_ranks_that_a_study_uses_must_fit() -> None:
+    specs = study_specs(make_grid({"study": ["headline"], "n_ctx": 4}))
+    assert {(spec.rank, spec.n_ctx) for spec in specs} == {(None, 4), (4, 4)}
 
 
 def test_grid_files(tmp_path: Path) -> None:
@@ -245,5 +254,5 @@ def test_the_documentation_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "my-photos").mkdir()
     (tmp_path / "grid.yaml").write_text(text.split("```yaml\n")[1].split("```")[0])
     grid = read_grid(tmp_path / "grid.yaml")
-    assert grid.datasets == ("dtd", "oxford_pets", "my-photos/")
+    assert grid.datasets == ("dtd", "oxford_pets", "my-photos")
     assert len(study_specs(grid)) == (2 * 3 * 2 * 3) * 3 + 4 * 3

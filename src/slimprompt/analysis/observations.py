@@ -11,6 +11,7 @@ import pandas as pd
 from slimprompt.analysis.arms import arm_label, arm_of, backbone_title, dataset_title
 from slimprompt.analysis.results import CROSS_DATASET, CellKey
 from slimprompt.errors import InputError
+from slimprompt.lab.inputs import inputs
 from slimprompt.lab.records import Record
 from slimprompt.lab.spec import RunSpec
 from slimprompt.training.recipe import Recipe
@@ -87,7 +88,10 @@ _PROMPT_SETTINGS = (
 
 
 def mixed_settings(records: Iterable[Record]) -> list[str]:
-    """One sentence per setting that differs between runs of one backbone, which are then not strictly comparable."""
+    """One sentence per setting that differs between runs of one backbone, and per backbone or dataset that changed between runs.
+
+    Such runs are not strictly comparable.
+    """
     found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for record in records:
         spec = record.spec
@@ -96,9 +100,11 @@ def mixed_settings(records: Iterable[Record]) -> list[str]:
             if name == "n_ctx" and (spec.variant == "dense" or spec.words):
                 continue  # the length of a dense prompt is an axis of the study, and words decide theirs
             found[spec.backbone, name][str(fields[name])] += 1
+        for one, fingerprint in inputs(spec, record.facts).items():
+            found[one][fingerprint] += 1
     return [
-        f"{backbone}: the runs mix {name} = "
+        f"{what}: the runs mix {name} = "
         + ", ".join(f"{value} ({count} runs)" for value, count in sorted(counts.items()))
-        for (backbone, name), counts in found.items()
+        for (what, name), counts in found.items()
         if len(counts) > 1
     ]

@@ -35,7 +35,7 @@ Published = Annotated[bool, typer.Option("--published", help="Use the paper's pu
 def _records(runs: Path, where: Sequence[str] | None) -> list[Record]:
     """The complete runs that meet the conditions; settings that differ between runs are reported on standard error."""
     from slimprompt.analysis.observations import mixed_settings
-    from slimprompt.lab.records import load_records, select_records
+    from slimprompt.lab.records import load_records, runs_command, select_records
 
     found = load_records(runs, show=True)
     records = select_records(found, where or ())
@@ -43,7 +43,7 @@ def _records(runs: Path, where: Sequence[str] | None) -> list[Record]:
         conditions = f" that meet {' and '.join(where)}" if where else ""
         raise InputError(
             f"no complete runs{conditions} in {runs} ({len(found)} complete runs in total); "
-            "make some with `slimprompt study`, or list them with `slimprompt runs list`"
+            f"make some with `slimprompt study`, or list them with `{runs_command('list', runs)}`"
         )
     for line in mixed_settings(records):
         say(f"note: {line}", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,13 +85,20 @@ def _print_curve(record: Record) -> None:
 
 
 def _bars(values: list[float], width: int = 60) -> str:
-    """A curve as one line of block characters."""
+    """A curve as one line of block characters; a value that is not finite is shown as a space."""
     size = -(-len(values) // width)
     means = [
         sum(values[start : start + size]) / len(values[start : start + size]) for start in range(0, len(values), size)
     ]
-    low, high = min(means), max(means)
-    return "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * (value - low) / (high - low)))] if high > low else "▄" for value in means)
+    finite = [value for value in means if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+
+    def block(value: float) -> str:
+        if not math.isfinite(value):
+            return " "
+        return "▁▂▃▄▅▆▇█"[min(7, int(8 * (value - low) / (high - low)))] if high > low else "▄"
+
+    return "".join(block(value) for value in means)
 
 
 @app.command("rm")
@@ -122,7 +130,7 @@ def remove_runs(
 
 
 def _find(runs: Path, name: str) -> Record:
-    from slimprompt.lab.records import RECORD, read_record
+    from slimprompt.lab.records import RECORD, read_record, runs_command
 
     folders = [path.parent for path in runs.glob(f"{name}*/{RECORD}")] if name.isalnum() else []
     if len(folders) == 1:
@@ -130,7 +138,7 @@ def _find(runs: Path, name: str) -> Record:
     if folders:
         names = ", ".join(sorted(folder.name for folder in folders)[:5])
         raise InputError(f"{len(folders)} runs in {runs} begin with {name!r}: {names}; give more of the name")
-    raise InputError(f"no run in {runs} begins with {name!r}; `slimprompt runs list` lists them")
+    raise InputError(f"no run in {runs} begins with {name!r}; `{runs_command('list', runs)}` lists them")
 
 
 def _plain(value: Any) -> str:

@@ -277,6 +277,8 @@ def _run(
 
 
 def _print_outcome(outcome: Outcome, environment: RunEnvironment) -> None:
+    from slimprompt.lab.records import runs_command
+
     total = len(outcome.present) + len(outcome.complete) + len(outcome.failed)
     present = f" ({len(outcome.present):,} were complete before)" if outcome.present else ""
     say(f"{total - len(outcome.failed):,} of {total:,} runs complete in {environment.runs}{present}")
@@ -286,4 +288,5 @@ def _print_outcome(outcome: Outcome, environment: RunEnvironment) -> None:
         say(f"failed: {record.spec.fingerprint} {record.spec.title}: {record.error}")
     if outcome.failed:
         more = f"{len(outcome.failed) - 5:,} more failed; " if len(outcome.failed) > 5 else ""
-        say(f"{more}re-run the same command to retry failed runs (slimprompt runs list --where status=failed)")
+        shown = runs_command("list", environment.runs, "--where", "status=failed")
+        say(f"{more}re-run the same command to retry failed runs ({shown})")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,6 +64,20 @@ class Benchmark:
     def sizes(self) -> tuple[int, int, int]:
         """Number of items in train, val and test."""
         return len(self.train), len(self.val), len(self.test)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the class names and of the items, in their order; equal wherever the files are."""
+        digest = hashlib.sha256(repr(self.class_names).encode())
+        for split in SPLITS:
+            digest.update(f"\n{split}".encode())
+            for entry in self._entries(getattr(self, split)):
+                digest.update(repr(entry).encode())
+        return digest.hexdigest()[:16]
+
+    def _entries(self, items: tuple[Item, ...]) -> Iterator[tuple[object, ...]]:
+        """What the fingerprint covers of each item."""
+        return ((item.path, item.label) for item in items)
 
     def path(self, item: Item) -> Path:
         """Path of the image file of `item`."""

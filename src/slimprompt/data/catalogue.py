@@ -78,13 +78,13 @@ def find_source(info: BenchmarkInfo, folder: Path) -> Source | None:
 
 
 def dataset_name(given: str) -> str:
-    """The canonical name of a benchmark; the path of an existing folder or CSV file is returned unchanged."""
+    """The canonical name of a benchmark, or the path of an existing folder or CSV file: `photos` for `./photos/`."""
     try:
         return benchmark_info(given).name
     except InputError:
         with suppress(OSError, ValueError):  # a text that cannot be a path is an unknown name
             if Path(given).exists():
-                return given
+                return str(Path(given))
         raise
 
 

@@ -80,12 +80,6 @@ class Grid(BaseModel):
         return tuple(dict.fromkeys(values))
 
     @model_validator(mode="after")
-    def _ranks_fit(self) -> Grid:
-        for rank in self.ranks:
-            check_rank(rank, self.n_ctx)
-        return self
-
-    @model_validator(mode="after")
     def _not_endless(self) -> Grid:
         """Counts the runs before any of them is built."""
         axes = {
@@ -105,13 +99,24 @@ class Grid(BaseModel):
         how: dict[str, Any] = {"precision": self.precision}
         if fields.get("method", PROMPT) == PROMPT:
             how |= {"position": self.position, "recipe": self.recipe}
-            how |= {} if fields.get("words") else {"n_ctx": self.n_ctx}  # words decide the length
+            if not fields.get("words"):  # words decide the length
+                how["n_ctx"] = self.n_ctx
+                self._check_rank(fields.get("rank"))
         found = []
         for text, dataset, shots, seed in product(self.backbones, self.datasets, self.shots, self.seeds):
             backbone, pretrained = parse_backbone(text)
             axes = {"backbone": backbone, "pretrained": pretrained, "dataset": dataset, "shots": shots, "seed": seed}
             found.append(validate(RunSpec, {**axes, **how, **fields}, "run"))
         return found
+
+    def _check_rank(self, rank: int | None) -> None:
+        """A study may use some of the ranks only, so they are checked when they are used."""
+        if rank is not None:
+            try:
+                check_rank(rank, self.n_ctx)
+            except InputError as error:
+                given = ", ".join(map(str, self.ranks))
+                raise InputError(f"{error}. The ranks of the grid are {given}; give others (--ranks)") from None
 
 
 #: Fields of a grid in which a single value may replace a list of one.

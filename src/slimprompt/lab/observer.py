@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from slimprompt.lab.records import Record
@@ -20,8 +21,8 @@ class StudyObserver:
     def begin(self, specs: list[RunSpec], present: list[Record]) -> None:
         """The study starts; `present` are those of its runs that are complete already."""
 
-    def started(self, spec: RunSpec) -> None:
-        """A run was submitted to the executor."""
+    def started(self, specs: Sequence[RunSpec]) -> None:
+        """The runs of a prompt batch were submitted to the executor."""
 
     def ended(self, record: Record) -> None:
         """A run is complete or failed."""
@@ -50,9 +51,9 @@ class LoggingObserver(StudyObserver):
         for record in present:
             self._write(record)
 
-    def started(self, spec: RunSpec) -> None:
+    def started(self, specs: Sequence[RunSpec]) -> None:
         """Nothing is written before a run is complete."""
-        self._observer.started(spec)
+        self._observer.started(specs)
 
     def ended(self, record: Record) -> None:
         """Write the run if it is complete."""
@@ -89,6 +90,7 @@ class _Count(StudyObserver):
         self.total = self.present = self.complete = self.failed = 0
         self.running: dict[str, tuple[RunSpec, float]] = {}
         self._left = self._done = self._busy = 0.0
+        self._batches: list[set[str]] = []
         self._in_parallel = 1
         self._begin = time.monotonic()
 
@@ -98,11 +100,14 @@ class _Count(StudyObserver):
         self._left = sum(weight(spec) for spec in specs if spec.fingerprint not in complete)
         self._begin = time.monotonic()
 
-    def started(self, spec: RunSpec) -> None:
-        self.running[spec.fingerprint] = spec, time.monotonic()
+    def started(self, specs: Sequence[RunSpec]) -> None:
+        self.running |= {spec.fingerprint: (spec, time.monotonic()) for spec in specs}
+        self._batches.append({spec.fingerprint for spec in specs})
 
     def ended(self, record: Record) -> None:
-        self._in_parallel = max(1, len(self.running))
+        # The time of a run is its share of the time of its batch, so batches count, not runs.
+        self._batches = [batch for batch in self._batches if not batch.isdisjoint(self.running)]
+        self._in_parallel = max(1, len(self._batches))
         self.running.pop(record.spec.fingerprint, None)
         self._left -= weight(record.spec)
         if record.complete:

@@ -16,7 +16,6 @@ from slimprompt.lab.spec import RunSpec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from slimprompt.clip.backbone import Backbone
     from slimprompt.methods.prompt_learning import LearnedPrompt
     from slimprompt.methods.task import Task
     from slimprompt.prompts.prompt import Prompt
@@ -60,10 +59,9 @@ class PromptBatch(RunBatch):
     def _start(self, spec: RunSpec) -> Prompt:
         from slimprompt.methods.prompt_learning import initial_prompt
 
-        backbone = self._cache.bank(spec).backbone
         assert spec.variant is not None  # the spec of every prompt has one
         return initial_prompt(
-            backbone,
+            self._cache.bank(spec).backbone,
             spec.variant,
             seed=spec.seed,
             n_ctx=spec.n_ctx,
@@ -72,7 +70,7 @@ class PromptBatch(RunBatch):
             words=spec.words,
             anchored=spec.anchored,
             depth=spec.depth,
-            trained=_source_factors(spec, self._cache.environment, backbone),
+            trained=_source_factors(spec, self._cache.environment),
         )
 
     def _learn(self, task: Task, prompts: dict[RunSpec, Prompt]) -> dict[RunSpec, RunResult | Exception]:
@@ -120,7 +118,7 @@ def _batch_size(encoder: SharedPrefixTextEncoder, n_prompts: int) -> int:
     return max(1, min(n_prompts, most_numbers // (encoder.n_tokens * encoder.backbone.text_width)))
 
 
-def _source_factors(spec: RunSpec, environment: RunEnvironment, backbone: Backbone) -> tuple[Tensor, Tensor] | None:
+def _source_factors(spec: RunSpec, environment: RunEnvironment) -> tuple[Tensor, Tensor] | None:
     """Final (B, A) of the run whose factor this one uses; None if it uses none."""
     import torch
 
@@ -131,10 +129,5 @@ def _source_factors(spec: RunSpec, environment: RunEnvironment, backbone: Backbo
     if record is None or not record.complete:
         why = f": {record.error}" if record and record.error else ", which does not exist"
         raise InputError(f"this run uses a factor of {source.title} ({source.fingerprint}){why}")
-    if record.facts.get("backbone_fingerprint") != backbone.fingerprint:
-        raise InputError(
-            f"the source run {source.title} ({source.fingerprint}) was made with other weights of {spec.backbone} than the "
-            "present ones; remove it (`slimprompt runs rm`) and run the study again"
-        )
     factors = record.factors()
     return torch.from_numpy(factors["B"]).float(), torch.from_numpy(factors["A"]).float()

@@ -15,9 +15,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -96,7 +97,10 @@ class Record:
         return factors
 
     def curve(self) -> pd.DataFrame:
-        """One row per epoch: epoch, lr, loss, accuracy."""
+        """One row per epoch: epoch, lr, loss, accuracy.
+
+        After the first epoch the loss may be nan or infinite: recipes with `backtrack` then return to the best factors.
+        """
         import numpy as np
         import pandas as pd
 
@@ -110,10 +114,11 @@ class Record:
                 for name, place in zip(_CURVE_COLUMNS, places, strict=True)
             }
             curve = pd.DataFrame(columns)
-            finite = np.isfinite(curve.to_numpy(dtype=float)).all()
+            finite = np.isfinite(curve.to_numpy(dtype=float))
+            finite[1:, _CURVE_COLUMNS.index("loss")] = True
         except (OSError, ValueError, IndexError, OverflowError) as error:
             raise _unreadable(path, error) from None
-        if curve.empty or not finite:
+        if curve.empty or not finite.all():
             raise _unreadable(path, "it holds no epochs" if curve.empty else "it holds entries that are not numbers")
         return curve
 
@@ -143,6 +148,7 @@ class _RecordSchema(BaseModel):
     versions: dict[str, str] = Field(default_factory=dict)
     machine: dict[str, Any] = Field(default_factory=dict)
     backbone_fingerprint: str | None = None
+    dataset_fingerprints: dict[str, str] = Field(default_factory=dict)
 
 
 def read_record(folder: Path) -> Record:
@@ -248,11 +254,17 @@ def load_records(root: Path, *, complete_only: bool = True, show: bool = False) 
     if damaged:
         first = next(iter(damaged.values()))
         warnings.warn(
-            f"{len(damaged)} damaged run folders are left out: {first}. `slimprompt runs list` shows them; a study that "
-            "contains them runs them again",
+            f"{len(damaged)} damaged run folders are left out: {first}. `{runs_command('list', root)}` shows them; "
+            "a study that contains them runs them again",
             stacklevel=2,
         )
     return [record for record in records if record.complete or not complete_only]
+
+
+def complete_runs(root: Path) -> Iterator[Record]:
+    """The complete runs in `root`, one after the other; what cannot be read is left out."""
+    found = (_try_read(folder) for folder in (_run_folders(root) if root.is_dir() else ()))
+    return (record for record in found if record is not None and record.complete)
 
 
 def find_complete_run(root: Path, spec: RunSpec) -> Record | None:
@@ -269,11 +281,11 @@ def find_run(root: Path, spec: RunSpec) -> Record | None:
 def select_records(records: Iterable[Record], where: Sequence[str] = ()) -> list[Record]:
     """The records that meet every condition `field=value[,value…]`.
 
-    A field is `status`, a field of the spec (`shots=1,4`) or of its recipe (`recipe.epochs=50`). An empty value selects
-    records in which the field is not set.
+    A field is `status`, `backbone_fingerprint`, a field of the spec (`shots=1,4`) or of its recipe (`recipe.epochs=50`). An empty
+    value selects records in which the field is not set.
     """
     names = [
-        "status",
+        *("status", "backbone_fingerprint"),
         *(name for name in RunSpec.model_fields if name != "recipe"),
         *(f"recipe.{n}" for n in Recipe.model_fields),
     ]
@@ -289,9 +301,8 @@ def select_records(records: Iterable[Record], where: Sequence[str] = ()) -> list
         return list(records)
 
     def fields(record: Record) -> dict[str, str]:
-        return {name: "" if value is None else str(value) for name, value in record.spec.flat().items()} | {
-            "status": record.status
-        }
+        others = {"status": record.status, "backbone_fingerprint": record.facts.get("backbone_fingerprint")}
+        return {name: "" if value is None else str(value) for name, value in (record.spec.flat() | others).items()}
 
     return [
         record
@@ -359,6 +370,15 @@ def _try_read(folder: Path) -> Record | None:
         return read_record(folder)
     except InputError:
         return None
+
+
+def runs_command(action: str, root: Path, *arguments: str) -> str:
+    """The command `slimprompt runs …` for the runs in `root`, as messages show it.
+
+    >>> runs_command("list", Path("my runs"), "--where", "status=failed")
+    "slimprompt runs list --runs 'my runs' --where status=failed"
+    """
+    return shlex.join(["slimprompt", "runs", action, "--runs", str(root), *arguments])
 
 
 def remove_run(record: Record) -> None:

@@ -47,9 +47,11 @@ class RunBatch:
         """Wall time that the runs of the batch share."""
 
     def _task(self) -> Task:
+        """The task of the runs, if they can be compared with the other runs in their folder."""
         from slimprompt.methods.task import Task
 
         spec = self._specs[0]
+        self._cache.check_inputs(spec)
         part = self._cache.sample(spec).train
         images, labels = [part.path(item) for item in part.train], [item.label for item in part.train]
         bank, templates = self._cache.bank(spec), part.templates[:1]  # the zero-shot prompt of the evaluation
@@ -100,7 +102,7 @@ class RunBatch:
             },
             "n_images": {"train": len(train.train), **{part: len(one.labels) for part, one in by_part.items()}},
             "chance": {metric: 100 / len(one.class_names) for metric, one in sets.items()},
-            "backbone_fingerprint": backbone.fingerprint,
+            **self._cache.input_facts(spec),
             "logit_scale": backbone.logit_scale,
             "device": backbone.device.type,
             "notes": self._cache.notes(spec),

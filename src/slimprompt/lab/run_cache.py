@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from slimprompt.data import Benchmark, base_new, few_shot, held_out, make_manifest
@@ -13,6 +13,8 @@ from slimprompt.data.check import check_images
 from slimprompt.data.manifest import Manifest
 from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment
+from slimprompt.lab.inputs import KnownInputs, inputs
+from slimprompt.lab.records import complete_runs
 from slimprompt.lab.spec import RunSpec
 from slimprompt.storage import cache_dir
 
@@ -103,6 +105,26 @@ class RunCache:
     def notes(self, spec: RunSpec) -> list[str]:
         """Warnings of the datasets' readers, such as a split that differs from the published one."""
         return [note for name in (spec.dataset, *spec.evaluate_on) for note in self._dataset(name)[1]]
+
+    def input_facts(self, spec: RunSpec) -> dict[str, Any]:
+        """The entries of the run's record that tell what it is made with."""
+        return {
+            "backbone_fingerprint": self.bank(spec).backbone.fingerprint,
+            "dataset_fingerprints": {
+                name: self._dataset(name)[0].fingerprint for name in (spec.dataset, *spec.evaluate_on)
+            },
+        }
+
+    def check_inputs(self, spec: RunSpec) -> None:
+        """Raise a `SetupError` if complete runs in the folder of the runs were made with other inputs than this one would be."""
+        try:
+            self._known_inputs.check(inputs(spec, self.input_facts(spec)))
+        except InputError as error:
+            raise SetupError(str(error)) from None
+
+    @cached_property
+    def _known_inputs(self) -> KnownInputs:
+        return KnownInputs(complete_runs(self.environment.runs))
 
     def _load_backbone(self, name: str, pretrained: str | None, precision: str) -> Backbone:
         from slimprompt.clip.backbone import load_backbone

@@ -13,6 +13,7 @@ from typing import Any
 
 from slimprompt.errors import InputError
 from slimprompt.lab.executors import Executor
+from slimprompt.lab.inputs import KnownInputs
 from slimprompt.lab.observer import StudyObserver
 from slimprompt.lab.records import FAILED, Record, find_complete_run, store_run
 from slimprompt.lab.run import prompt_batch_key
@@ -94,6 +95,11 @@ def run_study(
         Is notified of what happens.
     prompt_batch
         Maximum number of runs in a prompt batch.
+
+    Raises
+    ------
+    InputError
+        If no run can succeed, or if the complete runs were made with other weights or images than each other or the present ones.
     """
     observer = observer or StudyObserver()
     todo = with_sources(specs)
@@ -102,21 +108,20 @@ def run_study(
         remove_leftovers(runs)
     schedule = _Schedule(todo, runs, prompt_batch)
     outcome = Outcome(present=list(schedule.complete.values()))
-    weights = {(record.spec.backbone, record.spec.pretrained): record for record in outcome.present}
-    observer.begin(todo, outcome.present)
     try:
+        made_with = KnownInputs(outcome.present)
+        made_with.check_each_other()
+        made_with.check_own_images()
+        observer.begin(todo, outcome.present)
         while schedule.waiting or schedule.running:
             while schedule.batches_running < executor.slots and (ready := schedule.take_ready()):
-                for spec in ready:
-                    if spec.fingerprint in schedule.running:
-                        observer.started(spec)
+                observer.started([spec for spec in ready if spec.fingerprint in schedule.running])
                 executor.submit(ready)
             for record in executor.collect():
                 if record.spec.fingerprint not in schedule.running:  # complete before; trained again for its batch
                     continue
                 (outcome.complete if record.complete else outcome.failed).append(record)
                 observer.ended(record)
-                _check_weights(record, weights)
                 for spec in schedule.end(record):
                     reason = f"its source run failed: {record.spec.title} ({record.spec.fingerprint}): {record.error}"
                     failed = store_run(runs, spec, {"status": FAILED, "error": reason})
@@ -127,18 +132,6 @@ def run_study(
         observer.end()
         remove_leftovers(runs)
     return outcome
-
-
-def _check_weights(record: Record, present: dict[tuple[str, str | None], Record]) -> None:
-    """Runs of one study are compared with each other, so they must use the same weights."""
-    spec, made_with = record.spec, record.facts.get("backbone_fingerprint")
-    other = present.get((spec.backbone, spec.pretrained))
-    if made_with and other and other.facts.get("backbone_fingerprint") not in (made_with, None):
-        raise InputError(
-            f"{other.folder.parent} holds runs that were made with other weights of {spec.backbone} than the present ones, "
-            f"such as {other.spec.fingerprint}. Remove them (`slimprompt runs rm --where backbone={spec.backbone}`) or "
-            "choose another --runs folder"
-        )
 
 
 class _Schedule:

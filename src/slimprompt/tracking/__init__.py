@@ -5,6 +5,7 @@ A tracker has two calls: `has(run id)` and `write(run)`. To add one, add a file 
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,11 +37,12 @@ class TrackedRun:
         return {name: value if isinstance(value, bool | int | float) else str(value) for name, value in found.items()}
 
     def steps(self) -> list[tuple[int, dict[str, float]]]:
-        """The curve as (epoch, {"train/loss": …, …})."""
-        return [
-            (int(row["epoch"]), {f"train/{name}": float(value) for name, value in row.items() if name != "epoch"})
-            for row in self.curve
-        ]
+        """The curve as (epoch, {"train/loss": …, …}), without values that are not finite, which some trackers refuse."""
+
+        def known(row: Mapping[str, float]) -> dict[str, float]:
+            return {f"train/{name}": float(row[name]) for name in row if name != "epoch" and math.isfinite(row[name])}
+
+        return [(int(row["epoch"]), known(row)) for row in self.curve]
 
 
 class Tracker(Protocol):

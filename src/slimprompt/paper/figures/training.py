@@ -54,7 +54,7 @@ def _arms(records: Sequence[Record]) -> dict[str, Arm]:
 
 
 def _read_curves(records: Sequence[Record], epochs: int) -> _Curves:
-    """The losses of the runs that have this number of epochs and a readable curve."""
+    """The losses of the runs that have this number of epochs and a readable curve in which every loss is finite."""
     curves: _Curves = defaultdict(list)
     for record in records:
         spec = record.spec
@@ -63,7 +63,8 @@ def _read_curves(records: Sequence[Record], epochs: int) -> _Curves:
                 loss = record.curve()["loss"].to_numpy(dtype=float)
             except (OSError, KeyError, ValueError):
                 continue
-            curves[backbone_title(spec), spec.shots, arm_of(spec)].append(loss)
+            if np.isfinite(loss).all():
+                curves[backbone_title(spec), spec.shots, arm_of(spec)].append(loss)
     return curves
 
 
