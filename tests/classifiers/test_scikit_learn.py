@@ -241,9 +241,9 @@ def test_a_pickle_of_other_weights_is_refused(tiny_folder, monkeypatch):
 
 def test_a_pickle_from_another_device_says_so(tiny_folder, monkeypatch):
     backbone = load_backbone(tiny_folder)
-    load, (name, pretrained, activation, _, precision, fingerprint) = backbone.__reduce__()
+    load, (name, pretrained, activation, _, *others) = backbone.__reduce__()
     with pytest.warns(UserWarning, match="device 'cuda:7' is not available"):
-        other = load(name, pretrained, activation, "cuda:7", precision, fingerprint)
+        other = load(name, pretrained, activation, "cuda:7", *others)
     assert other.device.type in ("cpu", "mps")
 
 

@@ -412,6 +412,8 @@ def test_report_page(run, photos, tmp_path):
 def test_a_page_that_cannot_be_written_is_refused_before_training(run, photos, tmp_path):
     (tmp_path / "file").write_text("not a folder")
     failed(run("fit", photos, "--out", tmp_path / "p", *QUICK, "--report", tmp_path / "file" / "page.html"), "file")
+    same = tmp_path / "p"
+    failed(run("fit", photos, "--out", same, *QUICK, "--report", same), "is the folder of the model")
     assert not (tmp_path / "p").exists()
 
 

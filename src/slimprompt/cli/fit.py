@@ -181,7 +181,10 @@ def fit(
     if origin is None:
         check_without_a_run(prompt["variant"], prompt["basis"])
     for_many = make_recipe(options["recipe"], MANY_IMAGES, overrides)  # the other methods use its number of views
+    out = out or Path("prompt" if method == "prompt" else "head")
     if report is not None:
+        if report.resolve() == out.resolve():
+            raise InputError(f"{out} is the folder of the model; give the page of --report another name")
         check_files(report)
         require_extra("lab", "the page of --report")
     images = _images(source, benchmark, data_root)
@@ -202,7 +205,6 @@ def fit(
     import_modules(imports or ())
     if is_own_basis(prompt["basis"]):
         basis_function(prompt["basis"])
-    out = out or Path("prompt" if method == "prompt" else "head")
     files = PROMPT_FILES if method == "prompt" else HEAD_FILES
     files.check_free(out, overwrite=overwrite)
     tracker = None if log is None else open_log(log)

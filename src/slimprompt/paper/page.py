@@ -16,7 +16,7 @@ from slimprompt.analysis.observations import mixed_settings, observe
 from slimprompt.analysis.results import Results
 from slimprompt.errors import InputError
 from slimprompt.forked import run_forked
-from slimprompt.lab.records import Record, load_records, select_records
+from slimprompt.lab.records import Record, load_records, runs_command, select_records
 from slimprompt.paper.claims import Finding, check_claims, gather
 from slimprompt.paper.figures import figure_functions
 from slimprompt.paper.published import published_pairs
@@ -94,7 +94,7 @@ def build_report(
     failed = [record for record in chosen if not record.complete]
     if not records:
         conditions = f" that meet {' and '.join(where)}" if where else ""
-        broken = f" ({len(failed)} failed; `slimprompt runs list` shows their errors)" if failed else ""
+        broken = f" ({len(failed)} failed; `{runs_command('list', runs)}` shows their errors)" if failed else ""
         raise InputError(f"no complete runs{conditions} in {runs}{broken}; create some with `slimprompt study`")
     results = Results.of(observe(records))
     geometry = measure(records, class_subset=class_subset_of(where), draws=500, show=show)
