@@ -26,6 +26,8 @@ from slimprompt.errors import InputError, unknown
 _MODELS = Path(__file__).parent / "models"
 EMBEDDED = tuple(sorted(path.stem for path in _MODELS.glob("*.safetensors")))
 """Models whose weights are part of this package."""
+LOCAL_FOLDER = "local-dir:"
+"""Begins the name of a model that is a folder, with its configuration and weights."""
 
 
 def model_config(name: str) -> dict[str, Any] | None:

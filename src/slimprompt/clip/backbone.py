@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from slimprompt.clip.architectures import EMBEDDED, load_architecture, load_embedded, load_hub, quiet
+from slimprompt.clip.architectures import EMBEDDED, LOCAL_FOLDER, load_architecture, load_embedded, load_hub, quiet
 from slimprompt.clip.image_tower import image_features
 from slimprompt.clip.towers import TOKENIZER_EXTRA, end_of_text, prompt_support
 from slimprompt.clip.weights import ACTIVATIONS
@@ -228,9 +228,9 @@ def load_backbone(
     if precision not in _DTYPES:
         raise unknown("precision", precision, _DTYPES)
     torch_device = _device(device)
-    if ":" in name and not name.startswith(("hf-hub:", "local-dir:")):
+    if ":" in name and not name.startswith(("hf-hub:", LOCAL_FOLDER)):
         raise InputError(f"backbone {name!r}: the part before ':' must be hf-hub or local-dir")
-    if name.startswith(("hf-hub:", "local-dir:")) or name in EMBEDDED:
+    if name.startswith(("hf-hub:", LOCAL_FOLDER)) or name in EMBEDDED:
         if pretrained is not None or seed is not None:
             raise InputError(f"the model {name!r} has its own weights: pass neither pretrained nor seed with it")
         model = load_embedded(name) if name in EMBEDDED else load_hub(name)
@@ -252,7 +252,7 @@ def load_backbone(
         pretrained=pretrained,
         model=model,
         tokenizer=tokenizer,
-        preprocess=preprocessing(model.visual.preprocess_cfg),
+        preprocess=read_preprocessing(model.visual.preprocess_cfg),
         device=torch_device,
         precision=precision,
         fingerprint=fingerprint,
@@ -264,7 +264,7 @@ def load_backbone(
     return backbone
 
 
-def preprocessing(entries: Mapping[str, Any]) -> PreprocessCfg:
+def read_preprocessing(entries: Mapping[str, Any]) -> PreprocessCfg:
     """The preprocessing that `entries` describe, as a model's configuration or JSON holds them: lists become tuples."""
     return PreprocessCfg(**{key: tuple(value) if isinstance(value, list) else value for key, value in entries.items()})
 
@@ -290,7 +290,7 @@ def _load_again(
         raise InputError(
             f"the weights of {backbone.title} differ from those of the pickled backbone (other fingerprint)"
         )
-    return backbone.with_preprocessing(preprocessing(json.loads(preprocess))) if preprocess else backbone
+    return backbone.with_preprocessing(read_preprocessing(json.loads(preprocess))) if preprocess else backbone
 
 
 def _seed(pretrained: str) -> int:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from slimprompt import __version__
 from slimprompt.classifiers.head import HeadClassifier
 from slimprompt.classifiers.prompt import PromptClassifier
+from slimprompt.clip.architectures import LOCAL_FOLDER
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
 from slimprompt.images.views import view_size
@@ -69,8 +70,8 @@ def preprocessing(backbone: Backbone) -> dict[str, Any]:
 def public_backbone(saved: dict[str, Any]) -> dict[str, Any]:
     """The entries of a `SavedBackbone` without the folders of this machine: of a path, only its last part."""
     name, pretrained = saved["name"], saved["pretrained"]
-    if name.startswith("local-dir:"):
-        name = f"local-dir:{Path(name.removeprefix('local-dir:')).name}"
+    if name.startswith(LOCAL_FOLDER):
+        name = LOCAL_FOLDER + Path(name.removeprefix(LOCAL_FOLDER)).name
     if pretrained is not None and len(Path(pretrained).parts) > 1:
         pretrained = Path(pretrained).name
     return saved | {"name": name, "pretrained": pretrained}
@@ -78,7 +79,7 @@ def public_backbone(saved: dict[str, Any]) -> dict[str, Any]:
 
 def is_local_backbone(saved: dict[str, Any]) -> bool:
     """Whether the entries of a `SavedBackbone` name a folder or a weight file instead of published weights."""
-    return saved["name"].startswith("local-dir:") or bool(Path(saved["pretrained"] or "").suffix)
+    return saved["name"].startswith(LOCAL_FOLDER) or bool(Path(saved["pretrained"] or "").suffix)
 
 
 def check_target(target: Path, *, overwrite: bool) -> None:

@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from slimprompt.clip.architectures import LOCAL_FOLDER
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
 from slimprompt.images.cached import HASHES, bytes_per_feature, import_old_file
@@ -92,15 +93,15 @@ class FeatureBank:
         }
         if self._precision != "fp32":
             key["stored"] = self._precision
-        configuration = Path(backbone.name.removeprefix("local-dir:"), "open_clip_config.json")
-        if backbone.name.startswith("local-dir:") and configuration.is_file():
+        configuration = Path(backbone.name.removeprefix(LOCAL_FOLDER), "open_clip_config.json")
+        if backbone.name.startswith(LOCAL_FOLDER) and configuration.is_file():
             # The number of heads, for instance, is not in the weights.
             key["configuration"] = sha256(configuration)
         self.path: Path | None = None
         if folder is not None:
             root = cache_dir() / "features" if folder == "default" else Path(folder)
             name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-            title = re.sub(r"[^\w.-]", "-", backbone.name.removeprefix("hf-hub:").removeprefix("local-dir:"))
+            title = re.sub(r"[^\w.-]", "-", backbone.name.removeprefix("hf-hub:").removeprefix(LOCAL_FOLDER))
             self.path = root / f"{title}-{name}"
         self.store = FeatureStore(self.path, key, self._precision)
         if self.path is not None:

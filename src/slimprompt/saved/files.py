@@ -22,7 +22,8 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from slimprompt.class_names import check_class_names
-from slimprompt.clip.backbone import Backbone, load_backbone, preprocessing
+from slimprompt.clip.architectures import LOCAL_FOLDER
+from slimprompt.clip.backbone import Backbone, load_backbone, read_preprocessing
 from slimprompt.clip.weights import ACTIVATIONS, UnknownActivationError
 from slimprompt.errors import InputError, first_few, problems, shown
 from slimprompt.storage import (
@@ -38,10 +39,6 @@ from slimprompt.storage import (
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-#: Prefix of the name of a backbone that is a folder.
-_FOLDER = "local-dir:"
 
 
 class Description(BaseModel):
@@ -70,7 +67,7 @@ class Description(BaseModel):
 
 def _readable(entries: dict[str, Any]) -> dict[str, Any]:
     try:
-        preprocessing(entries)
+        read_preprocessing(entries)
     except (TypeError, AssertionError) as error:
         raise ValueError(str(error) or "unknown entries") from None
     return entries
@@ -103,8 +100,8 @@ def describe_backbone(backbone: Backbone) -> dict[str, Any]:
     """The entries of a `SavedBackbone`; files and folders of weights by their absolute paths."""
     names = ("name", "pretrained", "activation", "precision", "fingerprint")
     entries = {name: getattr(backbone, name) for name in names} | {"preprocess": asdict(backbone.preprocess)}
-    if backbone.name.startswith(_FOLDER):
-        entries["name"] = _FOLDER + absolute_weights(backbone.name.removeprefix(_FOLDER))
+    if backbone.name.startswith(LOCAL_FOLDER):
+        entries["name"] = LOCAL_FOLDER + absolute_weights(backbone.name.removeprefix(LOCAL_FOLDER))
     elif backbone.pretrained is not None:
         entries["pretrained"] = absolute_weights(backbone.pretrained)
     return entries
@@ -311,8 +308,8 @@ class SavedFiles:
         if backbone is None:
             activation = saved.activation if activation in (None, "auto") else activation
             name, pretrained = saved.name, pretrained or saved.pretrained
-            if name.startswith(_FOLDER) and pretrained:  # where the folder is now
-                name, pretrained = _FOLDER + pretrained.removeprefix(_FOLDER), None
+            if name.startswith(LOCAL_FOLDER) and pretrained:  # where the folder is now
+                name, pretrained = LOCAL_FOLDER + pretrained.removeprefix(LOCAL_FOLDER), None
             load_with = partial(load_backbone, name, pretrained, device=device, precision=precision)
             try:
                 backbone = load_with(activation=activation)
@@ -321,7 +318,7 @@ class SavedFiles:
                 matching = (one for one in candidates if one.fingerprint == saved.fingerprint)
                 backbone = next(matching, candidates[0])
         self.check_weights(folder, saved, backbone)
-        return backbone.with_preprocessing(preprocessing(saved.preprocess)) if saved.preprocess else backbone
+        return backbone.with_preprocessing(read_preprocessing(saved.preprocess)) if saved.preprocess else backbone
 
     def check_weights(self, model: Path | str, saved: SavedBackbone, backbone: Backbone) -> None:
         """Raise an error unless the backbone has the weights that a model, named `model` in the message, was fitted on."""
