@@ -71,11 +71,11 @@ class Benchmark:
         digest = hashlib.sha256(repr(self.class_names).encode())
         for split in SPLITS:
             digest.update(f"\n{split}".encode())
-            for entry in self._entries(getattr(self, split)):
+            for entry in self._fingerprint_entries(getattr(self, split)):
                 digest.update(repr(entry).encode())
         return digest.hexdigest()[:16]
 
-    def _entries(self, items: tuple[Item, ...]) -> Iterator[tuple[object, ...]]:
+    def _fingerprint_entries(self, items: tuple[Item, ...]) -> Iterator[tuple[object, ...]]:
         """What the fingerprint covers of each item."""
         return ((item.path, item.label) for item in items)
 

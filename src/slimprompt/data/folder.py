@@ -33,7 +33,7 @@ class FolderBenchmark(Benchmark):
     ignored: int = 0
     """Number of files that are not images and folders that are not classes."""
 
-    def _entries(self, items: tuple[Item, ...]) -> Iterator[tuple[object, ...]]:
+    def _fingerprint_entries(self, items: tuple[Item, ...]) -> Iterator[tuple[object, ...]]:
         """With the sizes of the files: a user's own images may be replaced under their names."""
         for item in items:
             try:
