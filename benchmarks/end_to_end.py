@@ -1,4 +1,4 @@
-"""Time of a whole few-shot run: plain CoOp, recipe `paper` and recipe `fast` on the same data and model size.
+"""Time of a whole few-shot run: plain CoOp, and recipes `paper`, `auto` and `fast`, on the same data and model size.
 
     python benchmarks/end_to_end.py [--classes 47 100] [--shots 16] [--plain-steps 2] [--json FILE]
 
@@ -7,13 +7,13 @@ measured on a few steps or images and extrapolated by their exact counts:
 
 - plain CoOp encodes a batch of augmented images and all classes over 77 tokens in every step, both by open_clip's own passes;
 - recipe `paper` encodes every view once for all variants of a seed and uses the shared-prefix text pass;
-- recipe `fast` takes few steps on a few views per image; all of its steps are measured.
+- recipes `auto` and `fast` take few steps on a few views per image; the steps of some epochs are measured.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,11 +28,11 @@ from slimprompt.allocator import keep_freed_memory
 from slimprompt.images.views import train_view
 from slimprompt.text.reference import full_pass_encoder
 from slimprompt.training.loop import train
-from slimprompt.training.recipe import RECIPES
+from slimprompt.training.recipe import RECIPES, Recipe, auto_recipe
 
-PAPER, FAST = RECIPES["paper"], RECIPES["fast"]
-N_FAST_VIEWS = len(FAST.views_at(0))
+PAPER = RECIPES["paper"]
 BATCH = 32
+MEASURED_EPOCHS = 4
 
 
 class Times(NamedTuple):
@@ -46,8 +46,8 @@ class Times(NamedTuple):
     """One training step with the full text pass."""
     shared_text: float
     """One training step with the shared-prefix text pass."""
-    fast_text: float
-    """All training steps of recipe `fast`."""
+    text: dict[str, float]
+    """All training steps of a recipe, by its name."""
 
 
 def in_turn(functions: Sequence[Callable[[], object]], repeats: int) -> list[float]:
@@ -65,7 +65,9 @@ def _once(function: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def measure(backbone: Backbone, n_classes: int, n_images: int, plain_steps: int) -> Times:
+def measure(
+    backbone: Backbone, n_classes: int, n_images: int, recipes: Mapping[str, Recipe], plain_steps: int
+) -> Times:
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8))
     labels = torch.arange(n_images) % n_classes
     dense = start_prompt("dense", width=512, seed=0)
@@ -89,36 +91,46 @@ def measure(backbone: Backbone, n_classes: int, n_images: int, plain_steps: int)
     )
     (full_text,) = in_turn([lambda: step(dense, full)], plain_steps)
     (shared_text,) = in_turn([lambda: step(slim, shared)], 3)
-    features = F.normalize(torch.randn(N_FAST_VIEWS * n_images, 512), dim=-1)
-    all_steps = FAST.model_copy(update={"tolerance": 0.0})  # no early stop
-    start = time.perf_counter()
-    train([slim], shared, lambda _: features, labels, 100.0, all_steps, seed=0)
-    return Times(plain_image / BATCH, image_time / BATCH, full_text, shared_text, time.perf_counter() - start)
+
+    def text_seconds(recipe: Recipe) -> float:
+        features = F.normalize(torch.randn(len(recipe.views_at(0)) * n_images, 512), dim=-1)
+        some = recipe.model_copy(update={"epochs": MEASURED_EPOCHS, "tolerance": 0.0})  # no early stop
+        seconds = _once(lambda: train([slim], shared, lambda _: features, labels, 100.0, some, seed=0))
+        return seconds * recipe.epochs / MEASURED_EPOCHS
+
+    text = {name: text_seconds(recipe) for name, recipe in recipes.items()}
+    return Times(plain_image / BATCH, image_time / BATCH, full_text, shared_text, text)
 
 
-def extrapolate(times: Times, n_classes: int, n_images: int, n_variants: int) -> dict[str, float]:
+def extrapolate(
+    times: Times, n_classes: int, n_images: int, recipes: Mapping[str, Recipe], n_variants: int
+) -> dict[str, float]:
     """Times of whole runs; with shared image features, each of `n_variants` runs pays its share of the encoding."""
     paper_steps = PAPER.epochs * PAPER.steps_per_epoch(n_images)
     plain = paper_steps * (BATCH * times.plain_image + times.full_text)
     paper_images, paper_text = PAPER.epochs * n_images * times.image, paper_steps * times.shared_text
-    fast_images = N_FAST_VIEWS * n_images * times.image
-    return {
+    row = {
         "classes": n_classes,
         "images": n_images,
         "plain_coop_hours": plain / 3600,
         "paper_hours": (paper_images + paper_text) / 3600,
-        "fast_minutes": (fast_images + times.fast_text) / 60,
         "text_steps_paper": paper_steps,
-        "text_steps_fast": FAST.epochs * FAST.steps_per_epoch(n_images),
         "plain_image_seconds": times.plain_image,
         "image_seconds": times.image,
-        "fast_text_seconds": times.fast_text,
         "text_side_speedup": times.full_text / times.shared_text,
         "paper_speedup": plain / (paper_images + paper_text),
         "paper_speedup_shared_images": plain / (paper_images / n_variants + paper_text),
-        "fast_speedup": plain / (fast_images + times.fast_text),
-        "fast_speedup_shared_images": plain / (fast_images / n_variants + times.fast_text),
     }
+    for name, recipe in recipes.items():
+        images, text = len(recipe.views_at(0)) * n_images * times.image, times.text[name]
+        row |= {
+            f"{name}_minutes": (images + text) / 60,
+            f"text_steps_{name}": recipe.steps(n_images),
+            f"{name}_text_seconds": text,
+            f"{name}_speedup": plain / (images + text),
+            f"{name}_speedup_shared_images": plain / (images / n_variants + text),
+        }
+    return row
 
 
 def main() -> None:
@@ -132,23 +144,27 @@ def main() -> None:
     options = parser.parse_args()
     keep_freed_memory()  # as the commands do
     backbone = load_backbone("ViT-B-16", "random:0", device="cpu", activation="quickgelu")
+    recipes = {"auto": auto_recipe(options.shots), "fast": RECIPES["fast"]}
     results = []
     for n_classes in options.classes:
         n_images = n_classes * options.shots
-        row = extrapolate(
-            measure(backbone, n_classes, n_images, options.plain_steps), n_classes, n_images, options.variants
-        )
+        times = measure(backbone, n_classes, n_images, recipes, options.plain_steps)
+        row = extrapolate(times, n_classes, n_images, recipes, options.variants)
         results.append(row)
         print(
             f"{n_classes} classes, {n_images} images: plain CoOp {row['plain_coop_hours']:.1f} h (measured on "
             f"{options.plain_steps} of {row['text_steps_paper']} steps)\n"
             f"  text side {row['text_side_speedup']:.1f}x faster per step\n"
             f"  recipe paper {row['paper_hours']:.2f} h, {row['paper_speedup']:.1f}x; with image features shared by "
-            f"{options.variants} variants {row['paper_speedup_shared_images']:.1f}x\n"
-            f"  recipe fast {row['fast_minutes']:.1f} min ({row['text_steps_fast']} text passes, {N_FAST_VIEWS} views), "
-            f"{row['fast_speedup']:.0f}x; with shared image features {row['fast_speedup_shared_images']:.0f}x",
-            flush=True,
+            f"{options.variants} variants {row['paper_speedup_shared_images']:.1f}x"
         )
+        for name, recipe in recipes.items():
+            print(
+                f"  recipe {name} {row[f'{name}_minutes']:.1f} min ({row[f'text_steps_{name}']} text passes, "
+                f"{len(recipe.views_at(0))} views), {row[f'{name}_speedup']:.0f}x; with shared image features "
+                f"{row[f'{name}_speedup_shared_images']:.0f}x",
+                flush=True,
+            )
     print_results(results, options.json)
 
 

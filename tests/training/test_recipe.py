@@ -25,14 +25,16 @@ def test_paper_10x_moves_as_far_as_paper_in_a_tenth_of_the_steps(n_images):
     assert rates[0] == pytest.approx(rates[1], rel=0.06)
 
 
-@pytest.mark.parametrize("shots", [1, 1.5, 2, 3, 4, 5, 7])
-def test_auto_with_few_images_takes_the_steps_of_paper_10x_on_a_bounded_number_of_views(shots):
+@pytest.mark.parametrize("shots", [1, 1.5, 2, 3, 4, 5, 7, 8, 12, 16])
+def test_auto_takes_the_steps_of_paper_10x_on_a_bounded_number_of_views(shots):
     recipe, n_classes = auto_recipe(shots), 60
     assert recipe.steps(int(shots * n_classes)) == RECIPES["paper-10x"].steps(int(shots * n_classes))
     assert 32 <= shots * len(recipe.views_at(0)) <= 48
-    assert auto_recipe(1) == RECIPES["paper-10x"]
+    assert auto_recipe(1) == RECIPES["paper-10x"] == auto_recipe(0.5)
 
 
-def test_auto_with_many_images_is_fast():
-    assert auto_recipe(8) == auto_recipe(100) == RECIPES["fast"] == make_recipe("auto", 16)
-    assert make_recipe({"epochs": 5}, 16) == make_recipe("fast", 1, {"epochs": 5})
+def test_auto_with_many_images_uses_three_views_of_each():
+    many = auto_recipe(16)
+    assert many == auto_recipe(100) == make_recipe("auto", 16)
+    assert many.views_at(0) == [None, 0, 1]
+    assert make_recipe({"epochs": 5}, 16) == make_recipe(many, 1, {"epochs": 5})

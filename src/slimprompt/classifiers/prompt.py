@@ -59,7 +59,7 @@ class PromptClassifier(ImageClassifier):
     position
         Position of the class name: "end", "middle" or "front".
     recipe
-        How it is trained: "auto", which chooses by the number of images per class, "fast", "paper", "paper-10x", a `Recipe`, or
+        How it is trained: "auto", which depends on the number of images per class, "fast", "paper", "paper-10x", a `Recipe`, or
         a dictionary of fields that replace those of "auto".
     class_names
         Names of the labels, if these are not the class names themselves: a list, where label i is `class_names[i]`, or a

@@ -132,7 +132,7 @@ def fit(
         str,
         typer.Option(
             help="How it is trained: paper, the published protocol; paper-10x, close to it in a tenth of the steps; fast, in fewer "
-            "steps and views of each image; or auto: fast, but a form of paper-10x with fewer than 8 images per class."
+            "steps; or auto: paper-10x with fewer views of each image, the more images there are per class."
         ),
     ] = "auto",
     device: Device = "auto",

@@ -14,7 +14,7 @@ from slimprompt.lab.plan import plan_runs
 from slimprompt.lab.speed import measure_speed
 from slimprompt.paper.studies import make_grid, studies_of
 from slimprompt.progress import duration
-from slimprompt.training.recipe import RECIPES
+from slimprompt.training.recipe import auto_recipe
 
 _FIT_CLASSES, _FIT_SHOTS, _FIT_CONTEXT = 20, 16, 16
 
@@ -29,14 +29,14 @@ def check_speed(subject: Subject) -> Iterator[Outcome]:
         f"a step takes {1000 * speed.step:.1f} ms + {1000 * speed.token:.3f} ms per text token, "
         f"an image {1000 * speed.image:.1f} ms"
     )
-    recipe, n_images = RECIPES["fast"], _FIT_CLASSES * _FIT_SHOTS
+    recipe, n_images = auto_recipe(_FIT_SHOTS), _FIT_CLASSES * _FIT_SHOTS
     names = [f"large red square {number}" for number in range(_FIT_CLASSES)]
     tokens = SharedPrefixTextEncoder(backbone, names, _FIT_CONTEXT).n_tokens
     encoding = n_images * len(recipe.views_at(0)) * speed.image
     training = recipe.epochs * recipe.steps_per_epoch(n_images) * (speed.step + speed.token * tokens)
     yield Outcome(
         OK,
-        f"{measured}; a fit of {_FIT_CLASSES} classes and {_FIT_SHOTS} shots with recipe fast takes about "
+        f"{measured}; a fit of {_FIT_CLASSES} classes and {_FIT_SHOTS} shots takes about "
         f"{duration(encoding + training)}: {duration(encoding)} of encoding images, {duration(training)} of training",
     )
 

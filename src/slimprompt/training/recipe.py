@@ -183,21 +183,17 @@ RECIPES: dict[str, Recipe] = {
 #: How a recipe is given: by name, "auto", as a value, or as a dictionary of fields that replace those of "auto".
 RecipeLike = str | Recipe | Mapping[str, Any]
 
-#: Images per class from which "auto" is "fast".
-MANY_IMAGES = 8
+#: Images per class from which "auto" takes the fewest train views of each image.
+MANY_IMAGES = 16
 
 
 def auto_recipe(images_per_class: float) -> Recipe:
-    """The recipe for so many images per class.
+    """The recipe for so many images per class: "paper-10x" with 32 / images_per_class train views of each image, at least 2.
 
-    From 8 on it is "fast". Below, it is "paper-10x" with 32 / images_per_class train views of each image: closer to "paper", on
-    no more views of a class than "fast" has with 16 images.
+    The number of steps is that of "paper-10x" in any case. With up to 16 images, a class has 33 to 48 views.
     """
-    if images_per_class >= MANY_IMAGES:
-        return RECIPES["fast"]
-    few = RECIPES["paper-10x"]
-    views = round(32 / max(1.0, images_per_class))
-    return few.model_copy(update={"views": views, "batch_size": 32 * (1 + views)})
+    views = round(32 / min(max(1.0, images_per_class), MANY_IMAGES))
+    return RECIPES["paper-10x"].model_copy(update={"views": views, "batch_size": 32 * (1 + views)})
 
 
 def make_recipe(recipe: RecipeLike, images_per_class: float, overrides: Mapping[str, Any] | None = None) -> Recipe:
@@ -208,7 +204,7 @@ def make_recipe(recipe: RecipeLike, images_per_class: float, overrides: Mapping[
     recipe
         A name of `RECIPES`, "auto", a recipe, or a dictionary of fields that replace those of "auto".
     images_per_class
-        Mean number of training images per class, by which "auto" chooses.
+        Mean number of training images per class, on which "auto" depends.
     overrides
         Fields to replace.
     """
