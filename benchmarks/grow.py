@@ -67,7 +67,8 @@ def measure(added: str, variant: str, benchmark: str, shots: int, seed: int) -> 
         first, second = base_new(few)[0], few
     else:
         first, second = few, few_shot(images, MORE * shots, seed, keep=few.train)
-    start, cold = (PromptClassifier(open_bank().backbone, variant=variant, seed=seed) for _ in range(2))
+    settings = {"variant": variant, "recipe": "fast", "seed": seed}
+    start, cold = (PromptClassifier(open_bank().backbone, **settings) for _ in range(2))
     start.fit_task(task_of(first, seed))
     warm = start.unfitted().set_params(start_from=start)
     for one in (cold, warm):
