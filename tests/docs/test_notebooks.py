@@ -55,7 +55,7 @@ def test_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypatch: pytest
     expected = {
         "1_own_images": ["24 classes", "learned prompt", "checkered brown square", "prompt.safetensors"],
         "2_compare_methods": ["36 runs made, 0 existed, 0 failed", "zero-shot", "joint r4", "report"],
-        "3_your_own_study": ["24 runs made, 0 existed, 0 failed", "unit dataset: n = 4", "unit run: n = 12"],
+        "3_your_own_study": ["12 runs made, 0 existed, 0 failed", "unit dataset: n = 3", "unit run: n = 6"],
     }
     for words in expected[path.stem]:
         assert words in text

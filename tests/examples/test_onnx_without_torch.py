@@ -14,7 +14,7 @@ import pytest
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 
-from slimprompt import PromptClassifier
+from slimprompt import Backbone, HeadClassifier
 from slimprompt.export import export_onnx
 from slimprompt.images.files import open_image
 
@@ -51,16 +51,19 @@ def odd_images(folder: Path) -> list[Path]:
 
 def test_same_answers_as_predict(
     examples: Path,
-    classifier: PromptClassifier,
+    tiny: Backbone,
     photos: Path,
     tmp_path: Path,
     blocked: dict[str, str],
     operators_parsed_once: None,
 ) -> None:
+    discs = sorted(photos.glob("*/*.png"))
+    labels = [path.parent.name for path in discs]
+    classifier = HeadClassifier("gda", tiny, views=1, cache=False).fit(discs, labels)
     export_onnx(classifier, tmp_path / "classifier.onnx")
     folder = tmp_path / "images"
     folder.mkdir()
-    paths = [*odd_images(folder), *sorted(photos.glob("*/*.png"))[::5]]
+    paths = [*odd_images(folder), *discs[::5]]
     script = [sys.executable, str(examples / "onnx_without_torch.py")]
     result = subprocess.run(
         [*script, str(tmp_path / "classifier.onnx"), *map(str, paths)], env=blocked, capture_output=True, text=True
@@ -68,6 +71,7 @@ def test_same_answers_as_predict(
     assert result.returncode == 0, result.stderr
     lines = [line.split("\t") for line in result.stdout.splitlines()]
     probabilities = classifier.predict_proba(paths)
+    assert np.ptp(probabilities, axis=0).min() > 0.01  # the images differ
     assert [path for path, _, _ in lines] == [str(path) for path in paths]
     assert [name for _, name, _ in lines] == classifier.predict(paths).tolist()
     assert np.allclose([float(value) for _, _, value in lines], probabilities.max(1), atol=1e-4)
