@@ -73,7 +73,9 @@ def test_the_papers_plan_counts_its_runs_without_data_or_weights(run: Run, monke
 
 
 def test_plan_for_people_and_machines(run: Run, grid_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slimprompt.lab.plan.measure_speed", partial(measure_speed, seconds=0.01))  # need not be precise
+    monkeypatch.setattr(
+        "slimprompt.lab.plan.measure_speed", partial(measure_speed, seconds=0.01)
+    )  # need not be precise
     text = run("study", grid_file, "--plan", "--workers", 2).stdout
     assert "6 runs, 0 of them complete in runs" in text
     assert "with 2 workers" in text and "on disk" in text

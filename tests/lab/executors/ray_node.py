@@ -1,6 +1,6 @@
 """`ray start …` without the processes that a node of the tests does not need.
 
-    python -m tests.lab.executors.ray_node start …
+python -m tests.lab.executors.ray_node start …
 """
 
 from __future__ import annotations
