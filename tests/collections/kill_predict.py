@@ -18,7 +18,7 @@ from slimprompt.collections.parts import PartsFolder
 from slimprompt.collections.predict import LocalPredictor, PredictionSpec, predict_collection
 from tests.robustness.kills import count_operations, kill_before, run_in_child
 
-_PART = 2
+_PART = 4
 
 
 def main() -> None:

@@ -209,11 +209,8 @@ def test_a_second_command_with_the_same_file_is_refused(spec: PredictionSpec, im
 
 
 @pytest.mark.slow
-def test_a_kill_before_any_file_operation_changes_nothing(models: Path, paths: list[Path], tmp_path: Path) -> None:
-    (tmp_path / "some").mkdir()
-    for number, path in enumerate(paths[::2]):
-        shutil.copy(path, tmp_path / "some" / f"{number}.png")
-    told = run_campaign("tests.collections.kill_predict", models / "prompt", tmp_path / "some", tmp_path)
+def test_a_kill_before_any_file_operation_changes_nothing(models: Path, images: Path, tmp_path: Path) -> None:
+    told = run_campaign("tests.collections.kill_predict", models / "prompt", images, tmp_path)
     assert told["operations"] > 20
     assert told["wrong"] == []
     assert set(told["finished"]) == set(range(6))  # of five parts

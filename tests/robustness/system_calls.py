@@ -30,13 +30,11 @@ _NUMBERS = {
     "x86_64": ({1, 18, 74, 75, 77}, {82, 87, 263, 264, 316}),  # write, pwrite64, fsync, fdatasync, ftruncate
     "aarch64": ({64, 68, 82, 83, 46}, {35, 38, 276}),
 }
-_MACHINE = platform.machine()
-_BUFFER = ctypes.create_string_buffer(128)  # one for all calls: a traced child makes thousands
 
 
 def can_trace() -> bool:
     """Whether children can be traced here."""
-    if sys.platform != "linux" or _MACHINE not in _NUMBERS:
+    if sys.platform != "linux" or platform.machine() not in _NUMBERS:
         return False
     child = os.fork()
     if child == 0:
@@ -105,15 +103,16 @@ def _run_and_exit(action: Callable[[], object]) -> None:
 
 def _changes_a_file(child: int, thread: int, watched: Path) -> bool:
     """Whether a thread of the child is about to change a file below `watched`."""
-    by_file, by_name = _NUMBERS[_MACHINE]
+    by_file, by_name = _NUMBERS[platform.machine()]
     call, first = _entered(thread)
     return call in by_name or (call in by_file and _is_below(child, first, watched))
 
 
 def _entered(thread: int) -> tuple[int, int]:
     """Number and first argument of the call that the thread is about to make; (-1, 0) if it returns from one."""
-    _ptrace(_GET_SYSCALL_INFO, thread, address=len(_BUFFER), data=ctypes.addressof(_BUFFER))
-    operation, _, _, _, number, first, *_ = _INFO.unpack_from(_BUFFER)
+    buffer = ctypes.create_string_buffer(128)
+    _ptrace(_GET_SYSCALL_INFO, thread, address=len(buffer), data=ctypes.addressof(buffer))
+    operation, _, _, _, number, first, *_ = _INFO.unpack_from(buffer.raw)
     return (number, first) if operation == _ENTRY else (-1, 0)
 
 
