@@ -108,19 +108,24 @@ def loopback_only(ray: Any) -> Iterator[None]:
 
 @contextmanager
 def without_monitors(ray: Any) -> Iterator[None]:
-    """While Ray is started: it leaves out two processes that do nothing for one command.
+    """While Ray is started: it leaves out three processes that do nothing for one command, and the seconds of their start.
 
-    They are the autoscaler's, which adds machines to clusters, and the one that sends logs to the driver, which does not print them.
+    They are the autoscaler's, which adds machines to clusters; the one that sends logs to the driver, which does not print them; and
+    the server of the dashboard, which Ray starts for its usage statistics even if there is no dashboard.
     """
-    parameter = ray._private.parameter
-    params = parameter.RayParams
+    parameter, services = ray._private.parameter, ray._private.services
+    params, start_server = parameter.RayParams, getattr(services, "start_api_server", None)
     unused = {"no_monitor": True, "include_log_monitor": False}
     known = inspect.signature(params).parameters  # private: another version may not have them
     parameter.RayParams = partial(params, **{name: value for name, value in unused.items() if name in known})
+    if start_server is not None:
+        services.start_api_server = lambda *_, **__: (None, None)  # no address and no process, as if it could not start
     try:
         yield
     finally:
         parameter.RayParams = params
+        if start_server is not None:
+            services.start_api_server = start_server
 
 
 def _init(ray: Any, address: str | None) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,12 @@ from slimprompt.cli import app
 from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
+from slimprompt.lab.speed import measure_speed
 from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import read_grid, study_specs
 from tests.conftest import fingerprints, run_folders
 from tests.fork_server import Command, start_command
+from tests.lab.conftest import note_imports, noted_imports
 
 Run = Callable[..., Result]
 
@@ -69,7 +72,10 @@ def test_the_papers_plan_counts_its_runs_without_data_or_weights(run: Run, monke
     assert not Path("runs").exists()
 
 
-def test_plan_for_people_and_machines(run: Run, grid_file: Path) -> None:
+def test_plan_for_people_and_machines(run: Run, grid_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "slimprompt.lab.plan.measure_speed", partial(measure_speed, seconds=0.01)
+    )  # need not be precise
     text = run("study", grid_file, "--plan", "--workers", 2).stdout
     assert "6 runs, 0 of them complete in runs" in text
     assert "with 2 workers" in text and "on disk" in text
@@ -176,7 +182,7 @@ def start(grid_file: Path, runs: Path, executor: Sequence[str] = WORKERS) -> Com
     return start_command(arguments, cwd=grid_file.parent, one_stream=True, fork_workers=True)
 
 
-def start_in_background(grid_file: Path, runs: Path) -> subprocess.Popen[str]:
+def start_in_background(grid_file: Path, runs: Path, *options: str) -> subprocess.Popen[str]:
     """The same by true starts of Python; in the background of a script, or under nohup, SIGINT and SIGHUP are ignored."""
     command = [sys.executable, "-c", "from slimprompt.cli import main; main()", "study", grid_file.name]
 
@@ -185,7 +191,7 @@ def start_in_background(grid_file: Path, runs: Path) -> subprocess.Popen[str]:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     return subprocess.Popen(
-        [*command, *WORKERS, "--runs", str(runs), "--device", "cpu"],
+        [*command, *WORKERS, "--runs", str(runs), "--device", "cpu", *options],
         cwd=grid_file.parent,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
@@ -266,11 +272,12 @@ def test_a_signal_to_the_study_alone_ends_its_workers(
 
 @pytest.mark.slow
 def test_a_study_in_the_background_ignores_ctrl_c_and_ends_on_sigterm(
-    grid_file: Path, collections: dict[str, str], tmp_path: Path
+    grid_file: Path, collections: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its workers, which are started as users have them, do not import what no run uses."""
     lengthen(grid_file)
     keep_one_dataset(grid_file, collections)
-    process = start_in_background(grid_file, tmp_path / "runs")
+    process = start_in_background(grid_file, tmp_path / "runs", "--import", note_imports(tmp_path, monkeypatch))
     wait_for_runs(tmp_path / "runs", 1, process)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         process.send_signal(number)
@@ -278,6 +285,9 @@ def test_a_study_in_the_background_ignores_ctrl_c_and_ends_on_sigterm(
     assert process.returncode == 128 + signal.SIGTERM, output
     assert "re-run the same command to resume" in output and "Traceback" not in output
     wait_until_gone(process.pid)
+    imported = set().union(*(names for pid, names in noted_imports(tmp_path).items() if pid != process.pid))
+    assert "open_clip" in imported
+    assert not {"transformers", "wandb", "torch._dynamo"} & imported
 
 
 @pytest.mark.slow

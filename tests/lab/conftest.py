@@ -42,10 +42,17 @@ def quick_workers(worker_server: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def note_imports(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module for `RunEnvironment.imports`; it writes the names of all imported modules to `<folder>/<module>.txt`."""
+    """A module for `RunEnvironment.imports`; every process that imports it writes what it has imported, for `noted_imports`."""
     (folder / "noting.py").write_text(
-        "import sys\nfrom pathlib import Path\nPath(__file__).with_suffix('.txt').write_text(' '.join(sys.modules))\n"
+        "import os, sys\nfrom pathlib import Path\n"
+        "Path(__file__).with_name(f'noting-{os.getpid()}.txt').write_text(' '.join(sys.modules))\n"
     )
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # for workers of Ray
     return "noting"
+
+
+def noted_imports(folder: Path) -> dict[int, set[str]]:
+    """Process id → names of the modules that it had imported."""
+    files = folder.glob("noting-*.txt")
+    return {int(path.stem.removeprefix("noting-")): set(path.read_text().split()) for path in files}

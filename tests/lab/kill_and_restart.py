@@ -36,7 +36,7 @@ def main() -> None:
             outcome = run_study(specs, runs, InlineExecutor(environment))
             os._exit(1 if outcome.failed else 0)
         if attempt <= kills:
-            time.sleep(rng.uniform(0.02, 0.9))
+            time.sleep(rng.uniform(0.02, 0.6))
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def grid_file(small_grid: Callable[..., Grid], tmp_path: Path) -> Path:
-    recipe = {"epochs": 12, "views": 2, "batch_size": 4}
+    recipe = {"epochs": 4, "views": 2, "batch_size": 4}
     grid = small_grid(study="rank-sweep", shots=[1], ranks=[1, 2], recipe=recipe)
     path = tmp_path / "grid.yaml"
     path.write_text(grid.model_dump_json())

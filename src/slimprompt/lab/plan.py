@@ -342,6 +342,8 @@ class _ModelSizes(NamedTuple):
 
 def _model_sizes(name: str) -> _ModelSizes | None:
     """Sizes of a backbone from its configuration, without building it; None if they are not known."""
+    if ":" in name:  # a folder or a model of the hub; other names need open_clip, whose import takes seconds
+        return None
     from slimprompt.clip.architectures import model_config
 
     config = model_config(name)

@@ -30,7 +30,7 @@ from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import Grid, study_specs
 from tests.conftest import QUICK_HEALTH_CHECKS, fingerprints
 from tests.fork_server import fork_of, start_command
-from tests.lab.conftest import note_imports
+from tests.lab.conftest import note_imports, noted_imports
 
 # Not imported here: Ray reads its settings when it is imported, and a fixture of all tests makes them.
 pytestmark = [
@@ -56,7 +56,7 @@ def _command(process: int) -> list[str]:
 
 
 class Node:
-    """`ray start --block`: one node, with one CPU; it and all its processes of Python are forks."""
+    """`ray start --block`: one node, with one CPU; it and all its processes of Python are forks, and those that nobody needs are left out."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         arguments = (
@@ -72,7 +72,7 @@ class Node:
         self.process = start_command(
             arguments,
             environment=environment,
-            module="ray.scripts.scripts",
+            module="tests.lab.executors.ray_node",
             fork_workers=True,
             streams=dict.fromkeys((1, 2), self._log.fileno()),
         )
@@ -162,8 +162,9 @@ def undisturbed() -> list[dict[str, dict[str, str]]]:
 def small_study(
     small_grid: Callable[..., Grid], environment: RunEnvironment, undisturbed: list[dict[str, dict[str, str]]]
 ) -> tuple[list[RunSpec], dict[str, dict[str, str]]]:
-    """The specs of a study, and the fingerprints of its undisturbed runs."""
-    specs = study_specs(small_grid(shots=[2], recipe={"epochs": 20, "views": 2, "batch_size": 4}))
+    """The specs of a study, some of which need the runs of others, and the fingerprints of its undisturbed runs."""
+    recipe = {"epochs": 20, "views": 2, "batch_size": 4}
+    specs = study_specs(small_grid(study="fixed-basis", shots=[2], seeds=[1, 2], recipe=recipe))
     if not undisturbed:
         inline = replace(environment, runs=environment.runs.with_name("inline"))
         run_study(specs, inline.runs, InlineExecutor(inline))
@@ -194,7 +195,7 @@ class Disturb(StudyObserver):
     def wait_until(self, condition: Callable[[], bool]) -> bool:
         """Wait until it holds; False if the study was over before."""
         while not condition():
-            if self._over.wait(0.005):
+            if self._over.wait(0.02):
                 return False
         return True
 
@@ -303,13 +304,14 @@ def test_without_a_cluster_it_runs_on_this_machine(
     with closing(RayExecutor(replace(environment, imports=(noting,)))) as executor:
         mine = set(psutil.Process().children(recursive=True)) - others
         assert {ip.removeprefix("::ffff:") for ip in _listening(mine)} == {"127.0.0.1"}
-        assert not [one for one in mine if "monitor.py" in " ".join(one.cmdline())]
+        unused = ("monitor.py", "dashboard.py")
+        assert not [one for one in mine if any(name in " ".join(one.cmdline()) for name in unused)]
         outcome = run_study([run_spec()], environment.runs, executor)
         assert len(outcome.complete) == 1
         assert not ray.is_initialized()  # the executor that started it has ended it
-    imported = (tmp_path / f"{noting}.txt").read_text().split()
+    (imported,) = noted_imports(tmp_path).values()
     assert "open_clip" in imported
-    assert not {"transformers", "wandb"} & set(imported)
+    assert not {"transformers", "wandb"} & imported
 
 
 def test_executors_share_a_ray_and_workers_stay_alive(
