@@ -114,8 +114,9 @@ class Task:
 
     def encode(self, recipe: Recipe) -> None:
         """Encode every view that the recipe uses and the bank does not have."""
-        names = [self._view_name(number, recipe) for number in recipe.all_view_numbers()]
-        self._check_number(len(names))
+        numbers = recipe.all_view_numbers()
+        self._check_number(len(numbers))
+        names = [self._view_name(number, recipe) for number in numbers]
         self.bank.build(self.images, names, decode=self.decode)
 
     def _check_number(self, n_views: int) -> None:
