@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from slimprompt.clip.architectures import EMBEDDED, model_config
 from slimprompt.clip.backbone import Backbone, load_backbone
 from slimprompt.prompts.start import start_prompt
 from slimprompt.text.encoder import SharedPrefixTextEncoder
@@ -49,13 +50,18 @@ def _one_device():
         yield
 
 
-@pytest.fixture(scope="module", params=["pocket", "pocket-rn"])
-def on_meta(request: pytest.FixtureRequest) -> Backbone:
+def load_on_meta(name: str) -> Backbone:
     """Of the text tower, a first layer, one in the middle and a last one: operations on `meta` take long."""
-    backbone = load_backbone(request.param, device="cpu")
+    backbone = load_backbone(name, device="cpu")
     model = copy.deepcopy(backbone.model).to(META)
     del model.transformer.resblocks[3:]
     return replace(backbone, model=model, device=META)
+
+
+@pytest.fixture(scope="module")
+def on_meta() -> Backbone:
+    """The other embedded model differs in the image tower only."""
+    return load_on_meta("pocket")
 
 
 @pytest.fixture
@@ -148,12 +154,20 @@ def test_scores_are_where_the_image_features_are(on_meta: Backbone) -> None:
     assert class_scores(images, torch.zeros(len(NAMES), _embed_dim(on_meta))).device == META
 
 
-def test_images_are_moved_to_the_device(on_meta: Backbone) -> None:
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_images_are_moved_to_the_device(name: str) -> None:
     """Views are made on the host; the bank and `encode_eval_views` pass them to `encode_images` as they are."""
-    size = on_meta.preprocess.size
+    backbone = load_on_meta(name)
+    size = backbone.preprocess.size
     height = size if isinstance(size, int) else size[0]
-    features = on_meta.encode_images(torch.zeros(2, 3, height, height))
-    assert features.device == META and features.shape == (2, _embed_dim(on_meta))
+    features = backbone.encode_images(torch.zeros(2, 3, height, height))
+    assert features.device == META and features.shape == (2, _embed_dim(backbone))
+
+
+def test_the_embedded_models_have_equal_text_towers() -> None:
+    """So that the text tower of one is enough here."""
+    one, *others = (model_config(name)["text_cfg"] for name in EMBEDDED)
+    assert all(other == one for other in others)
 
 
 def test_zero_shot_texts_are_encoded_on_the_device(on_meta: Backbone) -> None:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from slimprompt.clip.backbone import Backbone
 from slimprompt.methods.table import METHODS
 from tests.cli.conftest import QUICK, failed, ok
 from tests.conftest import TINY, draw
@@ -64,8 +65,14 @@ def test_a_zero_shot_head_takes_new_class_names(run, photos, tmp_path):
     assert json.loads((tmp_path / "zs" / "head.json").read_text())["templates"] == ["a drawing of a {}."]
 
 
-def test_compare_prints_every_method_on_the_same_images(run, photos, tmp_path):
-    out = ok(run("fit", photos, "--out", tmp_path / "p", "--shots", 4, *QUICK, "--compare"))
+def test_compare_prints_every_method_on_the_same_images_and_reads_each_once(run, photos, tmp_path, monkeypatch):
+    """The methods use the views of the recipe, which are encoded for the prompt anyway."""
+    encoded, original = [], Backbone.encode_images
+    monkeypatch.setattr(
+        Backbone, "encode_images", lambda self, pixels: (encoded.append(len(pixels)), original(self, pixels))[1]
+    )
+    out = ok(run("fit", photos, "--out", tmp_path / "p", "--shots", 4, *QUICK, "--no-cache", "--compare"))
+    assert sum(encoded) == 3 * 32  # as without --compare
     table = out[out.index("all methods on the same 6 held-out images") :].splitlines()
     assert table[1].split() == [
         "method",
@@ -87,14 +94,6 @@ def test_compare_prints_every_method_on_the_same_images(run, photos, tmp_path):
     assert learned.split()[-2] == rows["prompt"][1]
 
 
-def test_compare_with_a_head(run, photos, tmp_path):
-    out = ok(
-        run("fit", photos, "--out", tmp_path / "h", "--shots", 4, "--method", "gda", "--views", 1, *MODEL, "--compare")
-    )
-    names = [line.split()[0] for line in out[out.index("all methods") :].splitlines()[2:11]]
-    assert names == list(METHODS)
-
-
 def test_too_few_held_out_images_are_said(run, photos, tmp_path):
     out = ok(run("fit", photos, "--out", tmp_path / "p", "--shots", 5, *QUICK, "--compare"))
     assert "3 held-out images" in out
@@ -106,7 +105,7 @@ def test_too_few_held_out_images_are_said(run, photos, tmp_path):
 
 
 def test_copies_of_training_images_do_not_count(run, photos, tmp_path):
-    """The saved accuracy and the comparison of methods leave out what the methods were trained on."""
+    """The saved accuracy and the comparison of methods with a head leave out what the methods were trained on."""
     split, only_copies = tmp_path / "split", tmp_path / "copies"
     for path in photos.glob("*/*.png"):
         is_new = path.stem in ("4", "5")
@@ -119,7 +118,10 @@ def test_copies_of_training_images_do_not_count(run, photos, tmp_path):
             (folder / path.parent.name).mkdir(parents=True, exist_ok=True)
             (folder / path.parent.name / f"{folder.name} {path.name}").write_bytes(path.read_bytes())
     fit = ("--shots", 4, "--method", "gda", "--views", 1, *MODEL, "--compare")
-    out = " ".join(ok(run("fit", split, "--out", tmp_path / "h", *fit)).split())
+    printed = ok(run("fit", split, "--out", tmp_path / "h", *fit))
+    names = [line.split()[0] for line in printed[printed.index("all methods") :].splitlines()[2:11]]
+    assert names == list(METHODS)
+    out = " ".join(printed.split())
     assert "12 of the 18 images were training images: without them, the accuracy is " in out
     assert "all methods on the same 6 held-out images" in out
     saved = json.loads((tmp_path / "h" / "head.json").read_text())["held_out"]
@@ -134,8 +136,6 @@ def test_copies_of_training_images_do_not_count(run, photos, tmp_path):
 @pytest.mark.parametrize(("method", "batches"), [("zero-shot", 2), ("linear-probe", 2), ("gda", 3)])
 def test_only_views_that_a_method_reads_are_encoded(run, photos, tmp_path, monkeypatch, method, batches):
     """The eval views of training and of held-out images; for gda, also the train views."""
-    from slimprompt.clip.backbone import Backbone
-
     encoded, original = [], Backbone.encode_images
     monkeypatch.setattr(
         Backbone, "encode_images", lambda self, pixels: (encoded.append(len(pixels)), original(self, pixels))[1]
@@ -143,18 +143,6 @@ def test_only_views_that_a_method_reads_are_encoded(run, photos, tmp_path, monke
     options = ("--shots", 4, "--method", method, "--views", 2, *MODEL, "--no-cache", "--no-calibration")
     ok(run("fit", photos, "--out", tmp_path / "h", *options))
     assert len(encoded) == batches
-
-
-def test_compare_reads_each_image_once(run, photos, tmp_path, monkeypatch):
-    """The methods use the views of the recipe, which are encoded for the prompt anyway."""
-    from slimprompt.clip.backbone import Backbone
-
-    encoded, original = [], Backbone.encode_images
-    monkeypatch.setattr(
-        Backbone, "encode_images", lambda self, pixels: (encoded.append(len(pixels)), original(self, pixels))[1]
-    )
-    ok(run("fit", photos, "--out", tmp_path / "p", "--shots", 4, *QUICK, "--no-cache", "--compare"))
-    assert sum(encoded) == 3 * 32  # as without --compare
 
 
 @pytest.mark.parametrize(

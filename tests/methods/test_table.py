@@ -68,16 +68,17 @@ def test_classes_of_different_size(make_task, method: str) -> None:
 
 @pytest.fixture(scope="module")
 def many_classes(make_task) -> Task:
-    task = make_task(1000, 1, views=1)
-    assert task.view_features.shape == (2, 1000, 24)
+    """More classes, texts and images than two batches of 256 hold."""
+    task = make_task(520, 1, views=1)
+    assert task.view_features.shape == (2, 520, 24)
     return task
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_thousand_classes(many_classes: Task, method: str) -> None:
+def test_hundreds_of_classes(many_classes: Task, method: str) -> None:
     fitted = fit(method, many_classes)
     logits = fitted.head.logits(many_classes.eval_features)
-    assert logits.shape == (1000, 1000) and logits.isfinite().all()
+    assert logits.shape == (520, 520) and logits.isfinite().all()
     if method != "zero-shot":
         zero_shot = fit("zero-shot", many_classes).head.logits(many_classes.eval_features)
         own, before = (float((one.argmax(1) == many_classes.targets).double().mean()) for one in (logits, zero_shot))

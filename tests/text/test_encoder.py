@@ -141,9 +141,10 @@ def test_text_towers_of_the_paper(name, model_config):
     """Width 512, 8 heads, 12 layers, 77 tokens, QuickGELU: the text towers of the paper's two backbones."""
     config = ARCHITECTURES[name] | {"vision_cfg": SMALL_VISION}
     backbone = load_backbone(model_config(f"text-of-{name}", config), seed=0, device="cpu", activation="quickgelu")
-    encoder = assert_equals_open_clip(backbone, NAMES)
+    names = ["red panda", "a_rather_long_name of many different words"]
+    encoder = assert_equals_open_clip(backbone, names)
     assert encoder.shared_prefix
-    assert encoder.n_tokens < 17 + 12 * len(NAMES)
+    assert encoder.n_tokens < 17 + 12 * len(names)
 
 
 def _expected_pass(config):
@@ -173,18 +174,9 @@ class _LetterTokenizer:
         return torch.tensor([row[:length] + [0] * (length - len(row)) for row in rows])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_every_architecture_of_open_clip(name, model_config):
-    """Random weights and reduced width and depth; everything else as published."""
-    config = json.loads(json.dumps(ARCHITECTURES[name]))
-    expected = _expected_pass(config)
-    shown = {"shared": "shared prefix", "full": "full pass", "refused": "none"}  # by `slimprompt backbones`
-    assert config_support(config).text_pass == shown[expected]
-    if config["text_cfg"].get("hf_model_name"):
-        with pytest.raises(InputError, match="Hugging Face text tower"):
-            load_backbone(name, seed=0)
-        return
+def _reduced(config):
+    """Reduced width and depth and another image tower; everything else as published, but for tokenizers that are not here."""
+    config = json.loads(json.dumps(config))
     config["embed_dim"] = 16
     config["vision_cfg"] = SMALL_VISION
     config["text_cfg"] |= {
@@ -196,19 +188,45 @@ def test_every_architecture_of_open_clip(name, model_config):
     config["text_cfg"].setdefault("context_length", 77)
     if "multimodal_cfg" in config:
         config["multimodal_cfg"] |= {"width": 16, "heads": 2, "layers": 1, "mlp_ratio": 1}
-    own_tokenizer = "hf_tokenizer_name" in config["text_cfg"]
-    if own_tokenizer:
-        del config["text_cfg"]["hf_tokenizer_name"]
+    if config["text_cfg"].pop("hf_tokenizer_name", None):
         config["text_cfg"].pop("tokenizer_kwargs", None)
-    # A neutral name, because open_clip selects some tokenizers by the name of the model.
-    short = model_config(f"short-{list(ARCHITECTURES).index(name)}", config)
+    return config
+
+
+@pytest.fixture(scope="module")
+def reduced(tmp_path_factory):
+    """Architecture → name under which it is registered at reduced size; open_clip reads a whole folder at once.
+
+    A neutral name, because open_clip selects some tokenizers by the name of the model.
+    """
+    folder = tmp_path_factory.mktemp("reduced")
+    names = {name: f"short-{number}" for number, name in enumerate(ARCHITECTURES)}
+    for name, short in names.items():
+        (folder / f"{short}.json").write_text(json.dumps(_reduced(ARCHITECTURES[name])))
+    open_clip.add_model_config(folder)
+    return names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture_of_open_clip(name, reduced):
+    """Random weights and reduced width and depth; everything else as published."""
+    config = ARCHITECTURES[name]
+    expected = _expected_pass(config)
+    shown = {"shared": "shared prefix", "full": "full pass", "refused": "none"}  # by `slimprompt backbones`
+    assert config_support(config).text_pass == shown[expected]
+    if config["text_cfg"].get("hf_model_name"):
+        with pytest.raises(InputError, match="Hugging Face text tower"):
+            load_backbone(name, seed=0)
+        return
+    short = reduced[name]
     if expected == "refused":
         with pytest.raises(InputError, match="class token"):
             load_backbone(short, seed=0)
         return
     backbone = load_backbone(short, seed=0, device="cpu")
-    if own_tokenizer:
-        object.__setattr__(backbone, "tokenizer", _LetterTokenizer(config["text_cfg"]))
+    if "hf_tokenizer_name" in config["text_cfg"]:
+        object.__setattr__(backbone, "tokenizer", _LetterTokenizer(_reduced(config)["text_cfg"]))
     encoder = assert_equals_open_clip(backbone, ["cat", "red fox"], 4)
     assert encoder.shared_prefix == (expected == "shared")
 

@@ -120,7 +120,8 @@ class ImageClassifier(Estimator):
         decode
             How the images are read; see `open_image`.
         """
-        return np.array([short in self.training_images_ for short in short_hashes(bank, images, decode)], dtype=bool)
+        hashes = short_hashes(bank.hashes(images, decode=decode))
+        return np.array([short in self.training_images_ for short in hashes], dtype=bool)
 
     def unfitted(self, **changes: Any) -> Self:
         """A classifier with the same parameters but for `changes`, the backbone shared."""
@@ -250,9 +251,9 @@ def _on_device(value: Any, device: torch.device | str) -> Any:
     return value.to(device) if isinstance(value, Head | CacheHead) else value
 
 
-def short_hashes(bank: FeatureBank, images: Any, decode: Decode = "upright") -> list[str]:
-    """The first 8 bytes of the sha256 of each image's content, as 16 hexadecimal digits."""
-    return [digest[:16] for digest in bank.hashes(images, decode=decode)]
+def short_hashes(hashes: Iterable[str]) -> list[str]:
+    """The first 8 bytes of each hexadecimal sha256, as 16 digits."""
+    return [digest[:16] for digest in hashes]
 
 
 def label_names(labels: Iterable[str], what: str = "labels") -> list[str]:

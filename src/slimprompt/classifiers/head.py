@@ -127,7 +127,7 @@ class HeadClassifier(ImageClassifier):
         self.check_settings()
         fitted = METHODS[self.method].fit(task)
         self._set_head(task.bank.backbone, fitted.head, fitted.n_trained, fitted.settings)
-        self.training_images_ = frozenset(short_hashes(task.bank, task.images, task.decode))
+        self.training_images_ = frozenset(short_hashes(task.hashes))
         return self
 
     def with_classes(self, class_names: Iterable[str]) -> HeadClassifier:

@@ -191,7 +191,7 @@ class PromptClassifier(ImageClassifier):
         self.curve_ = learned.curve
         self.set_prompt(backbone, prompt, task.class_names)
         self.recipe_ = recipe
-        self.training_images_ = frozenset(short_hashes(task.bank, task.images, task.decode))
+        self.training_images_ = frozenset(short_hashes(task.hashes))
         if start is not None:
             self.grown_from_ = start.sha256
             self.training_images_ |= start.training_images

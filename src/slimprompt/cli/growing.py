@@ -111,7 +111,7 @@ class Origin(NamedTuple):
             )
         else:
             before = set(self.description.training_images.split())
-            hashes = short_hashes(result.task.bank, result.task.images, result.task.decode)
+            hashes = short_hashes(result.task.hashes)
             known = sum(one in before for one in hashes)
             say(
                 f"started from {self.folder}: {result.n_train - known} of the training images are new to it, {known} are not"

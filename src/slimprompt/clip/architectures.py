@@ -70,7 +70,7 @@ def _build(name: str, activation: str | None, seed: int | None = None) -> Any:
     """
     options = {} if activation is None else {"quick_gelu": activation == "quickgelu"}
     with torch.random.fork_rng(devices=[]), quiet(), _NoInitialisation() if seed is None else nullcontext():
-        torch.manual_seed(seed or 0)
+        torch.default_generator.manual_seed(seed or 0)  # models are built on the CPU
         return open_clip.create_model(name, pretrained=None, **options)
 
 

@@ -7,7 +7,9 @@ tower is built with one layer and without memory for its weights.
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import open_clip
@@ -80,13 +82,20 @@ def config_support(config: Mapping[str, Any]) -> PromptSupport:
     text = dict(config["text_cfg"])
     if text.get("hf_model_name"):
         return PromptSupport("none", _HUGGING_FACE)
-    kind = open_clip.CustomTextCLIP if config.get("custom_text") else open_clip.CLIP
-    image = {"image_size": 16, "patch_size": 16, "layers": 1, "width": 64}
-    small = {"layers": 1, "vocab_size": 64, "width": 8 * text.get("heads", 8)}  # sizes do not matter
-    with torch.random.fork_rng(devices=[]):
-        model = kind(embed_dim=8, vision_cfg=image, text_cfg=text | small)
     lacks = text.get("hf_tokenizer_name") and importlib.util.find_spec("transformers") is None
-    return prompt_support(getattr(model, "text", model))._replace(missing="transformers" if lacks else "")
+    small = text | {"layers": 1, "vocab_size": 64, "width": 8 * text.get("heads", 8)}  # sizes do not matter
+    support = _tower_support(json.dumps(small, sort_keys=True), custom=bool(config.get("custom_text")))
+    return support._replace(missing="transformers" if lacks else "")
+
+
+@lru_cache(maxsize=256)  # most architectures of open_clip differ in sizes only
+def _tower_support(text_config: str, *, custom: bool) -> PromptSupport:
+    """`prompt_support` of the tower with this configuration, given as JSON."""
+    kind = open_clip.CustomTextCLIP if custom else open_clip.CLIP
+    image = {"image_size": 16, "patch_size": 16, "layers": 1, "width": 64}
+    with torch.random.fork_rng(devices=[]):
+        model = kind(embed_dim=8, vision_cfg=image, text_cfg=json.loads(text_config))
+    return prompt_support(getattr(model, "text", model))
 
 
 def supports_shared_prefix(tower: Any) -> bool:

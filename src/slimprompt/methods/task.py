@@ -54,6 +54,11 @@ class Task:
     views: int = 10
 
     @cached_property
+    def hashes(self) -> list[str]:
+        """Hexadecimal sha256 of each training image's content, found once and not for every view."""
+        return self.bank.hashes(self.images, decode=self.decode)
+
+    @cached_property
     def eval_features(self) -> Tensor:
         """Unit-length features of the eval views, (n_images, embed_dim)."""
         return self._features(EVAL_VIEW)
@@ -63,7 +68,8 @@ class Task:
         """Unit-length features of the eval view and the train views, (1 + views, n_images, embed_dim)."""
         self._check_number(1 + self.views)
         names = [train_view_name(self.seed, number) for number in range(self.views)]
-        self.bank.build(self.images, names, decode=self.decode)  # an image is opened once for all its views
+        if names:
+            self.bank.build(self.images, names, decode=self.decode)  # an image is opened once for all its views
         return torch.stack([self.eval_features, *(self._features(name) for name in names)])
 
     @cached_property
@@ -103,13 +109,14 @@ class Task:
 
     def _features(self, view: str) -> Tensor:
         # A copy in aligned memory: the order of summation, and so the rounding, depends on the alignment.
-        features = self.bank.features(self.images, view, decode=self.decode).clone()
+        features = self.bank.features(self.images, view, decode=self.decode, hashes=self.hashes).clone()
         return features.to(self.bank.backbone.device)
 
     def encode(self, recipe: Recipe) -> None:
         """Encode every view that the recipe uses and the bank does not have."""
-        names = [self._view_name(number, recipe) for number in recipe.all_view_numbers()]
-        self._check_number(len(names))
+        numbers = recipe.all_view_numbers()
+        self._check_number(len(numbers))
+        names = [self._view_name(number, recipe) for number in numbers]
         self.bank.build(self.images, names, decode=self.decode)
 
     def _check_number(self, n_views: int) -> None:
@@ -124,12 +131,11 @@ class Task:
 
     def features_by_epoch(self, recipe: Recipe) -> Callable[[int], Tensor]:
         """A function from an epoch to the features (n_views · n_images, embed_dim) that it trains on."""
-        known = self.bank.hashes(self.images, decode=self.decode)  # once, not for every view
 
         @lru_cache(maxsize=recipe.views or 1)  # views that several epochs use are kept in memory
         def read(views: tuple[str, ...]) -> Tensor:
             return torch.cat(
-                [self.bank.features(self.images, view, decode=self.decode, hashes=known) for view in views]
+                [self.bank.features(self.images, view, decode=self.decode, hashes=self.hashes) for view in views]
             )
 
         return lambda epoch: read(tuple(self._view_name(number, recipe) for number in recipe.views_at(epoch)))

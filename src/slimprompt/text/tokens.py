@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from functools import lru_cache
+from typing import Any, Literal, get_args
 
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError, printable, shown, unknown
@@ -56,8 +57,8 @@ def prompt_tokens(
             raise InputError(f"the class name {shown(name)} holds bytes that are not UTF-8; give it as text")
         tokens = backbone.tokenize(f"{name}.")
         start, rest = (tokens[:1], tokens[1:]) if has_start else ([], tokens)
-        name_length = len(backbone.tokenize(name)) - len(start) - 1  # without the end-of-text token
-        split = 0 if position == "end" else name_length
+        # the length of the name, without the end-of-text token
+        split = 0 if position == "end" else len(backbone.tokenize(name)) - len(start) - 1
         sequence = [*start, *[CONTEXT] * n_before, *rest[:split], *[CONTEXT] * (n_ctx - n_before), *rest[split:]]
         if len(sequence) > backbone.context_length:
             raise InputError(
@@ -70,7 +71,13 @@ def prompt_tokens(
 
 def has_start_token(backbone: Backbone) -> bool:
     """Whether the tokenizer begins every text with a start token."""
-    return backbone.tokenize("a")[0] == backbone.tokenize("the")[0]
+    return _has_start_token(backbone.tokenizer)
+
+
+@lru_cache(maxsize=4)
+def _has_start_token(tokenizer: Any) -> bool:
+    one, other = tokenizer(["a", "the"], context_length=32)[:, 0].tolist()
+    return one == other
 
 
 def name_tokens(backbone: Backbone, class_name: str) -> tuple[int, ...]:

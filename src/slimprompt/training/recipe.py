@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -103,7 +103,7 @@ class Recipe(BaseModel):
         """Optimizer steps of a whole training on `n_images` images; with `tolerance`, it may take fewer."""
         return self.epochs * self.steps_per_epoch(n_images)
 
-    def all_view_numbers(self) -> Iterable[int | None]:
+    def all_view_numbers(self) -> Sequence[int | None]:
         """Numbers of all train views that the recipe uses, in order of first use; None is the eval view."""
         if self.views is None:
             return range(self.epochs)

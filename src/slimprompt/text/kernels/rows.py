@@ -69,15 +69,17 @@ class RowGather:
         return [part.view(maps.b, -1, e) for part in flat.split_with_sizes(maps.sizes)]
 
     def _make_index_maps(self, n_prompts: int) -> _IndexMaps:
+        prompts = torch.arange(n_prompts)[:, None, None]
+        heads = torch.arange(self._n_heads)[:, None]
+        parts = torch.arange(self._n_parts)[:, None, None, None]
         sources, paddings = [], []
         for index in self._row_index:  # (n, t)
             padding = (index == PADDING).flatten()  # (n · t,)
             rows = torch.where(index == PADDING, index.amax(1, keepdim=True), index).flatten()  # any row would do
-            for part in range(self._n_parts):
-                prompt_rows = torch.arange(n_prompts)[:, None, None] * self._n_rows + rows  # (n_prompts, 1, n · t)
-                heads = torch.arange(self._n_heads)[:, None]  # (n_heads, 1)
-                sources.append(((prompt_rows * self._n_parts + part) * self._n_heads + heads).flatten())
-                paddings.append(padding.expand(n_prompts, self._n_heads, -1).flatten())
+            # (n_parts, n_prompts, n_heads, n · t)
+            source = ((prompts * self._n_rows + rows) * self._n_parts + parts) * self._n_heads + heads
+            sources.append(source.flatten())
+            paddings.append(padding.expand_as(source).flatten())
         source, is_padding = torch.cat(sources), torch.cat(paddings)
         target = torch.zeros(n_prompts * self._n_rows * self._n_parts * self._n_heads, dtype=torch.long)
         target[source[~is_padding]] = torch.arange(len(source))[~is_padding]
