@@ -155,7 +155,8 @@ def test_own_images_need_a_real_model(run, photos, tmp_path, monkeypatch):
         PromptClassifier().fit(["a.png", "b.png"], ["a", "b"])
 
 
-def test_the_toy_model_is_called_a_toy_on_own_images_only(run, photos, tmp_path):
+def test_the_toy_model_is_called_a_toy_on_own_images_only(run, photos, tmp_path, shared_cache, monkeypatch):
+    monkeypatch.setenv("SLIMPROMPT_CACHE", str(shared_cache))  # with rendered benchmarks
     quick = ["--shots", 1, "--epochs", 1, "--views", 1, "--device", "cpu"]
     assert "pocket is a toy model" in ok(run("fit", photos, "--out", tmp_path / "a", "--backbone", "pocket", *quick))
     out = ok(run("fit", "--benchmark", "pocket-sketch", "--out", tmp_path / "b", *quick))
