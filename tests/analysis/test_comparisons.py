@@ -2,15 +2,11 @@ import pytest
 
 from slimprompt.analysis.arms import dense, fixed_basis, joint
 from slimprompt.analysis.comparisons import aggregates, compare_arms
-from slimprompt.analysis.observations import observe
-from slimprompt.analysis.results import Results
-from slimprompt.lab.records import load_records
-from tests.synthetic_runs import write_study
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    return Results.of(observe(load_records(write_study(tmp_path_factory.mktemp("runs")))))
+@pytest.fixture
+def results(study_results):
+    return study_results
 
 
 def test_p_values_are_corrected_over_the_family(results):

@@ -6,14 +6,14 @@ import pytest
 from slimprompt.analysis.observations import mixed_settings, observe
 from slimprompt.errors import InputError
 from slimprompt.lab.records import load_records
-from tests.synthetic_runs import write_run, write_study
+from tests.synthetic_runs import write_run
 
 BASE = {"backbone": "ViT-B-16", "dataset": "dtd", "shots": 1, "seed": 1, "n_ctx": 8}
 
 
-@pytest.fixture(scope="module")
-def records(tmp_path_factory):
-    return load_records(write_study(tmp_path_factory.mktemp("runs")))
+@pytest.fixture
+def records(study_records):
+    return study_records
 
 
 def test_observations_have_one_row_per_run_and_metric(records):

@@ -6,14 +6,14 @@ from slimprompt.analysis.results import CellKey, Estimate, Results, average
 from slimprompt.errors import InputError
 from slimprompt.lab.records import load_records
 from slimprompt.lab.spec import RunSpec
-from tests.synthetic_runs import accuracy_of, study_fields, write_run, write_study
+from tests.synthetic_runs import accuracy_of, study_fields, write_run
 
 BASE = {"backbone": "ViT-B-16", "dataset": "dtd", "shots": 1, "seed": 1, "n_ctx": 8}
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    return Results.of(observe(load_records(write_study(tmp_path_factory.mktemp("runs")))))
+@pytest.fixture
+def results(study_results):
+    return study_results
 
 
 def expected(variant, *, dataset="dtd", shots=4, seeds=(1, 2, 3), **fields):

@@ -14,7 +14,8 @@ BASE = {"backbone": "pocket", "dataset": "dtd", "shots": 1, "seed": 1, "n_ctx": 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    return write_study(tmp_path_factory.mktemp("runs"), backbones=("pocket",), datasets=("dtd", "food101"))
+    grid = {"backbones": ("pocket",), "datasets": ("dtd", "food101"), "seeds": (1, 2)}
+    return write_study(tmp_path_factory.mktemp("runs"), **grid)
 
 
 def invoke(*arguments):
@@ -45,10 +46,10 @@ def test_geometry_of_base_class_runs_on_request(runs):
         content = json.loads(invoke("geometry", runs, "--json", "--draws", 20, "--by", "split", *arguments).stdout)
         return {(row["split"], row["axis"]): row["n"] for row in content["medians"] if row["factor"] == "B"}
 
-    assert {subset for subset, _ in n_pairs()} == {"all"}
-    base = n_pairs("--where", "split=base")
+    default, base = n_pairs(), n_pairs("--where", "split=base")
+    assert {subset for subset, _ in default} == {"all"}
     assert {subset for subset, _ in base} == {"base"}
-    assert n_pairs("--where", "split=all,base") == n_pairs() | base
+    assert n_pairs("--where", "split=all,base") == default | base
 
 
 def test_table_and_claims_use_the_same_geometry(runs):
@@ -58,8 +59,9 @@ def test_table_and_claims_use_the_same_geometry(runs):
     base = invoke("tables", runs, "--only", "factor_geometry", "--where", "split=base").stdout
     assert "runs on base classes" in base
     name = ("--name", "b_overlap_across_tasks", "--json")
-    assert invoke("claims", runs, *name).stdout == invoke("claims", runs, *name, "--where", "split=all").stdout
-    assert invoke("claims", runs, *name).stdout != invoke("claims", runs, *name, "--where", "split=base").stdout
+    default = invoke("claims", runs, *name).stdout
+    assert default == invoke("claims", runs, *name, "--where", "split=all").stdout
+    assert default != invoke("claims", runs, *name, "--where", "split=base").stdout
 
 
 def test_geometry_of_a_single_run_has_no_pairs(tmp_path):

@@ -26,7 +26,8 @@ from tests.fork_server import start_command
 @pytest.fixture(scope="module")
 def prompt(run, photos, tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved") / "my-prompt"
-    out = ok(run("fit", photos, "--out", folder, "--shots", 4, *QUICK, "--verbose"))
+    page = folder.parent / "page.html"
+    out = ok(run("fit", photos, "--out", folder, "--shots", 4, *QUICK, "--verbose", "--report", page))
     return folder, out
 
 
@@ -155,7 +156,8 @@ def test_own_images_need_a_real_model(run, photos, tmp_path, monkeypatch):
         PromptClassifier().fit(["a.png", "b.png"], ["a", "b"])
 
 
-def test_the_toy_model_is_called_a_toy_on_own_images_only(run, photos, tmp_path):
+def test_the_toy_model_is_called_a_toy_on_own_images_only(run, photos, tmp_path, shared_cache, monkeypatch):
+    monkeypatch.setenv("SLIMPROMPT_CACHE", str(shared_cache))  # with rendered benchmarks
     quick = ["--shots", 1, "--epochs", 1, "--views", 1, "--device", "cpu"]
     assert "pocket is a toy model" in ok(run("fit", photos, "--out", tmp_path / "a", "--backbone", "pocket", *quick))
     out = ok(run("fit", "--benchmark", "pocket-sketch", "--out", tmp_path / "b", *quick))
@@ -402,9 +404,8 @@ def test_backbones(run):
     failed(run("backbones", "nonsense"), "no backbone has 'nonsense'")
 
 
-def test_report_page(run, photos, tmp_path):
-    ok(run("fit", photos, "--out", tmp_path / "p", "--shots", 4, *QUICK, "--report", tmp_path / "page.html"))
-    page = (tmp_path / "page.html").read_text()
+def test_report_page(prompt):
+    page = (prompt[0].parent / "page.html").read_text()
     assert "green disc" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
 

@@ -19,6 +19,9 @@ app = Typer()
 app.command()(report)
 
 
+STAGES = ("reading runs", "geometry", "tables and figures", "page and files")
+
+
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     for seed in (1, 2):
@@ -30,30 +33,33 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def test_a_page_is_written_and_missing_parts_are_named(runs: Path, tmp_path: Path):
-    outcome = CliRunner().invoke(
-        app, [str(runs), "--out", str(tmp_path / "page"), "--where", "shots=4"], catch_exceptions=False
-    )
+def test_a_page_is_written_and_overwritten(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Missing parts are named; long work has lines of progress in a log, for every stage."""
+    page = tmp_path / "page" / "index.html"
+    arguments = [str(runs), "--out", str(tmp_path / "page")]
+    outcome = CliRunner().invoke(app, [*arguments, "--where", "shots=4"], catch_exceptions=False)
     assert outcome.exit_code == 0
-    assert (tmp_path / "page" / "index.html").is_file()
+    assert "2 runs" in page.read_text(encoding="utf-8")
+    assert "reading" not in outcome.stderr  # short work is silent
     assert "2 runs," in outcome.output and f"open {tmp_path / 'page' / 'index.html'}" in outcome.output
     assert "no runs yet for: gain_over_dense" in outcome.output
     assert "pocket world: a stand-in, not the paper's results" in outcome.output
 
-
-def test_running_again_overwrites_the_page(runs: Path, tmp_path: Path):
-    arguments = [str(runs), "--out", str(tmp_path / "page")]
-    for _ in range(2):
-        assert CliRunner().invoke(app, arguments, catch_exceptions=False).exit_code == 0
-    assert "4 runs" in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    write_run(runs, {"backbone": "pocket", "dataset": "dtd", "shots": 1, "seed": 1, "variant": "joint", "rank": 2})
+    for module in ("lab.records", "analysis.geometry", "paper.page"):
+        monkeypatch.setattr(f"slimprompt.{module}.LINE_EVERY", 0.0)
+    again = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert again.exit_code == 0
+    assert "5 runs" in page.read_text(encoding="utf-8")
+    lines = again.stderr.splitlines()
+    assert lines[0].startswith("reading runs: 5 of 5 runs, ") and lines[0].endswith(" 0.0 s left")
+    for stage in STAGES[1:]:
+        assert [line for line in lines if line.startswith(f"{stage}: 1 of ")], stage
 
 
 def test_no_runs_is_an_error(tmp_path: Path):
     with pytest.raises(InputError, match="no runs folder"):
         CliRunner().invoke(app, [str(tmp_path / "nowhere")], catch_exceptions=False)
-
-
-STAGES = ("reading runs", "geometry", "tables and figures", "page and files")
 
 
 def test_every_stage_has_a_bar_on_a_terminal(runs: Path, tmp_path: Path):
@@ -77,18 +83,6 @@ def test_every_stage_has_a_bar_on_a_terminal(runs: Path, tmp_path: Path):
     places = [shown.decode().find(f"{stage} ") for stage in STAGES]
     assert -1 not in places and places == sorted(places)
     assert "5/5" in shown.decode() and "0:00:00" in shown.decode()  # runs read, time left
-
-
-def test_every_stage_has_lines_in_a_log(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    write_run(runs, {"backbone": "pocket", "dataset": "dtd", "shots": 1, "seed": 1, "variant": "joint", "rank": 2})
-    arguments = [str(runs), "--out", str(tmp_path / "page")]
-    assert "reading" not in CliRunner().invoke(app, arguments, catch_exceptions=False).stderr  # short work is silent
-    for module in ("lab.records", "analysis.geometry", "paper.page"):
-        monkeypatch.setattr(f"slimprompt.{module}.LINE_EVERY", 0.0)
-    lines = CliRunner().invoke(app, arguments, catch_exceptions=False).stderr.splitlines()
-    assert lines[0].startswith("reading runs: 5 of 5 runs, ") and lines[0].endswith(" 0.0 s left")
-    for stage in STAGES[1:]:
-        assert [line for line in lines if line.startswith(f"{stage}: 1 of ")], stage
 
 
 def test_the_bar_does_not_prevent_children(runs: Path, monkeypatch: pytest.MonkeyPatch):

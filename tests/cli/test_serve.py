@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ def stop_during_a_request(service: Serving, number: int, image: bytes) -> None:
         assert connection.recv(100).startswith(b"HTTP/1.1 100")  # the request is running
         service.process.send_signal(number)
         while _accepts(service.port):  # until the signal has been noticed
-            pass
+            time.sleep(0.01)
         assert service.process.poll() is None
         connection.sendall(body)
         answer = b""

@@ -22,15 +22,10 @@ HERE = Path(__file__).parent
 RECORDS = load_records(HERE / "runs")
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture(autouse=True)
-def _shared_cache(_own_cache: None, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The images of the benchmarks are encoded once for all tests of this file."""
-    monkeypatch.setenv("SLIMPROMPT_CACHE", str(cache))
+def _rendered_benchmarks(_own_cache: None, shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The images of the benchmarks are rendered and encoded once for all tests."""
+    monkeypatch.setenv("SLIMPROMPT_CACHE", str(shared_cache))
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.spec.label)

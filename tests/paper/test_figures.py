@@ -13,6 +13,7 @@ from slimprompt.analysis.selection import best_covered, chance_levels, zero_shot
 from slimprompt.lab.records import Record, load_records
 from slimprompt.paper import figures
 from slimprompt.paper.figures.differences import paired_gain
+from slimprompt.paper.page import Report
 from slimprompt.paper.published import published_results
 from slimprompt.paper.summary import summary_table
 from tests.svg import texts
@@ -35,8 +36,8 @@ def geometry(records: list[Record]) -> Geometry:
     return measure(records, draws=50)
 
 
-def test_a_whole_study_gives_every_figure(records: list[Record], results: Results, geometry: Geometry):
-    plotted = figures.all_figures(records, results, geometry)
+def test_a_whole_study_gives_every_figure(study_report: Report):
+    plotted = study_report.figures
     assert len({figure.name for figure in plotted}) == len(plotted) == 8
     for figure in plotted:
         assert figure.svg and figure.png and figure.caption and not figure.missing, figure.name

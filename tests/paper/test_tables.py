@@ -1,5 +1,6 @@
 import shutil
 import subprocess
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -55,18 +56,19 @@ def tables(runs, results):
     return {table.name: table for table in paper_tables(results, medians)}
 
 
-def write_paper_joint_runs(root, **changed):
-    """The joint runs of the paper's grid with one seed; `changed` replaces fields."""
+@pytest.fixture(scope="module")
+def paper_joint_runs(tmp_path_factory):
+    """The joint runs of the paper's grid with one seed."""
+    root = tmp_path_factory.mktemp("joint")
     axes = (("RN50", "ViT-B-16"), PAPER_DATASETS, (1, 4, 16), (1, 2, 4, 8))
     for backbone, dataset, shots, rank in product(*axes):
         fields = {"backbone": backbone, "dataset": dataset, "shots": shots, "seed": 5, "variant": "joint", "rank": rank}
-        write_run(root, {**fields, "pretrained": "openai", "n_ctx": 16, **changed}, metrics={"accuracy": 50.0})
-    return root
+        write_run(root, {**fields, "pretrained": "openai", "n_ctx": 16}, metrics={"accuracy": 50.0})
+    return load_records(root)
 
 
-def compared_geometry(runs):
-    """The geometry table of a folder with the published numbers."""
-    records = load_records(runs)
+def compared_geometry(records):
+    """The geometry table of runs with the published numbers."""
     found = measure(records, draws=10)
     results = Results.of(observe(records))
     tables = paper_tables(results, found.medians(), found.compared, compare_published=True)
@@ -240,8 +242,8 @@ def test_published_numbers_are_added_to_the_cells(results):
     assert "There are no published numbers for these cells." in tables["headline"].notes
 
 
-def test_published_geometry_is_shown_for_the_paper_s_runs(tmp_path):
-    table = compared_geometry(write_paper_joint_runs(tmp_path))
+def test_published_geometry_is_shown_for_the_paper_s_runs(paper_joint_runs):
+    table = compared_geometry(paper_joint_runs)
     found = cell(table, "Diff. datasets, same seed", column="Subspace overlap B")
     assert found.published == 0.86
     assert found.number is not None
@@ -258,11 +260,13 @@ def test_published_geometry_is_shown_for_the_paper_s_runs(tmp_path):
         ({}, {"rank": 8, "shots": 16}, "these runs are not all combinations"),
     ],
 )
-def test_published_geometry_is_left_out_for_other_runs(tmp_path, changed, missing, reason):
-    for record in load_records(write_paper_joint_runs(tmp_path, **changed)):
-        if missing and all(getattr(record.spec, name) == value for name, value in missing.items()):
-            shutil.rmtree(record.folder)
-    table = compared_geometry(tmp_path)
+def test_published_geometry_is_left_out_for_other_runs(paper_joint_runs, changed, missing, reason):
+    records = [
+        replace(record, spec=record.spec.model_copy(update=changed))
+        for record in paper_joint_runs
+        if not missing or any(getattr(record.spec, name) != value for name, value in missing.items())
+    ]
+    table = compared_geometry(records)
     assert all(one.published is None for row in table.rows for one in row.cells)
     assert any(one.number is not None for row in table.rows for one in row.cells)
     assert reason in table.notes[-1]
@@ -397,7 +401,7 @@ def cell_of(table: Table, *labels: str, column: int = 0) -> Cell:
 
 
 def test_published_baselines_stand_beside_measured_methods(tmp_path):
-    tables = published_method_tables(write_methods(tmp_path, backbones=("RN50", "ViT-B-16")))
+    tables = published_method_tables(write_methods(tmp_path, backbones=("RN50", "ViT-B-16"), seeds=(1,)))
     rows = {(row.method, row.dataset, row.backbone, row.class_subset, row.shots): row for row in published_baselines()}
     table = tables["methods_by_dataset"]
     tip = rows["tip-adapter", "dtd", "RN50", "all", 4]

@@ -37,6 +37,7 @@ _STYLE: dict[str, Any] = {
     "axes.titlesize": 9,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
+    "axes.titley": 1.0,  # where it is anyway with ticks below; matplotlib would measure all tick labels again to find out
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
