@@ -24,7 +24,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from tests.hub_server import TOKEN, Hub, hub
-from tests.shortcuts import RENDERED, copy_rendered_benchmarks, shortcuts  # noqa: F401
+from tests.shortcuts import RENDERED, copy_rendered_benchmarks, read_vocabulary_once, shortcuts  # noqa: F401
 
 os.environ["OMP_NUM_THREADS"] = "1"  # numpy, scipy and torch read it when they are loaded, here and in child processes
 
@@ -90,7 +90,8 @@ def _made_once(shared_cache: Path) -> Iterator[None]:
         patch.setenv(RENDERED, str(shared_cache / "data"))  # commands that are forked read it too
         patch.setattr(catalogue, "render_benchmark", catalogue.render_benchmark)  # restored at the end
         copy_rendered_benchmarks()
-        patch.setattr(open_clip.factory, "SimpleTokenizer", cache(open_clip.factory.SimpleTokenizer))
+        patch.setattr(open_clip.factory, "SimpleTokenizer", open_clip.factory.SimpleTokenizer)
+        read_vocabulary_once()
         patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
         patch.setattr(typer.testing, "_get_command", typer.main.get_command)
         yield

@@ -371,10 +371,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and this process when their socket is closed
     listener = socket.socket(fileno=int(sys.argv[1]))
     import slimprompt.cli
-    import tests.shortcuts  # noqa: F401  # imports pytest, which every fork would do again
     from tests.robustness.commands import load_libraries
+    from tests.shortcuts import read_vocabulary_once
 
     load_libraries()
+    read_vocabulary_once()
     with suppress(ImportError):  # an extra
         import slimprompt.service.app
         import slimprompt.service.server  # noqa: F401

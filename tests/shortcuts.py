@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +41,21 @@ def copy_rendered_benchmarks() -> None:
                     draft.rename(root / name)
 
     catalogue.render_benchmark = copy_benchmark  # type: ignore[assignment]
+
+
+def read_vocabulary_once() -> None:
+    """In this process and its forks: CLIP's tokenizers of all context lengths share a vocabulary."""
+    import open_clip
+
+    read = cache(open_clip.tokenizer.SimpleTokenizer)
+    read()
+
+    def make_tokenizer(context_length: int = open_clip.tokenizer.DEFAULT_CONTEXT_LENGTH, **options: Any) -> Any:
+        tokenizer = copy.copy(read(**options))
+        tokenizer.context_length = context_length
+        return tokenizer
+
+    open_clip.factory.SimpleTokenizer = make_tokenizer
 
 
 @pytest.fixture(autouse=True, scope="session")

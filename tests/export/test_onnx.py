@@ -95,7 +95,8 @@ def test_a_file_that_computes_something_else_is_not_kept(
     file.write_text("older")
     with pytest.raises(InputError, match="exists; choose another name"):
         export_onnx(prompt_classifier(one_layer), file)
-    monkeypatch.setattr(onnx, "image_features", lambda tower, pixels, attention: pixels[:, 0, 0, :24])  # not the tower
+    forward = onnx._Network.forward
+    monkeypatch.setattr(onnx._Network, "forward", lambda self, pixels: forward(self, pixels.flip(1)))  # BGR
     exported, programs = onnx._exported, []
 
     def export_once(*arguments):

@@ -195,7 +195,7 @@ class Disturb(StudyObserver):
     def wait_until(self, condition: Callable[[], bool]) -> bool:
         """Wait until it holds; False if the study was over before."""
         while not condition():
-            if self._over.wait(0.02):
+            if self._over.wait(0.005):
                 return False
         return True
 
