@@ -18,6 +18,8 @@ from slimprompt.doctor import machine, numerics, speed, zero_shot
 from slimprompt.doctor.check import FAILED, OK, SKIPPED, Check, Outcome, Subject, run_checks
 from slimprompt.doctor.checks import CHECKS
 from slimprompt.errors import InputError
+from slimprompt.lab.speed import Speed
+from slimprompt.progress import duration
 
 
 @pytest.fixture
@@ -149,6 +151,14 @@ def test_the_data_root_must_be_a_folder(subject: Subject, tmp_path: Path) -> Non
     assert "no benchmark" in only(machine.check_data(replace(subject, data_root=tmp_path))).details
     outcome = only(speed.check_grid(replace(subject, data_root=tmp_path)))
     assert outcome.verdict == SKIPPED and "no annotation files of" in outcome.details
+
+
+def test_the_time_of_a_fit_includes_its_calibration(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """320 images in 3 views, 200 steps, and three times 120 steps on two thirds of the images."""
+    second = Speed("pocket", step=1.0, token=0.0, image=1.0, embed_dim=1, text_width=1)
+    monkeypatch.setattr(speed, "measure_speed", lambda *_, **__: second)
+    details = only(speed.check_speed(subject)).details
+    assert f"{duration(960)} of encoding images, {duration(200 + 3 * 120)} of training and calibration" in details
 
 
 def test_published_accuracies_are_of_known_benchmarks() -> None:

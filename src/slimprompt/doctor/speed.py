@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from slimprompt.classifiers.calibration import FOLDS
 from slimprompt.data.benchmarks import BENCHMARKS
 from slimprompt.data.catalogue import find_source
 from slimprompt.doctor.check import OK, SKIPPED, WARNING, Outcome, Subject
@@ -33,11 +34,12 @@ def check_speed(subject: Subject) -> Iterator[Outcome]:
     names = [f"large red square {number}" for number in range(_FIT_CLASSES)]
     tokens = SharedPrefixTextEncoder(backbone, names, _FIT_CONTEXT).n_tokens
     encoding = n_images * len(recipe.views_at(0)) * speed.image
-    training = recipe.epochs * recipe.steps_per_epoch(n_images) * (speed.step + speed.token * tokens)
+    calibration = FOLDS * recipe.steps(n_images - n_images // FOLDS)
+    training = (recipe.steps(n_images) + calibration) * (speed.step + speed.token * tokens)
     yield Outcome(
         OK,
         f"{measured}; a fit of {_FIT_CLASSES} classes and {_FIT_SHOTS} shots takes about "
-        f"{duration(encoding + training)}: {duration(encoding)} of encoding images, {duration(training)} of training",
+        f"{duration(encoding + training)}: {duration(encoding)} of encoding images, {duration(training)} of training and calibration",
     )
 
 
