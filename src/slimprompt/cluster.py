@@ -107,7 +107,7 @@ def loopback_only(ray: Any) -> Iterator[None]:
 
 
 @contextmanager
-def without_monitors(ray: Any) -> Iterator[None]:
+def without_unused_processes(ray: Any) -> Iterator[None]:
     """While Ray is started: it leaves out three processes that do nothing for one command, and the seconds of their start.
 
     They are the autoscaler's, which adds machines to clusters; the one that sends logs to the driver, which does not print them; and
@@ -133,7 +133,7 @@ def _init(ray: Any, address: str | None) -> None:
         if address is None:
             # Results are written to disk, so the object store is as small as Ray allows.
             quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
-            with loopback_only(ray), without_monitors(ray):
+            with loopback_only(ray), without_unused_processes(ray):
                 ray.init(address="local", object_store_memory=80_000_000, **quiet)
             return
         host, colon, port = address.rpartition(":")

@@ -11,9 +11,9 @@ def main() -> None:
     import ray
     from ray.scripts import scripts
 
-    from slimprompt.cluster import without_monitors
+    from slimprompt.cluster import without_unused_processes
 
-    with without_monitors(ray):
+    with without_unused_processes(ray):
         scripts.main()
 
 
