@@ -84,6 +84,18 @@ def test_new_class_names(tiny, images, tmp_path):
         zero_shot.with_classes(["otter", "otter"])
 
 
+def test_zero_shot_needs_no_images(tiny, images):
+    templates = ("a drawing of a {}.", "a {}.")
+    paths, labels = images
+    made = HeadClassifier.zero_shot(tiny, sorted(set(labels)), templates)
+    fitted = make("zero-shot", tiny, templates=templates).fit(paths, labels)
+    assert np.array_equal(made.predict_proba(paths), fitted.predict_proba(paths))
+    features = fitted.encode(paths)
+    assert np.array_equal(made.concept_match(features), fitted.concept_match(features))
+    with pytest.raises(InputError, match="'otter' was given twice"):
+        HeadClassifier.zero_shot(tiny, ["otter", "otter"])
+
+
 @pytest.mark.parametrize("method", ["gda", "tip-adapter"])
 def test_some_of_its_classes_in_another_order(method, tiny, images):
     paths, labels = images

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from slimprompt.classifiers.head import HeadClassifier, load_classifier
+from slimprompt.collections.rows import make_predictions
 from slimprompt.errors import InputError
 from slimprompt.methods.zero_shot import zero_shot_head
 from slimprompt.service.models import ServedModel, load_models
@@ -55,25 +56,27 @@ def test_rows_are_those_of_the_classifier(models: dict[str, ServedModel], name: 
     paths = sorted(photos.glob("*/0.png"))
     classifier = models[name].classifier
     features = classifier.encode(paths)
-    rows = models[name].class_set(None).rows(["a", "b", "c"], features, 2, 0.0)
+    rows = make_predictions(models[name].on_classes(None), ["a", "b", "c"], features, top=2, lowest=0.0)
     expected = classifier.predict_proba(paths)
-    for row, one, match in zip(rows, expected, classifier.concept_match(features), strict=True):
+    for row, one, match in zip(
+        [row.as_json() for row in rows], expected, classifier.concept_match(features), strict=True
+    ):
         assert row["answer"] == classifier.classes_[one.argmax()] == row["classes"][0]["name"]
         assert [entry["probability"] for entry in row["classes"]] == pytest.approx(np.sort(one)[::-1][:2], abs=2e-6)
         assert row["concept_match"] == pytest.approx(match, abs=2e-6)
     assert models[name].classifier.calibration_.temperature != 1 or name != "prompt"
-    refused = models[name].class_set(None).rows(["a", "b", "c"], features, 1, 1.1)
-    assert {row["answer"] for row in refused} == {"none of these"}
+    refused = make_predictions(models[name].on_classes(None), ["a", "b", "c"], features, top=1, lowest=1.1)
+    assert {prediction.answer for prediction in refused} == {"none of these"}
 
 
 def test_other_names_are_encoded_once(models: dict[str, ServedModel]) -> None:
     names = ("otter", "red panda")
-    assert models["prompt"].class_set(names) is models["prompt"].class_set(names)
-    assert models["prompt"].class_set(names).class_names == names
-    assert models["zero-shot"].class_set(names).class_names == names
+    assert models["prompt"].on_classes(names) is models["prompt"].on_classes(names)
+    assert models["prompt"].on_classes(names).class_names_ == names
+    assert models["zero-shot"].on_classes(names).class_names_ == names
     with pytest.raises(InputError, match="cannot take new class names"):
-        models["gda"].class_set(names)
-    assert models["gda"].class_set(("red disc", "blue disc")).class_names == ("red disc", "blue disc")
+        models["gda"].on_classes(names)
+    assert models["gda"].on_classes(("red disc", "blue disc")).class_names_ == ("red disc", "blue disc")
 
 
 def test_the_comparison_is_zero_shot(models: dict[str, ServedModel], photos: Path) -> None:

@@ -130,6 +130,27 @@ class HeadClassifier(ImageClassifier):
         self.training_images_ = frozenset(short_hashes(task.hashes))
         return self
 
+    @classmethod
+    def zero_shot(
+        cls, backbone: Backbone, class_names: Sequence[str], templates: Sequence[str] = ("a photo of a {}.",)
+    ) -> HeadClassifier:
+        """The zero-shot classifier of these class names, which needs no images.
+
+        Parameters
+        ----------
+        backbone
+            The model.
+        class_names
+            Class names.
+        templates
+            Prompts, each with one `{}` for the class name; their text features are averaged.
+        """
+        check_class_names(class_names)
+        head = zero_shot_head(backbone, class_names, templates)
+        classifier = cls("zero-shot", backbone, templates=tuple(templates))._set_head(backbone, head, 0, {})
+        classifier._concepts = head.weights
+        return classifier
+
     def with_classes(self, class_names: Iterable[str]) -> HeadClassifier:
         """The same head on some of its classes, in the given order; a zero-shot head also takes new class names.
 

@@ -71,37 +71,23 @@ def six_digits(cells: Iterable[Any]) -> list[Any]:
 def make_predictions(
     classifier: ImageClassifier, images: Sequence[str], features: Tensor, *, top: int, lowest: float
 ) -> list[Prediction]:
-    """Predictions of a fitted classifier for images with features (n_images, embed_dim); see `predictions_of`."""
-    probabilities, matches = classifier.probabilities(features), classifier.concept_match(features)
-    return predictions_of(classifier.class_names_, images, probabilities, matches, top=top, lowest=lowest)
-
-
-def predictions_of(
-    class_names: Sequence[str],
-    images: Sequence[str],
-    probabilities: np.ndarray,
-    matches: np.ndarray,
-    *,
-    top: int,
-    lowest: float,
-) -> list[Prediction]:
-    """Predictions from probabilities.
+    """Predictions of a fitted classifier.
 
     Parameters
     ----------
-    class_names
-        Names of the classes.
+    classifier
+        The classifier.
     images
-        The name of each image. Further rows of the arrays are left out: they only fill a batch.
-    probabilities
-        (n_images, n_classes).
-    matches
-        Maximum concept matching of each image, (n_images,).
+        The name of each image.
+    features
+        Their features (n_images, embed_dim). Further rows are left out: they only fill a batch.
     top
         Number of classes per image.
     lowest
         The answer is "none of these" if the probability of the best class is lower.
     """
+    class_names, probabilities = classifier.class_names_, classifier.probabilities(features)
+    matches = classifier.concept_match(features)
     found = []
     for image, row, order, match in zip(images, probabilities, _best(probabilities, top), matches, strict=False):
         classes = tuple((class_names[index], round(float(row[index]), 6)) for index in order)

@@ -26,6 +26,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torch import Tensor
 
 from slimprompt import __version__
+from slimprompt.classifiers.base import ImageClassifier
+from slimprompt.collections.rows import make_predictions
 from slimprompt.errors import InputError, choose
 from slimprompt.report.html import asset
 from slimprompt.service.admission import RETRY, Uploads, Waiting
@@ -154,13 +156,18 @@ def _eval_view(model: ServedModel, upload: Upload, limits: Limits) -> Tensor:
 def _predictions(model: ServedModel, images: list[str], features: Tensor, options: Options) -> dict[str, Any]:
     """The answer to a request; runs in the worker thread."""
     names = None if options.classes is None else tuple(options.classes)
-    used = model.class_set(names)
+    used = model.on_classes(names)
     lowest = options.min_confidence or 0.0
     if options.coverage is not None:
-        lowest = used.calibration.threshold(options.coverage)
-    answer = {"model": model.name, "predictions": used.rows(images, features, options.top, lowest)}
+        lowest = used.calibration_.threshold(options.coverage)
+
+    def rows(classifier: ImageClassifier, lowest: float) -> list[dict[str, Any]]:
+        found = make_predictions(classifier, images, features, top=options.top, lowest=lowest)
+        return [prediction.as_json() for prediction in found]
+
+    answer = {"model": model.name, "predictions": rows(used, lowest)}
     if options.zero_shot:
-        answer["zero_shot"] = model.zero_shot(names).rows(images, features, options.top, lowest=0.0)
+        answer["zero_shot"] = rows(model.zero_shot(names), 0.0)
     return answer
 
 

@@ -1,27 +1,22 @@
-"""Served models: saved prompts and heads on shared backbones, and their answers as rows."""
+"""Served models: saved prompts and heads on shared backbones."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from torch import Tensor
-
-from slimprompt.classifiers.calibration import Calibration, softmax
+from slimprompt.classifiers.base import ImageClassifier
 from slimprompt.classifiers.head import HeadClassifier, load_classifier, saved_files
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
-from slimprompt.collections.rows import predictions_of
 from slimprompt.errors import InputError
 from slimprompt.methods.table import METHODS
-from slimprompt.methods.zero_shot import zero_shot_head
 from slimprompt.saved.head import HEAD_FILES, read_head
 from slimprompt.saved.hub import model_folder
 from slimprompt.saved.prompt import read_prompt
-from slimprompt.training.evaluation import class_scores
 
 #: Sets of class names whose text features a model keeps.
 _KEPT = 32
@@ -29,37 +24,8 @@ _KEPT = 32
 _TEMPLATE = "a photo of a {}."
 
 
-class ClassSet(NamedTuple):
-    """A classifier on one list of classes; what depends on texts alone is computed once."""
-
-    class_names: tuple[str, ...]
-    logits: Callable[[Tensor], Tensor]
-    """Image features (n_images, embed_dim) → (n_images, n_classes)."""
-    concept_features: Tensor  # (n_classes, embed_dim)
-    calibration: Calibration
-
-    def rows(self, images: Sequence[str], features: Tensor, top: int, lowest: float) -> list[dict[str, Any]]:
-        """Answers with the fields of `slimprompt predict --format json`.
-
-        Parameters
-        ----------
-        images
-            Name of each image.
-        features
-            Their features (n_images, embed_dim).
-        top
-            Number of classes per image.
-        lowest
-            Lowest probability of an answer other than "none of these".
-        """
-        probabilities = softmax(self.logits(features).cpu().numpy(), self.calibration.temperature)
-        matches = softmax(class_scores(features, self.concept_features).cpu().numpy()).max(1)
-        found = predictions_of(self.class_names, images, probabilities, matches, top=top, lowest=lowest)
-        return [prediction.as_json() for prediction in found]
-
-
 class ServedModel:
-    """A classifier under a name. `class_set` and `zero_shot` compute with torch: only the worker thread calls them.
+    """A classifier under a name. `on_classes` and `zero_shot` compute with torch: only the worker thread calls them.
 
     Parameters
     ----------
@@ -73,7 +39,7 @@ class ServedModel:
 
     def __init__(self, name: str, classifier: PromptClassifier | HeadClassifier, templates: Sequence[str]) -> None:
         self.name, self.classifier, self.templates = name, classifier, tuple(templates)
-        self.class_set = lru_cache(_KEPT)(self._class_set)
+        self.on_classes = lru_cache(_KEPT)(self._on_classes)
         self.zero_shot = lru_cache(_KEPT)(self._zero_shot)
 
     @property
@@ -97,15 +63,13 @@ class ServedModel:
             "has_coverage": bool(self.classifier.calibration_.confidences),
         }
 
-    def _class_set(self, names: tuple[str, ...] | None) -> ClassSet:
+    def _on_classes(self, names: tuple[str, ...] | None) -> ImageClassifier:
         """The classifier on its own classes (None) or on others; an `InputError` if it cannot take them."""
-        used = self.classifier if names is None else self.classifier.with_classes(names)
-        return ClassSet(used.class_names_, used.logits, used.concept_features(), used.calibration_)
+        return self.classifier if names is None else self.classifier.with_classes(names)
 
-    def _zero_shot(self, names: tuple[str, ...] | None) -> ClassSet:
+    def _zero_shot(self, names: tuple[str, ...] | None) -> HeadClassifier:
         """Zero-shot classification on the same classes, with the temperature of CLIP itself."""
-        head = zero_shot_head(self.backbone, names or self.classifier.class_names_, self.templates)
-        return ClassSet(head.class_names, head.logits, head.weights, Calibration())
+        return HeadClassifier.zero_shot(self.backbone, names or self.classifier.class_names_, self.templates)
 
 
 def load_models(folders: Sequence[Path], **options: Any) -> dict[str, ServedModel]:
