@@ -1,4 +1,5 @@
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -107,6 +108,19 @@ def test_non_finite_loss_names_the_step(tiny, task):
         train(
             [prompt], SharedPrefixTextEncoder(tiny, NAMES, 4), view, labels, tiny.logit_scale, Recipe(epochs=1), seed=1
         )
+
+
+@pytest.mark.parametrize("backtrack", [0.0, 0.1])
+def test_a_last_step_that_diverges(tiny, task, backtrack):
+    """Is taken back by recipes that return to the best factors, and is an error of the others."""
+    labels, view = task
+    prompt = start_prompt("dense", width=32, seed=3, n_ctx=4)
+    before = prompt.A.detach().clone()
+    recipe = Recipe(epochs=1, batch_size=None, lr=1e30, warmup_epochs=0, backtrack=backtrack)
+    encode = SharedPrefixTextEncoder(tiny, NAMES, 4)
+    with nullcontext() if backtrack else pytest.raises(InputError, match="nan at step 2"):
+        train([prompt], encode, view, labels, tiny.logit_scale, recipe, seed=1)
+    assert torch.equal(prompt.A.detach(), before) == bool(backtrack)
 
 
 def test_no_images(tiny):

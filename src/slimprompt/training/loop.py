@@ -144,8 +144,11 @@ def train(
             if not active:
                 break
     with torch.no_grad():
-        if not all(text.isfinite().all() for text in _text_features(prompts, encode_text)):
-            raise _diverged([math.nan], step, epoch, recipe)
+        for state, text in zip(states, _text_features(prompts, encode_text), strict=True):
+            if not text.isfinite().all():  # the last step diverged
+                if not state.best_factors:
+                    raise _diverged([math.nan], step, epoch, recipe)
+                state.return_to_best()
     return [state.curve for state in states]
 
 
@@ -178,11 +181,14 @@ class _State:
         if loss < self.best_loss:
             self.best_loss, self.best_factors = loss, self.epoch_start
         elif not loss <= (1 + margin) * self.best_loss:  # also if the loss is not a number
-            with torch.no_grad():
-                for factor, best in zip(self.prompt.trainable_factors, self.best_factors, strict=True):
-                    factor.copy_(best)
+            self.return_to_best()
             self.optimizer.state.clear()  # the momentum points away from the best factors
             self.lr_scale /= 2
+
+    @torch.no_grad()
+    def return_to_best(self) -> None:
+        for factor, best in zip(self.prompt.trainable_factors, self.best_factors, strict=True):
+            factor.copy_(best)
 
 
 def _optimizer(prompt: Prompt, recipe: Recipe) -> torch.optim.Optimizer:
