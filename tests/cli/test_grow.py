@@ -178,13 +178,13 @@ def test_an_option_that_contradicts_the_model_is_an_error(run, old, first, tmp_p
 def test_other_weights_and_other_folders_are_errors(run, old, first, tmp_path):
     fit = ["fit", first, "--out", tmp_path / "new", "--from"]
     failed(run(*fit, old, "--pretrained", "random:1"), "a prompt only works with the weights it was trained on")
-    failed(run(*fit, tmp_path), f"no saved prompt at {tmp_path}")
+    failed(run(*fit, tmp_path), f"no saved prompt or head at {tmp_path}")
     damaged = tmp_path / "damaged"
     shutil.copytree(old, damaged)
     (damaged / "prompt.safetensors").write_bytes(b"")
     failed(run(*fit, damaged), "is damaged")
     Image.new("RGB", (8, 8)).save(tmp_path / "file.png")
-    failed(run(*fit, tmp_path / "file.png"), "no saved prompt at")
+    failed(run(*fit, tmp_path / "file.png"), "no saved prompt or head at")
 
 
 def test_a_head_is_fitted_again_with_its_settings(run, first, grown_images, tmp_path):

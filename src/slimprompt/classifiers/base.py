@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,6 +24,8 @@ from slimprompt.images.sources import image_sources
 from slimprompt.methods.cross_validation import folds
 from slimprompt.methods.head import CacheHead, Head
 from slimprompt.methods.task import Task
+from slimprompt.saved.files import SavedFiles
+from slimprompt.saved.hub import model_folder
 from slimprompt.training.evaluation import class_scores
 
 if TYPE_CHECKING:
@@ -32,10 +35,11 @@ if TYPE_CHECKING:
 class ImageClassifier(Estimator):
     """Base of the classifiers: `fit` makes a task of labelled images, `predict` encodes images.
 
-    A subclass has the parameters named below and defines `fit_task`, `logits`, `concept_features` and `with_classes`; its
-    `fit_task` sets `fitted_params_`, `backbone_`, `class_names_`, `classes_`, `calibration_` and `training_images_`.
+    A subclass has the parameters named below and defines `fit_task`, `logits`, `concept_features`, `with_classes`, `save`, `_read` and
+    `_of_saved`; its `fit_task` sets `fitted_params_`, `backbone_`, `class_names_`, `classes_`, `calibration_` and `training_images_`.
     """
 
+    _files: ClassVar[SavedFiles]
     backbone: str | Backbone
     pretrained: str | None
     class_names: Sequence[str] | Mapping[Any, str] | None
@@ -107,6 +111,56 @@ class ImageClassifier(Estimator):
         if labels:
             self.calibration_ = calibration_of(np.concatenate(logits), np.array(labels))
         return self
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        backbone: Backbone | None = None,
+        pretrained: str | None = None,
+        activation: str | None = None,
+        device: str = "auto",
+        precision: str = "fp32",
+        cache: bool = True,
+    ) -> Self:
+        """Read what `save` wrote and load its backbone; weights other than those it was fitted on are refused.
+
+        Parameters
+        ----------
+        folder
+            The folder that `save` wrote, or "hf:user/name" for a model on the Hugging Face hub.
+        backbone
+            A loaded backbone to use.
+        pretrained
+            Tag or file of the weights, if it differs from when the model was saved; the folder of a `local-dir:` model.
+        activation
+            Activation of the backbone; default: the one that the model was fitted with.
+        device, precision
+            Passed to `load_backbone`.
+        cache
+            Store image features on disk.
+        """
+        folder = model_folder(folder)
+        saved, model = cls._read(folder)
+        backbone = cls._files.load_backbone(
+            folder, saved.backbone, backbone, pretrained, activation, device=device, precision=precision
+        )
+        classifier = cls._of_saved(folder, saved, model, backbone)
+        classifier.cache = cache
+        classifier.calibration_ = Calibration(saved.temperature, tuple(saved.confidences))
+        classifier.training_images_ = frozenset(saved.training_images.split())
+        return classifier
+
+    @classmethod
+    def _read(cls, folder: Path) -> tuple[Any, Any]:
+        """The description of a saved classifier, and its prompt or head."""
+        raise NotImplementedError
+
+    @classmethod
+    def _of_saved(cls, folder: Path, saved: Any, model: Any, backbone: Backbone) -> Self:
+        """The classifier that was saved in `folder`, from what `_read` gives; not calibrated."""
+        raise NotImplementedError
 
     def trained_on(self, bank: FeatureBank, images: Any, *, decode: Decode = "upright") -> np.ndarray:
         """Whether each image was a training image, by its content, (n_images,).

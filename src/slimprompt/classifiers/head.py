@@ -20,9 +20,9 @@ from slimprompt.methods.table import METHODS
 from slimprompt.methods.task import Task
 from slimprompt.methods.zero_shot import check_templates, zero_shot_features, zero_shot_head
 from slimprompt.saved.files import Description, SavedFiles, describe_backbone
-from slimprompt.saved.head import HEAD_FILES, read_head, write_head
+from slimprompt.saved.head import HEAD_FILES, HeadDescription, read_head, write_head
 from slimprompt.saved.hub import model_folder
-from slimprompt.saved.prompt import PROMPT_FILES
+from slimprompt.saved.prompt import PROMPT_FILES, PromptDescription, read_prompt
 from slimprompt.storage import json_checksum
 
 
@@ -77,6 +77,7 @@ class HeadClassifier(ImageClassifier):
         Short hashes of the training images; empty if they are not known.
     """
 
+    _files = HEAD_FILES
     _concepts: Tensor | None
     """`concept_features`, computed on first use."""
 
@@ -219,46 +220,13 @@ class HeadClassifier(ImageClassifier):
         return folder
 
     @classmethod
-    def load(
-        cls,
-        folder: str | Path,
-        *,
-        backbone: Backbone | None = None,
-        pretrained: str | None = None,
-        activation: str | None = None,
-        device: str = "auto",
-        precision: str = "fp32",
-        cache: bool = True,
-    ) -> HeadClassifier:
-        """Read a saved head and load its backbone; weights other than those it was fitted on are refused.
+    def _read(cls, folder: Path) -> tuple[HeadDescription, AnyHead]:
+        return read_head(folder)
 
-        Parameters
-        ----------
-        folder
-            The folder that `save` wrote, or "hf:user/name" for a head on the Hugging Face hub.
-        backbone
-            A loaded backbone to use.
-        pretrained
-            Tag or file of the weights, if it differs from when the head was saved; the folder of a `local-dir:` model.
-        activation
-            Activation of the backbone; default: the one that the head was fitted with.
-        device, precision
-            Passed to `load_backbone`.
-        cache
-            Store image features on disk.
-        """
-        folder = model_folder(folder)
-        saved, head = read_head(folder)
-        backbone = HEAD_FILES.load_backbone(
-            folder, saved.backbone, backbone, pretrained, activation, device=device, precision=precision
-        )
-        classifier = cls(
-            saved.method, backbone, templates=tuple(saved.templates), views=saved.views, seed=saved.seed, cache=cache
-        )
-        classifier._set_head(backbone, head, saved.n_trained, saved.settings)
-        classifier.calibration_ = Calibration(saved.temperature, tuple(saved.confidences))
-        classifier.training_images_ = frozenset(saved.training_images.split())
-        return classifier
+    @classmethod
+    def _of_saved(cls, folder: Path, saved: HeadDescription, head: AnyHead, backbone: Backbone) -> HeadClassifier:
+        classifier = cls(saved.method, backbone, templates=tuple(saved.templates), views=saved.views, seed=saved.seed)
+        return classifier._set_head(backbone, head, saved.n_trained, saved.settings)
 
     def _set_head(
         self,
@@ -299,6 +267,11 @@ def saved_files(folder: Path) -> SavedFiles:
             return files
     expected = " or ".join(f"{files.description} and {files.tensors}" for files in (PROMPT_FILES, HEAD_FILES))
     raise InputError(f"no saved prompt or head at {folder}: expected {expected}, which `slimprompt fit` writes")
+
+
+def read_description(folder: Path) -> PromptDescription | HeadDescription:
+    """The description of a saved prompt or head; an `InputError` if the folder holds none or it is damaged."""
+    return read_head(folder)[0] if saved_files(folder) is HEAD_FILES else read_prompt(folder).description
 
 
 def model_digest(folder: str | Path) -> str:

@@ -21,8 +21,7 @@ from slimprompt.methods.task import Task
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.variants import check_variant, check_without_a_run, check_words, used_settings
 from slimprompt.saved.files import describe_backbone
-from slimprompt.saved.hub import model_folder
-from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
+from slimprompt.saved.prompt import PROMPT_FILES, PromptDescription, read_prompt, write_prompt
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 from slimprompt.text.words import words_template
 from slimprompt.training.evaluation import class_scores
@@ -105,6 +104,7 @@ class PromptClassifier(ImageClassifier):
         Short hashes of the training images; empty if they are not known.
     """
 
+    _files = PROMPT_FILES
     grown_from_: str | None
     recipe_: Recipe | None
 
@@ -278,62 +278,32 @@ class PromptClassifier(ImageClassifier):
         return folder
 
     @classmethod
-    def load(
-        cls,
-        folder: str | Path,
-        *,
-        backbone: Backbone | None = None,
-        pretrained: str | None = None,
-        activation: str | None = None,
-        device: str = "auto",
-        precision: str = "fp32",
-        cache: bool = True,
-    ) -> PromptClassifier:
-        """Read a saved prompt and load its backbone; weights other than those it was trained on are refused.
-
-        Parameters
-        ----------
-        folder
-            The folder that `save` wrote, or "hf:user/name" for a prompt on the Hugging Face hub.
-        backbone
-            A loaded backbone to use.
-        pretrained
-            Tag or file of the weights, if it differs from when the prompt was saved; the folder of a `local-dir:` model.
-        activation
-            Activation of the backbone; default: the one that the prompt was trained with.
-        device, precision
-            Passed to `load_backbone`.
-        cache
-            Store image features on disk.
-        """
-        folder = model_folder(folder)
+    def _read(cls, folder: Path) -> tuple[PromptDescription, Prompt]:
         description, _, prompt = read_prompt(folder)
-        backbone = PROMPT_FILES.load_backbone(
-            folder, description.backbone, backbone, pretrained, activation, device=device, precision=precision
-        )
+        return description, prompt
+
+    @classmethod
+    def _of_saved(cls, folder: Path, saved: PromptDescription, prompt: Prompt, backbone: Backbone) -> PromptClassifier:
         if prompt.width != backbone.text_width:
             reason = f"A: its width {prompt.width} is not the text width {backbone.text_width} of {backbone.name}"
             raise PROMPT_FILES.damaged(folder / PROMPT_FILES.tensors, reason)
         trained: dict[str, Any] = {}  # an imported prompt was trained with neither
-        if description.recipe is not None:
-            trained = {"recipe": description.recipe, "seed": description.seed}
+        if saved.recipe is not None:
+            trained = {"recipe": saved.recipe, "seed": saved.seed}
         classifier = cls(
             backbone,
-            variant=description.variant,
-            rank=None if description.variant == "dense" else description.rank,
-            basis=description.basis,
-            n_ctx=description.n_ctx,
-            words=description.words,
-            anchored=description.anchored,
-            depth=description.depth,
-            position=description.position,
+            variant=saved.variant,
+            rank=None if saved.variant == "dense" else saved.rank,
+            basis=saved.basis,
+            n_ctx=saved.n_ctx,
+            words=saved.words,
+            anchored=saved.anchored,
+            depth=saved.depth,
+            position=saved.position,
             **trained,
-            cache=cache,
         )
-        classifier.set_prompt(backbone, prompt, description.class_names, imported=description.imported)
-        classifier.calibration_ = Calibration(description.temperature, tuple(description.confidences))
-        classifier.training_images_ = frozenset(description.training_images.split())
-        classifier.grown_from_, classifier.recipe_ = description.grown_from, description.recipe
+        classifier.set_prompt(backbone, prompt, saved.class_names, imported=saved.imported)
+        classifier.grown_from_, classifier.recipe_ = saved.grown_from, saved.recipe
         return classifier
 
     def set_prompt(

@@ -67,12 +67,11 @@ def evaluate(
         check_files(report)
         require_extra("lab", "the page of --report")
     from slimprompt.classifiers.fitting import compare_with_zero_shot, readable
-    from slimprompt.classifiers.head import HeadClassifier, load_classifier
+    from slimprompt.classifiers.head import load_classifier, read_description
     from slimprompt.data import load_benchmark
     from slimprompt.data.folder import load_eval_folder
     from slimprompt.images.bank import FeatureBank
     from slimprompt.saved.hub import model_folder
-    from slimprompt.saved.prompt import read_prompt
     from slimprompt.text.tokens import name_tokens
 
     model = model_folder(model)
@@ -89,8 +88,7 @@ def evaluate(
         classifier = classifier.with_classes(names)
     bank = FeatureBank(classifier.backbone_, None if no_cache else "default")
     items, skipped = readable(bank, images, images.test or images.train, skip_bad=skip_bad_images)
-    own = classifier.templates if isinstance(classifier, HeadClassifier) else read_prompt(model).description.templates
-    templates = template or own or images.templates
+    templates = template or read_description(model).templates or images.templates
     comparison = compare_with_zero_shot(classifier, bank, images, items, templates)
 
     counts = {"images": len(items), "classes": len(names), "new_classes": n_new, "left_out": len(skipped)}

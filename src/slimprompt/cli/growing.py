@@ -124,12 +124,9 @@ class Origin(NamedTuple):
 
 def read_origin(folder: Path) -> Origin:
     """Read the description of a saved prompt or head; an `InputError` if there is none or it is damaged."""
-    from slimprompt.saved.head import HEAD_FILES, read_head
-    from slimprompt.saved.prompt import PROMPT_FILES, read_prompt
+    from slimprompt.classifiers.head import read_description, saved_files
 
-    if HEAD_FILES.is_saved(folder):
-        return Origin(folder, HEAD_FILES, read_head(folder)[0])
-    return Origin(folder, PROMPT_FILES, read_prompt(folder).description)
+    return Origin(folder, saved_files(folder), read_description(folder))
 
 
 def class_changes(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -7,13 +7,13 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from slimprompt import __version__
-from slimprompt.classifiers.head import saved_files
+from slimprompt.classifiers.head import read_description, saved_files
 from slimprompt.errors import InputError
 from slimprompt.export.card import check_licence, model_card
 from slimprompt.export.contents import is_local_backbone, public_backbone
-from slimprompt.saved.head import HEAD_FILES, HeadDescription, read_head
+from slimprompt.saved.head import HEAD_FILES
 from slimprompt.saved.hub import hub_error, model_folder, parse_repository
-from slimprompt.saved.prompt import PROMPT_FILES, PromptDescription, read_prompt
+from slimprompt.saved.prompt import PROMPT_FILES
 from slimprompt.storage import check_folder, draft_folder, publish, write_file
 
 _CARD = "README.md"
@@ -117,9 +117,7 @@ def push(
 
 
 def _write(folder: Path, repository: str, draft: Path, licence: str | None, *, image_hashes: bool) -> HubFiles:
-    files = saved_files(folder)
-    saved: PromptDescription | HeadDescription
-    saved = read_head(folder)[0] if files is HEAD_FILES else read_prompt(folder).description
+    files, saved = saved_files(folder), read_description(folder)
     _, entries, tensors = files.read(folder, type(saved))
     backbone = public_backbone(entries["backbone"])
     hashes = saved.training_images.split()

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from slimprompt.classifiers.base import ImageClassifier
-from slimprompt.classifiers.head import HeadClassifier, load_classifier, saved_files
+from slimprompt.classifiers.head import HeadClassifier, load_classifier, read_description
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
 from slimprompt.methods.table import METHODS
-from slimprompt.saved.head import HEAD_FILES, read_head
 from slimprompt.saved.hub import model_folder
-from slimprompt.saved.prompt import read_prompt
 
 #: Sets of class names whose text features a model keeps.
 _KEPT = 32
@@ -92,7 +90,7 @@ def load_models(folders: Sequence[Path], **options: Any) -> dict[str, ServedMode
     models: dict[str, ServedModel] = {}
     for folder in folders:
         local = model_folder(folder)
-        saved = read_head(local)[0] if saved_files(local) is HEAD_FILES else read_prompt(local).description
+        saved = read_description(local)
         shared = backbones.get(saved.backbone.fingerprint)
         classifier = load_classifier(local, backbone=shared, **options)
         backbones[saved.backbone.fingerprint] = classifier.backbone_
