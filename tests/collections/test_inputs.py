@@ -148,6 +148,15 @@ def test_a_shard_that_breaks_off_ends_with_an_unreadable_row(paths: list[Path], 
     for item, message in ((broken, "ends within it"), (end, "cannot read the tar file")):
         with pytest.raises(InputError, match=message):
             item.place.open(item.image)
+    with tarfile.open(write_tar(tmp_path / "c.tar", paths)) as tar:
+        start = tar.getmembers()[6].offset
+    content = (tmp_path / "c.tar").read_bytes()
+    for damaged in (content[: start + 100], content[:start] + b"damaged" + content[start + 7 :]):
+        (tmp_path / "c.tar").write_bytes(damaged)
+        *whole, end = open_collection([tmp_path / "c.tar"])
+        assert len(whole) == 3  # and their labels
+        with pytest.raises(InputError, match=r"cannot read the tar file .*: the header at byte .* is damaged"):
+            end.place.open(end.image)
     (tmp_path / "no.tar").write_bytes(b"nothing" * 1000)
     with pytest.raises(InputError, match="cannot read the tar file"):
         names(tmp_path / "no.tar")

@@ -28,7 +28,7 @@ from slimprompt.cli.options import (
     options_from,
 )
 from slimprompt.cli.printing import note, print_table, say
-from slimprompt.errors import InputError, choose
+from slimprompt.errors import InputError, choose, first_few
 from slimprompt.extras import require_extra
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS
@@ -359,7 +359,9 @@ def write_report(report: Path, classifier: Classifier, comparison: HeadCompariso
 
 
 def _default_backbone(benchmark: str | None) -> str:
-    return "pocket" if benchmark and benchmark.startswith("pocket") else DEFAULT_BACKBONE
+    from slimprompt.data.catalogue import benchmark_info
+
+    return "pocket" if benchmark and benchmark_info(benchmark).rendered else DEFAULT_BACKBONE
 
 
 def _images(source: Path | None, benchmark: str | None, data_root: Path | None) -> Benchmark:
@@ -440,10 +442,15 @@ def note_training_images(comparison: HeadComparison) -> None:
 
 def print_comparison(comparison: HeadComparison, *, verbose: bool) -> None:
     """Print the accuracy of zero-shot, of the fitted classifier and of chance, and with `verbose` that of each class."""
-    n_classes = len(comparison.eval_set.class_names)
+    names, present = comparison.eval_set.class_names, set(comparison.eval_set.labels.tolist())
     rows = [(title, f"{score:.1f} %") for title, score in comparison.accuracies.items()]
-    rows.append((f"chance ({n_classes} classes)", f"{100 / n_classes:.1f} %"))
+    rows.append((f"chance ({len(names)} classes)", f"{100 / len(names):.1f} %"))
     print_table(("", "accuracy"), rows, right=("accuracy",))
+    if missing := [name for label, name in enumerate(names) if label not in present]:
+        note(
+            f"{len(missing)} of {len(names)} classes have no held-out images:",
+            f"{first_few(missing)}; the accuracy is that of the others",
+        )
     if verbose:
         print_classes(comparison)
 

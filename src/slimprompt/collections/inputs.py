@@ -170,12 +170,15 @@ def _tar_items(name: str, _column: str | None) -> Iterator[Item]:
     """The images among the members of a tar file, by their headers; a file that breaks off ends with an unreadable item."""
     path, stamp = os.path.abspath(name), file_stamp(name)
     try:
-        with tarfile.open(path, "r:") as tar:
+        with open(path, "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # otherwise it keeps all headers
                 parts = PurePosixPath(member.name).parts
                 if member.isfile() and is_image_name(member.name) and not any(map(is_hidden, parts)):
                     yield Item(f"{name}/{member.name}", TarMember(path, member.offset_data, member.size, stamp))
+            file.seek(tar.offset)  # tarfile takes a damaged header for the end, which is a block of zeros
+            if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
+                raise tarfile.ReadError(f"the header at byte {tar.offset:,} is damaged")
     except (tarfile.TarError, OSError, ValueError) as error:
         yield Item(name, Unreadable(f"cannot read the tar file {name}: {error}"))
 
