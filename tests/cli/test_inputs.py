@@ -183,6 +183,24 @@ def test_two_files_of_one_name_are_refused_before_the_work(run, photos, tmp_path
         failed(run(*command), "is given as the name of two files")
 
 
+def test_an_input_is_not_overwritten(run, photos, tmp_path):
+    table, manifest = tmp_path / "images.csv", tmp_path / "sample.json"
+    rows = "".join(f"{path},{path.parent.name}\n" for path in sorted(photos.glob("*/*.png")))
+    table.write_text(f"path,label\n{rows}")
+    ok(run("data", "sample", table, "--out", manifest))
+    for output in (
+        ("fit", table, "--out", tmp_path / "p", *QUICK, "--report", table),
+        ("fit", table, "--out", tmp_path / "p", *QUICK, "--manifest", manifest, "--report", manifest),
+        ("evaluate", tmp_path / "none", table, "--report", table),
+        ("check-labels", table, "--backbone", "none", "--out", table),
+        ("data", "sample", table, "--out", tmp_path / "x" / ".." / "images.csv"),
+        ("data", "check", table, "--hashes", table),
+        ("data", "check", table, "--against", manifest, "--hashes", manifest),
+    ):
+        failed(run(*output), "is one of the inputs; choose another name for the output")
+    assert table.read_text() == f"path,label\n{rows}" and manifest.read_text().startswith("{")
+
+
 def break_class(photos: Path, folder: Path, name: str) -> Path:
     shutil.copytree(photos, folder)
     for image in (folder / name).iterdir():

@@ -86,7 +86,7 @@ def check(
     from slimprompt.progress import progress
 
     expected = read_manifest(against) if against else None
-    check_files(hashes)
+    check_files(hashes, read=(Path(target), against))
     benchmark = _load(target, data_root)
     started = time.perf_counter()
     with progress("checking", len(benchmark.items), "files") as advance:
@@ -222,7 +222,7 @@ def sample(
     """Sample few-shot images, and optionally write a manifest to train on."""
     from slimprompt.data import check_images, few_shot, make_manifest, short_classes, write_manifest
 
-    check_files(out)
+    check_files(out, read=(Path(target),))
     benchmark = _load(target, data_root)
     sampled = few_shot(benchmark, shots, seed)
     say(

@@ -64,7 +64,7 @@ def evaluate(
     if source is not None and not source.exists():
         raise InputError(f"no such folder or CSV file: {source}")
     if report is not None:
-        check_files(report)
+        check_files(report, read=(source,))
         require_extra("lab", "the page of --report")
     from slimprompt.classifiers.fitting import compare_with_zero_shot, readable
     from slimprompt.classifiers.head import HeadClassifier, load_classifier
