@@ -7,7 +7,8 @@ import os
 import pickle
 import tarfile
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -192,6 +193,14 @@ def test_hugging_face_datasets(
         names(f"{given}:val")
     with pytest.raises(InputError, match=r"cannot load the dataset .*nothing"):
         names(f"hf-dataset:{tmp_path}/nothing")
+
+
+def test_a_dataset_keeps_its_name_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Mock(side_effect=InputError("no network"))
+    monkeypatch.setattr("slimprompt.collections.inputs.dataset", asked)
+    with pytest.raises(InputError, match="no network"):
+        open_collection([PureWindowsPath("hf-dataset:user/name:test")])
+    asked.assert_called_once_with("user/name", True)
 
 
 def test_inputs_that_cannot_be_used(images: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import re
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, NamedTuple
 
 from slimprompt.collections.places import (
@@ -70,7 +70,7 @@ class Collection:
             yield from one.items(one.name, self.column)
 
 
-def open_collection(given: Sequence[str | Path], column: str | None = None) -> Collection:
+def open_collection(given: Sequence[str | PurePath], column: str | None = None) -> Collection:
     """The images of the given inputs; only the first image of each is looked for.
 
     Parameters
@@ -86,7 +86,10 @@ def open_collection(given: Sequence[str | Path], column: str | None = None) -> C
     InputError
         If an input does not exist, cannot be read or has no images.
     """
-    inputs = [_input(name) for one in given for name in _expanded(str(one))]
+    texts = [
+        one.as_posix() if isinstance(one, PurePath) else one for one in given
+    ]  # hf-dataset:user/name also on Windows
+    inputs = [_input(name) for text in texts for name in _expanded(text)]
     for one in inputs:
         first = next(one.items(one.name, column), None)
         if first is None:
