@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slimprompt.cli.help import App
+from slimprompt.cli.options import DataRoot
 from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError
 from slimprompt.storage import check_files, check_folder
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 
 app = App(help="List, check, download and sample benchmarks and your own images.", no_args_is_help=True)
 
-DataRoot = Annotated[
-    Path | None,
-    typer.Option("--data-root", help="Folder that contains the benchmark folders; default: $SLIMPROMPT_DATA."),
-]
 Target = Annotated[str, typer.Argument(metavar="NAME", help="Benchmark, or a folder or CSV file of your own images.")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Number of threads; default: one per core.")]
 

@@ -106,9 +106,9 @@ def class_folders(images: str, *, ignored: Iterable[str] = (), renamed: Mapping[
 
     def read(folder: Path) -> Annotations:
         base = folder / images
-        classes = sorted(entry.name for entry in base.iterdir() if entry.is_dir() and not is_hidden(entry.name))
+        classes = [name for name in sorted(_class_folder_names(base)) if name not in left_out]
         items = []
-        for label, name in enumerate(name for name in classes if name not in left_out):
+        for label, name in enumerate(classes):
             files = sorted(filter(_is_image_name, os.listdir(base / name)))
             items += [Item(f"{name}/{file}", label, new_names.get(name, name)) for file in files]
         return _split_50_20_30(items, folder)
