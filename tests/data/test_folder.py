@@ -208,6 +208,7 @@ def test_csv_in_another_folder_than_the_images(touch: Touch) -> None:
         ),
         ("path,label\n1.jpg,a\n./1.jpg,b\n", "lines 2 and 3 name the same image"),
         ("path,label\n1.jpg,a\n2.jpg,b, c\n", "line 3 has 3 cells, but the first line names 2 columns"),
+        ("path,Label,label\n1.jpg,a,0\n2.jpg,b,1\n", "names the column label twice"),
         ('path,label,note\n1.jpg,a,"x\ny"\n2.jpg,,z\n', "line 4: the label is empty"),
         ("path,label\n1.jpg,a\n2.jpg,a\n", "one class only, 'a'"),
         ("path,label\n1.jpg,A cat\n2.jpg,a_cat\n", "'A cat' and 'a_cat' are the same words"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -177,7 +177,7 @@ def fit(
         options = origin.options(options, given)
     method, template = options["method"], options["template"]
     sampled: int | None = None if manifest else options["shots"]  # per class
-    prompt, overrides = _checked(options)
+    prompt, overrides = _checked(options, given)
     if origin is None:
         check_without_a_run(prompt["variant"], prompt["basis"])
     for_many = make_recipe(options["recipe"], MANY_IMAGES, overrides)  # the other methods use its number of views
@@ -249,14 +249,14 @@ def fit(
         say(f"report: {write_report(report, classifier, result.comparison, templates)}")
 
 
-def _checked(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _checked(options: dict[str, Any], given: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings of the prompt and the fields of the recipe that were given, if they can be used together."""
     method: str = options["method"]
     prompt: dict[str, Any] = {name: options.get(name) for name in _PROMPT}
     overrides = {name: options[name] for name in Recipe.model_fields if name in options}
     choose("method", method, {"prompt": None, **METHODS})
     if method != "prompt":
-        _refuse_prompt_options(method, prompt, overrides, options["recipe"])
+        _refuse_prompt_options(method, given)
     prompt |= used_settings(prompt["variant"], rank=prompt["rank"], basis=prompt["basis"])
     if prompt["words"] is None:
         check_variant(prompt["variant"], rank=prompt["rank"], basis=prompt["basis"], n_ctx=prompt["n_ctx"])
@@ -292,13 +292,11 @@ def _load_model(
     return load_backbone(name, pretrained, activation=activation, device=device, precision=precision)
 
 
-def _refuse_prompt_options(method: str, prompt: dict[str, Any], overrides: dict[str, Any], recipe: str) -> None:
+def _refuse_prompt_options(method: str, given: Collection[str]) -> None:
     """Options that only a prompt has are an error with another method."""
-    given = [name for name, value in prompt.items() if name != "seed" and value != _PROMPT[name]]
-    given += [name for name in overrides if name != "views"]
-    given += ["recipe"] if recipe != "auto" else []
-    if given:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+    own = [name for name in (*_PROMPT, *Recipe.model_fields, "recipe") if name not in ("seed", "views")]
+    if unused := [name for name in own if name in given]:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
         raise InputError(
             f"{options} can only be used with prompts; --method {method} has fixed settings (docs/methods.md) and takes "
             "--shots, --seed, --template and --views"

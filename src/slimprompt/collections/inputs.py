@@ -208,6 +208,7 @@ def _parquet_items(name: str, column: str | None) -> Iterator[Item]:
         schema = file.schema_arrow
         column = _column_of(name, schema.names, column)
         kind = schema.field(column).type
+        kind = kind.value_type if types.is_dictionary(kind) else kind  # a categorical column of pandas
         if types.is_string(kind) or types.is_large_string(kind):
             for batch in file.iter_batches(batch_size=4096, columns=[column]):
                 for value in batch.column(0).to_pylist():

@@ -367,6 +367,9 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, str, str, str]]:
             f"the first line of {path} must name the columns path and label (split is optional); it names "
             f"{shown(', '.join(header))}"
         )
+    for name in ("path", "label", "split"):
+        if columns.count(name) > 1:
+            raise InputError(f"the first line of {path} names the column {name} twice; rename or remove one of them")
     for line, cells in rows:
         if any(cells[len(columns) :]):
             raise InputError(
