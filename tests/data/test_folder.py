@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -140,6 +141,14 @@ def test_mixture_of_known_and_unknown_classes_is_refused(eval_source: Callable[.
     message = r"2 of 3 classes are unknown to this prompt: 'oter' \(did you mean 'otter'\?\), 'zzz'\. Rename .*only new"
     with pytest.raises(InputError, match=message):
         load_eval_folder(eval_source("badger", "oter", "zzz"), ["otter", "badger"])
+
+
+def test_only_the_shown_names_are_compared_with_all_others(touch: Touch, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Mock(return_value="")  # a comparison of a thousand names with a thousand others takes 20 seconds
+    monkeypatch.setattr("slimprompt.data.folder.did_you_mean", asked)
+    with pytest.raises(InputError, match=r"20 of 21 classes are unknown to this prompt: 'a', 'b', 'c', …\."):
+        load_eval_folder(touch(*(f"{name}/1.jpg" for name in "abcdefghijklmnopqrstu")), ["u", "z"])
+    assert asked.call_count < 5
 
 
 def test_one_known_class_is_enough_but_one_new_class_is_not(touch: Touch) -> None:

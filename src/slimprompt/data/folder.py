@@ -151,7 +151,7 @@ def load_eval_folder(
     if not unknown:
         return _benchmark(listing.as_test(), known_names, key)
     if len(unknown) < len(names):
-        questions = {name: did_you_mean(name, known_names, 1) for name in unknown}
+        questions = {name: did_you_mean(name, known_names, 1) for name in unknown[:4]}  # three are shown
         listed = first_few([f"{name!r} ({asked})" if asked else repr(name) for name, asked in questions.items()], 200)
         raise InputError(
             f"{path}: {len(unknown)} of {len(names)} classes are unknown to this prompt: {listed}. Rename their folders "
