@@ -375,6 +375,8 @@ def _images(source: Path | None, benchmark: str | None, data_root: Path | None) 
 
 
 def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path | None) -> None:
+    from slimprompt.images.files import IMAGE_SUFFIXES
+
     classifier, names = result.classifier, result.task.class_names
     counts = Counter(names[label] for label in result.task.labels)
     short = {name: counts[name] for name in names if counts[name] < (shots or 0)}
@@ -386,6 +388,8 @@ def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path
     if short:
         few = ", ".join(f"{name} ({count})" for name, count in list(short.items())[:5])
         note(f"fewer than {shots} images, all used:", f"{few}{' …' if len(short) > 5 else ''}")
+    if ignored := getattr(images, "ignored", 0):
+        note(f"{ignored:,} other files ignored:", f"images end in {', '.join(sorted(IMAGE_SUFFIXES))}")
     note_skipped(result.skipped)
     say(f"{_describe(classifier)} on {classifier.backbone_.title} in {result.seconds:.1f} s")
     if classifier.calibration_.confidences:

@@ -168,11 +168,13 @@ def write_folder(benchmark: Benchmark, out: Path) -> None:
     Raises
     ------
     InputError
-        If `out` exists and is not an empty folder.
+        If `out` exists and is not an empty folder, or is the current folder.
     """
     out = out.absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} already exists and is not an empty folder; choose another one")
+    if out.resolve() == Path.cwd().resolve():  # it is replaced, and whoever works in it would be left in the old one
+        raise InputError(f"{out} is the current folder; give the name of a new one in it")
     with draft_folder(out) as draft:
         for split, items in (("train", benchmark.train), ("test", benchmark.test)):
             for item in items:
