@@ -173,7 +173,7 @@ def _tar_items(name: str, _column: str | None) -> Iterator[Item]:
     """The images among the members of a tar file, by their headers; a file that breaks off ends with an unreadable item."""
     path, stamp = os.path.abspath(name), file_stamp(name)
     try:
-        with open(path, "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        with open(path, "rb") as file, tarfile.open(path, "r:", file) as tar:
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # otherwise it keeps all headers
                 parts = PurePosixPath(member.name).parts
