@@ -53,6 +53,20 @@ def test_hidden_members_of_a_tar_file_are_left_out(paths: list[Path], tmp_path: 
     assert names(tmp_path / "a.tar") == [f"{tmp_path}/a.tar/./cats/a.png"]
 
 
+def test_links_in_a_tar_file_are_unreadable_rows(paths: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(paths[0].read_bytes())
+    os.link(tmp_path / "a.png", tmp_path / "b.png")
+    (tmp_path / "c.png").symlink_to("a.png")
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in "abc":
+            tar.add(tmp_path / f"{name}.png", f"{name}.png")
+    whole, *links = open_collection([tmp_path / "a.tar"])
+    assert np.array_equal(whole.place.open(whole.image), open_image(paths[0]))
+    for item, name in zip(links, "bc", strict=True):
+        with pytest.raises(InputError, match=rf"a\.tar/{name}\.png is a link to a\.png: pack the files themselves"):
+            item.place.open(item.image)
+
+
 def test_a_folder_is_listed_one_level_at_a_time(
     images: Path, paths: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -177,8 +177,14 @@ def _tar_items(name: str, _column: str | None) -> Iterator[Item]:
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # otherwise it keeps all headers
                 parts = PurePosixPath(member.name).parts
-                if member.isfile() and is_image_name(member.name) and not any(map(is_hidden, parts)):
-                    yield Item(f"{name}/{member.name}", TarMember(path, member.offset_data, member.size, stamp))
+                if not is_image_name(member.name) or any(map(is_hidden, parts)):
+                    continue
+                image = f"{name}/{member.name}"
+                if member.isfile():
+                    yield Item(image, TarMember(path, member.offset_data, member.size, stamp))
+                elif member.islnk() or member.issym():
+                    how = "pack the files themselves, with --dereference --hard-dereference of GNU tar"
+                    yield Item(image, Unreadable(f"{image} is a link to {member.linkname}: {how}"))
             file.seek(tar.offset)  # tarfile takes a damaged header for the end, which is a block of zeros
             if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
                 raise tarfile.ReadError(f"the header at byte {tar.offset:,} is damaged")
