@@ -389,7 +389,8 @@ def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path
         few = ", ".join(f"{name} ({count})" for name, count in list(short.items())[:5])
         note(f"fewer than {shots} images, all used:", f"{few}{' …' if len(short) > 5 else ''}")
     if ignored := getattr(images, "ignored", 0):
-        note(f"{ignored:,} other files ignored:", f"images end in {', '.join(sorted(IMAGE_SUFFIXES))}")
+        allowed = ", ".join(sorted(IMAGE_SUFFIXES))
+        note(f"{ignored:,} other files or folders ignored:", f"images are <class>/<image> and end in {allowed}")
     note_skipped(result.skipped)
     say(f"{_describe(classifier)} on {classifier.backbone_.title} in {result.seconds:.1f} s")
     if classifier.calibration_.confidences:
