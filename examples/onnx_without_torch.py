@@ -42,7 +42,7 @@ def upright_rgb(image):
     """8-bit RGB, with the rotation of the camera applied, 16-bit and float grey scaled, and transparent pixels blended with white."""
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I") or image.mode == "F":  # Pillow's conversion clips instead of scaling
-        values = np.nan_to_num(np.asarray(image, dtype=np.float64))
+        values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)
         largest = values.max()
         top = 1.0 if image.mode == "F" and largest <= 1 else 255.0 if largest <= 255 else 65535.0
         image = Image.fromarray((np.clip(values / top, 0, 1) * 255).round().astype(np.uint8))

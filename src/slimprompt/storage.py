@@ -14,7 +14,7 @@ import secrets
 import shutil
 import socket
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -302,13 +302,24 @@ def check_folder(folder: Path) -> None:
         raise InputError(f"{folder} is a file; give a folder")
 
 
-def check_files(*targets: Path | None) -> None:
-    """`check_writable` for files with different names; a folder of such a name is an error. None stands for no file."""
+def check_files(*targets: Path | None, read: Iterable[Path | None] = ()) -> None:
+    """`check_writable` for files with different names; a folder of such a name is an error. None stands for no file.
+
+    Parameters
+    ----------
+    targets
+        Files to write.
+    read
+        What the command reads; a target of such a name is an error.
+    """
     given = [target for target in targets if target is not None]
+    kept = {os.path.realpath(path) for path in read if path is not None}
     for target in given:
         check_writable(target)
         if target.is_dir():
             raise InputError(f"{target} is a folder; give the name of a file")
+        if os.path.realpath(target) in kept:
+            raise InputError(f"{target} is one of the inputs; choose another name for the output")
     if len({target.resolve() for target in given}) < len(given):
         raise InputError(f"{given[-1]} is given as the name of two files; give two names")
 

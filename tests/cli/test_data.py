@@ -43,11 +43,15 @@ def test_pocket_writes_an_ordinary_image_folder(tmp_path: Path) -> None:
     assert [path.name for path in folder.parent.iterdir()] == ["images"], "no temporary files are left"
 
 
-def test_pocket_does_not_overwrite(folder: Path) -> None:
+def test_pocket_does_not_overwrite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="already exists"):
         run("pocket", "pocket-negative", "--out", folder)
     with pytest.raises(InputError, match="dtd is not a rendered benchmark; the rendered ones are pocket-"):
         run("pocket", "dtd", "--out", folder.parent / "other")
+    (folder.parent / "empty").mkdir()
+    monkeypatch.chdir(folder.parent / "empty")
+    with pytest.raises(InputError, match="is the current folder; give the name of a new one"):
+        run("pocket", "pocket-negative", "--out", ".")
 
 
 def test_list_fits_80_columns() -> None:

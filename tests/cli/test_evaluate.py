@@ -96,6 +96,17 @@ def test_training_images_are_noticed(run, models, photos, tmp_path, kind):
     assert scores["training_images"] == 12 and scores["without_training_images"] is None
 
 
+def test_missing_images_of_a_benchmark_are_counted(run, models, tmp_path, monkeypatch):
+    monkeypatch.setitem(BENCHMARKS, "eurosat", replace(BENCHMARKS["eurosat"], classes=2, sizes=(2, 0, 2)))
+    items = [["Forest/1.jpg", 0, "Forest"], ["River/1.jpg", 1, "River"]]
+    (tmp_path / "eurosat").mkdir()
+    (tmp_path / "eurosat" / "split_zhou_EuroSAT.json").write_text(
+        json.dumps({"train": items, "val": [], "test": items})
+    )
+    evaluate = ("evaluate", models / "prompt", "--benchmark", "eurosat", "--data-root", tmp_path)
+    failed(run(*evaluate), "2 of 2 images of eurosat are missing", "Forest/1.jpg", "slimprompt data check eurosat")
+
+
 def test_a_model_without_hashes_says_nothing(run, models, photos, tmp_path):
     shutil.copytree(models / "prompt", tmp_path / "old")
     path = tmp_path / "old" / "prompt.json"

@@ -80,5 +80,6 @@ def test_errors(run, saved, tmp_path):
     failed(run("export", tmp_path / "no", "--matrix", tmp_path / "m"), "no saved prompt or head at")
     failed(run("export", saved, "--onnx", tmp_path), "is a folder; give the name of a file")
     failed(run("export", saved, "--matrix", tmp_path / "m", "--classes", "a,,b"), "holds an empty name")
-    failed(run("export", saved, "--matrix", tmp_path / "m", "--images", "no.jpg"), "no such image: no.jpg")
+    failed(run("export", saved, "--onnx", tmp_path / "m", "--images", "no.jpg"), "no such image: no.jpg")
+    failed(run("export", saved, "--matrix", tmp_path / "m", "--images", "no.jpg"), "add --onnx FILE")
     assert not list(tmp_path.iterdir())

@@ -160,7 +160,7 @@ def test_the_toy_model_is_called_a_toy_on_own_images_only(run, photos, tmp_path,
     monkeypatch.setenv("SLIMPROMPT_CACHE", str(shared_cache))  # with rendered benchmarks
     quick = ["--shots", 1, "--epochs", 1, "--views", 1, "--device", "cpu"]
     assert "pocket is a toy model" in ok(run("fit", photos, "--out", tmp_path / "a", "--backbone", "pocket", *quick))
-    out = ok(run("fit", "--benchmark", "pocket-sketch", "--out", tmp_path / "b", *quick))
+    out = ok(run("fit", "--benchmark", "Pocket Sketch", "--out", tmp_path / "b", *quick))
     assert "on pocket (GELU)" in out
     assert "toy model" not in out
 
@@ -236,9 +236,10 @@ def test_odd_pictures_are_handled(run, tmp_path):
         exif = image.getexif()
         exif[0x0112] = 6
         image.save(folder / "rotated.jpg", exif=exif)
-    assert "2 classes, 8 training images" in ok(
-        run("fit", tmp_path / "odd", "--out", tmp_path / "p", "--shots", 4, *QUICK)
-    )
+        (folder / "of a phone.heic").touch()
+    out = ok(run("fit", tmp_path / "odd", "--out", tmp_path / "p", "--shots", 4, *QUICK))
+    assert "2 classes, 8 training images" in out
+    assert "2 other files or folders ignored: images are <class>/<image> and end in .bmp, " in out
 
 
 def test_fewer_images_than_shots(run, photos, tmp_path):
@@ -276,6 +277,7 @@ def test_unreadable_images_of_a_sample_are_replaced(run, photos, tmp_path, shots
     model = ("--backbone", TINY, "--pretrained", "random:0", "--device", "cpu", "--skip-bad-images")
     out = " ".join(ok(run(*fit, *model, "--shots", shots, "--seed", seed)).split())
     assert f"3 classes, {said}" in out and "3 unreadable images skipped" in out
+    assert ("1 of 3 classes have no held-out images: red disc; the accuracy" in out) == (shots > 1)
 
 
 def test_a_class_without_readable_images_is_named(run, photos, tmp_path):

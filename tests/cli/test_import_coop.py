@@ -34,7 +34,7 @@ def text_file(path):
 def test_spelling_of_the_class_names(run, checkpoint, tmp_path, form):
     given = {
         "list": lambda: ", ".join(NAMES),
-        "text file": lambda: text_file(tmp_path / "names.txt"),
+        "text file": lambda: text_file(tmp_path / "NAMES.TXT"),
         "split file": lambda: split_file(tmp_path / "split_zhou_X.json"),
     }[form]()
     out = ok(run("import-coop", checkpoint, "--out", tmp_path / "p", *MODEL, "--classes", given))

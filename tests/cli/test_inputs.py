@@ -6,8 +6,10 @@ import json
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+import torch
 
 from tests.cli.conftest import QUICK, failed, ok
 from tests.conftest import draw
@@ -181,6 +183,35 @@ def test_two_files_of_one_name_are_refused_before_the_work(run, photos, tmp_path
         ("export", tmp_path / "none", "--onnx", one, "--matrix", other),
     ):
         failed(run(*command), "is given as the name of two files")
+
+
+def test_too_little_memory_is_not_called_a_bug(run, monkeypatch):
+    for error in (
+        MemoryError("Unable to allocate 644. GiB for an array"),
+        torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+    ):
+        monkeypatch.setattr("slimprompt.cli.app", Mock(side_effect=error))
+        message = failed(run("backbones"), f"there is not enough memory ({error})", "another --device")
+        assert "bug" not in message
+
+
+def test_an_input_is_not_overwritten(run, photos, tmp_path):
+    table, manifest = tmp_path / "images.csv", tmp_path / "sample.json"
+    rows = "".join(f"{path},{path.parent.name}\n" for path in sorted(photos.glob("*/*.png")))
+    table.write_text(f"path,label\n{rows}")
+    ok(run("data", "sample", table, "--out", manifest))
+    for output in (
+        ("fit", table, "--out", tmp_path / "p", *QUICK, "--report", table),
+        ("fit", table, "--out", tmp_path / "p", *QUICK, "--manifest", manifest, "--report", manifest),
+        ("evaluate", tmp_path / "none", table, "--report", table),
+        ("check-labels", table, "--backbone", "none", "--out", table),
+        ("data", "sample", table, "--out", tmp_path / "x" / ".." / "images.csv"),
+        ("data", "check", table, "--hashes", table),
+        ("data", "check", table, "--against", manifest, "--hashes", manifest),
+    ):
+        failed(run(*output), "is one of the inputs; choose another name for the output")
+    assert table.read_text() == f"path,label\n{rows}" and manifest.read_text().startswith("{")
 
 
 def break_class(photos: Path, folder: Path, name: str) -> Path:

@@ -149,7 +149,7 @@ def test_only_views_that_a_method_reads_are_encoded(run, photos, tmp_path, monke
     ("options", "parts"),
     [
         (["--method", "gdaa"], ["unknown method 'gdaa'", "did you mean 'gda'"]),
-        (["--method", "gda", "--rank", "2"], ["--rank can only be used with prompts"]),
+        (["--method", "gda", "--rank", "4"], ["--rank can only be used with prompts"]),
         (
             ["--method", "gda", "--epochs", "2", "--recipe", "paper"],
             ["--epochs, --recipe can only be used with prompts"],

@@ -3,10 +3,14 @@
 import csv
 import io
 import json
+from pathlib import PureWindowsPath
+from unittest.mock import Mock
 
 import pytest
 from PIL import Image
 
+from slimprompt.cli.predict import predict
+from slimprompt.errors import InputError
 from tests.cli.conftest import QUICK, failed, ok
 
 
@@ -59,6 +63,15 @@ def test_coverage_takes_the_confidence_from_the_shots(run, models, photos):
     )
     assert by_coverage == by_confidence  # quantile 0.5 of twelve, the lower of the two in the middle
     assert "none of these" in by_coverage
+
+
+def test_a_model_of_the_hub_keeps_its_name_on_windows(photos, tmp_path, monkeypatch):
+    loaded = Mock(side_effect=InputError("no network"))
+    monkeypatch.setattr("slimprompt.collections.predict.load_classifier", loaded)
+    for out in (None, tmp_path / "predictions.csv"):
+        with pytest.raises(InputError, match="no network"):
+            predict(PureWindowsPath("hf:user/name"), [photos], out=out)
+        assert loaded.call_args.args == ("hf:user/name",)
 
 
 def test_bad_thresholds(run, models, photos):

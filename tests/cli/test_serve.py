@@ -166,6 +166,7 @@ def test_errors_before_anything_is_loaded(run, model, tmp_path):
         failed(run("serve", model, "--port", port), f"cannot listen on 127.0.0.1 port {port}", "--port")
     failed(run("serve", tmp_path, "--port", 0), "no saved prompt or head at")
     failed(run("serve", model, "--max-images", 0), "max_images", "greater than or equal to 1")
+    failed(run("serve", model, "--max-upload-mb", "inf"), "max_upload_mb: Input should be a finite number")
     failed(run("serve", model, "--token-file", tmp_path / "nothing"), "nothing")
     assert run("serve", model, "--token", TOKEN).returncode == 2  # other users see command lines
 

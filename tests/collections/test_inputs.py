@@ -7,7 +7,8 @@ import os
 import pickle
 import tarfile
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -50,6 +51,20 @@ def test_hidden_members_of_a_tar_file_are_left_out(paths: list[Path], tmp_path: 
         for name in ("./cats/a.png", "./cats/._a.png", "__MACOSX/cats/._b.png", "__MACOSX/b.png"):
             tar.add(paths[0], name)
     assert names(tmp_path / "a.tar") == [f"{tmp_path}/a.tar/./cats/a.png"]
+
+
+def test_links_in_a_tar_file_are_unreadable_rows(paths: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(paths[0].read_bytes())
+    os.link(tmp_path / "a.png", tmp_path / "b.png")
+    (tmp_path / "c.png").symlink_to("a.png")
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in "abc":
+            tar.add(tmp_path / f"{name}.png", f"{name}.png")
+    whole, *links = open_collection([tmp_path / "a.tar"])
+    assert np.array_equal(whole.place.open(whole.image), open_image(paths[0]))
+    for item, name in zip(links, "bc", strict=True):
+        with pytest.raises(InputError, match=rf"a\.tar/{name}\.png is a link to a\.png: pack the files themselves"):
+            item.place.open(item.image)
 
 
 def test_a_folder_is_listed_one_level_at_a_time(
@@ -107,8 +122,9 @@ def test_parquet_files_with_paths_bytes_or_both(images: Path, paths: list[Path],
 
     table = images.parent / "t.parquet"
     relative = [str(path.relative_to(images.parent)) for path in paths]
-    parquet.write_table(pa.table({"path": relative, "n": list(range(len(paths)))}), table)
-    assert check_pixels(table, paths) == relative
+    for values in (pa.array(relative), pa.array(relative).dictionary_encode()):  # as pandas writes categories
+        parquet.write_table(pa.table({"path": values, "n": list(range(len(paths)))}), table)
+        assert check_pixels(table, paths) == relative
     content = [path.read_bytes() for path in paths]
     table = tmp_path / "bytes.parquet"
     both = [{"bytes": None, "path": str(paths[0])}, *({"bytes": one, "path": "x.png"} for one in content[1:])]
@@ -148,6 +164,15 @@ def test_a_shard_that_breaks_off_ends_with_an_unreadable_row(paths: list[Path], 
     for item, message in ((broken, "ends within it"), (end, "cannot read the tar file")):
         with pytest.raises(InputError, match=message):
             item.place.open(item.image)
+    with tarfile.open(write_tar(tmp_path / "c.tar", paths)) as tar:
+        start = tar.getmembers()[6].offset
+    content = (tmp_path / "c.tar").read_bytes()
+    for damaged in (content[: start + 100], content[:start] + b"damaged" + content[start + 7 :]):
+        (tmp_path / "c.tar").write_bytes(damaged)
+        *whole, end = open_collection([tmp_path / "c.tar"])
+        assert len(whole) == 3  # and their labels
+        with pytest.raises(InputError, match=r"cannot read the tar file .*: the header at byte .* is damaged"):
+            end.place.open(end.image)
     (tmp_path / "no.tar").write_bytes(b"nothing" * 1000)
     with pytest.raises(InputError, match="cannot read the tar file"):
         names(tmp_path / "no.tar")
@@ -183,6 +208,14 @@ def test_hugging_face_datasets(
         names(f"{given}:val")
     with pytest.raises(InputError, match=r"cannot load the dataset .*nothing"):
         names(f"hf-dataset:{tmp_path}/nothing")
+
+
+def test_a_dataset_keeps_its_name_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Mock(side_effect=InputError("no network"))
+    monkeypatch.setattr("slimprompt.collections.inputs.dataset", asked)
+    with pytest.raises(InputError, match="no network"):
+        open_collection([PureWindowsPath("hf-dataset:user/name:test")])
+    asked.assert_called_once_with("user/name", True)
 
 
 def test_inputs_that_cannot_be_used(images: Path, tmp_path: Path) -> None:

@@ -99,6 +99,12 @@ def test_a_folder_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert dataset_name(str(tmp_path / "photos")) == str(tmp_path / "photos")
 
 
+def test_a_path_is_no_name_of_a_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "food-101").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert dataset_name("food-101") == "food101" and dataset_name("./food-101/") not in BENCHMARKS
+
+
 def test_unknown_name() -> None:
     with pytest.raises(InputError, match="did you mean 'oxford_pets'"):
         load_benchmark("oxford_pet", ".")

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -142,6 +143,14 @@ def test_mixture_of_known_and_unknown_classes_is_refused(eval_source: Callable[.
         load_eval_folder(eval_source("badger", "oter", "zzz"), ["otter", "badger"])
 
 
+def test_only_the_shown_names_are_compared_with_all_others(touch: Touch, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Mock(return_value="")  # a comparison of a thousand names with a thousand others takes 20 seconds
+    monkeypatch.setattr("slimprompt.data.folder.did_you_mean", asked)
+    with pytest.raises(InputError, match=r"20 of 21 classes are unknown to this prompt: 'a', 'b', 'c', …\."):
+        load_eval_folder(touch(*(f"{name}/1.jpg" for name in "abcdefghijklmnopqrstu")), ["u", "z"])
+    assert asked.call_count < 5
+
+
 def test_one_known_class_is_enough_but_one_new_class_is_not(touch: Touch) -> None:
     base = touch("otter/1.jpg")
     assert paths(load_eval_folder(base, ["badger", "otter"]).test) == ["otter/1.jpg"]
@@ -208,6 +217,7 @@ def test_csv_in_another_folder_than_the_images(touch: Touch) -> None:
         ),
         ("path,label\n1.jpg,a\n./1.jpg,b\n", "lines 2 and 3 name the same image"),
         ("path,label\n1.jpg,a\n2.jpg,b, c\n", "line 3 has 3 cells, but the first line names 2 columns"),
+        ("path,Label,label\n1.jpg,a,0\n2.jpg,b,1\n", "names the column label twice"),
         ('path,label,note\n1.jpg,a,"x\ny"\n2.jpg,,z\n', "line 4: the label is empty"),
         ("path,label\n1.jpg,a\n2.jpg,a\n", "one class only, 'a'"),
         ("path,label\n1.jpg,A cat\n2.jpg,a_cat\n", "'A cat' and 'a_cat' are the same words"),

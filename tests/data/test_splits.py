@@ -192,6 +192,10 @@ def test_imagenet_variants(name: str, images: str, tmp_path: Path) -> None:
     own, shared = info.sources
     assert own.missing(folder) == ["classnames.txt"] and shared.missing(folder) == []
     assert shared.read(folder).test == test
+    # The folder may be a link to another disk.
+    folder.rename(tmp_path / "imagenet" / "moved")
+    folder.symlink_to(tmp_path / "imagenet" / "moved")
+    assert shared.missing(folder) == [] and shared.read(folder).test == test
 
 
 def test_imagenetv2_folders_are_numbers(tmp_path: Path) -> None:

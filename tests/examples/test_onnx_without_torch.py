@@ -45,7 +45,9 @@ def odd_images(folder: Path) -> list[Path]:
     for name, factor in (("bright", 257), ("dark", 20)):
         Image.fromarray(np.asarray(grey).astype(np.uint16) * np.uint16(factor)).save(folder / f"grey16-{name}.png")
     for name, top in (("float-1", 255), ("float-255", 1)):
-        Image.fromarray(np.asarray(grey, dtype=np.float32) / top).save(folder / f"{name}.tiff")
+        values = np.asarray(grey, dtype=np.float32) / top
+        values[0] = np.inf  # pixels without data
+        Image.fromarray(values).save(folder / f"{name}.tiff")
     return sorted(folder.glob("*.*"))
 
 

@@ -130,6 +130,8 @@ def test_what_cannot_be_exported_is_one_line(
         export_onnx(half, file)
     with pytest.raises(InputError, match="is a folder"):
         export_onnx(classifier, tmp_path, overwrite=True)
+    with pytest.raises(InputError, match="cannot read the image"):
+        export_onnx(classifier, file, images=[Path(__file__)], report=pytest.fail)  # before the long steps
     with monkeypatch.context() as patch:
         patch.setattr(onnx, "_LARGEST_FILE", 10_000)
         with pytest.raises(InputError, match=r"one ONNX file holds at most 2 GB: .*--matrix"):

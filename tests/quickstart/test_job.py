@@ -142,13 +142,18 @@ def test_made_again_it_uses_what_is_there_unless_the_weights_are_others(
     assert not any(module._runs_folder(out).glob("*/record.json"))
 
 
-def test_errors_say_what_to_do(tmp_path: Path):
+def test_errors_say_what_to_do(tmp_path: Path, result: Quickstart):
     with pytest.raises(InputError, match="did you mean 'pocket-sketch'.*slimprompt study"):
         run_quickstart(tmp_path / "a", "pocket-scetch")
     (tmp_path / "b" / "runs" / "mine").mkdir(parents=True)
     with pytest.raises(InputError, match="not written by quickstart.*another --out"):
         run_quickstart(tmp_path / "b")
     assert (tmp_path / "b" / "runs" / "mine").is_dir()
+    mine = PromptClassifier.load(result.prompt).save(tmp_path / "c" / "prompt")
+    content = (mine / "prompt.json").read_bytes()
+    with pytest.raises(InputError, match="not written by quickstart.*another --out"):
+        run_quickstart(tmp_path / "c")
+    assert (mine / "prompt.json").read_bytes() == content and not (tmp_path / "c" / "runs").exists()
 
 
 def test_the_command_prints_one_table(monkeypatch: pytest.MonkeyPatch, cache: str, tmp_path: Path):

@@ -51,7 +51,11 @@ def test_a_form() -> None:
 def test_json() -> None:
     text = base64.b64encode(RED).decode()
     body = json.dumps(
-        {"images": [text, f"data:image/png;base64,{text}"], "min_confidence": 0.5, "classes": [" a", "b\n"]}
+        {
+            "images": [text, f"data:image/png;base64,{base64.encodebytes(RED).decode()}"],
+            "min_confidence": 0.5,
+            "classes": [" a", "b\n"],
+        }
     )
     images, options = parse("application/json; charset=utf-8", body.encode(), LIMITS)
     assert images == [Upload("image 1", RED), Upload("image 2", RED)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import warnings
@@ -40,6 +41,9 @@ from slimprompt.cli.streams import output_error, safe_streams
 from slimprompt.errors import InputError, one_line
 from slimprompt.extras import explain_mismatch, explain_missing
 from slimprompt.startup import import_lightly
+
+#: What torch says if an allocation fails, on GPUs and on the CPU.
+_NO_MEMORY = re.compile("out of memory|allocate memory")
 
 import_lightly()  # before a command imports open_clip
 
@@ -132,6 +136,12 @@ def _explain(error: Exception) -> int:
         return 2
     if isinstance(error, RuntimeError) and (message := explain_mismatch(error)):
         _say(message)
+        return 2
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error))):
+        _say(
+            f"there is not enough memory ({one_line(str(error), 200)}): end other programs, or use a smaller model, smaller batches, "
+            "fewer workers or another --device"
+        )
         return 2
     if isinstance(error, OSError):
         _say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")

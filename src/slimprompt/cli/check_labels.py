@@ -66,7 +66,7 @@ def check_labels(
     from slimprompt.data import load_folder
 
     images = load_folder(source)
-    check_files(out, report)
+    check_files(out, report, read=(source,))
     from slimprompt.clip.architectures import EMBEDDED, default_pretrained
     from slimprompt.clip.backbone import load_backbone
     from slimprompt.curation import labels

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slimprompt.cli.help import App
+from slimprompt.cli.options import DataRoot
 from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError
 from slimprompt.storage import check_files, check_folder
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 
 app = App(help="List, check, download and sample benchmarks and your own images.", no_args_is_help=True)
 
-DataRoot = Annotated[
-    Path | None,
-    typer.Option("--data-root", help="Folder that contains the benchmark folders; default: $SLIMPROMPT_DATA."),
-]
 Target = Annotated[str, typer.Argument(metavar="NAME", help="Benchmark, or a folder or CSV file of your own images.")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Number of threads; default: one per core.")]
 
@@ -86,7 +83,7 @@ def check(
     from slimprompt.progress import progress
 
     expected = read_manifest(against) if against else None
-    check_files(hashes)
+    check_files(hashes, read=(Path(target), against))
     benchmark = _load(target, data_root)
     started = time.perf_counter()
     with progress("checking", len(benchmark.items), "files") as advance:
@@ -222,7 +219,7 @@ def sample(
     """Sample few-shot images, and optionally write a manifest to train on."""
     from slimprompt.data import check_images, few_shot, make_manifest, short_classes, write_manifest
 
-    check_files(out)
+    check_files(out, read=(Path(target),))
     benchmark = _load(target, data_root)
     sampled = few_shot(benchmark, shots, seed)
     say(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +29,7 @@ from slimprompt.storage import check_files
 
 if TYPE_CHECKING:
     from slimprompt.classifiers.fitting import HeadComparison
+    from slimprompt.data import Benchmark
 
 
 def evaluate(
@@ -64,11 +66,10 @@ def evaluate(
     if source is not None and not source.exists():
         raise InputError(f"no such folder or CSV file: {source}")
     if report is not None:
-        check_files(report)
+        check_files(report, read=(source,))
         require_extra("lab", "the page of --report")
     from slimprompt.classifiers.fitting import compare_with_zero_shot, readable
     from slimprompt.classifiers.head import load_classifier, read_description
-    from slimprompt.data import load_benchmark
     from slimprompt.data.folder import load_eval_folder
     from slimprompt.images.bank import FeatureBank
     from slimprompt.saved.hub import model_folder
@@ -81,13 +82,13 @@ def evaluate(
     known = [str(name) for name in classifier.classes_]
     # Two spellings with equal tokens are one class: names read from a CoOp checkpoint have lost their spelling.
     tokens = cache(partial(name_tokens, classifier.backbone_))
-    images = load_eval_folder(source, known, tokens) if source else load_benchmark(str(benchmark), data_root)
+    images = load_eval_folder(source, known, tokens) if source else _test_images(str(benchmark), data_root)
     n_new = len({tokens(name) for name in images.class_names} - {tokens(name) for name in known})
     names = list(dict.fromkeys(images.class_names))  # ImageNet has two names twice: each is one class of a prompt
     if names != known:
         classifier = classifier.with_classes(names)
     bank = FeatureBank(classifier.backbone_, None if no_cache else "default")
-    items, skipped = readable(bank, images, images.test or images.train, skip_bad=skip_bad_images)
+    items, skipped = readable(bank, images, images.test, skip_bad=skip_bad_images)
     templates = template or read_description(model).templates or images.templates
     comparison = compare_with_zero_shot(classifier, bank, images, items, templates)
 
@@ -105,6 +106,14 @@ def evaluate(
         print_classes(comparison)
     if page is not None:
         say(f"report: {page}")
+
+
+def _test_images(benchmark: str, data_root: Path | None) -> Benchmark:
+    from slimprompt.data import check_images, load_benchmark
+
+    images = replace(load_benchmark(benchmark, data_root), train=(), val=())
+    check_images(images)
+    return images
 
 
 def _print_json(comparison: HeadComparison, counts: dict[str, int]) -> None:

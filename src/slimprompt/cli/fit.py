@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +28,7 @@ from slimprompt.cli.options import (
     options_from,
 )
 from slimprompt.cli.printing import note, print_table, say
-from slimprompt.errors import InputError, choose
+from slimprompt.errors import InputError, choose, first_few
 from slimprompt.extras import require_extra
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS
@@ -177,7 +177,7 @@ def fit(
         options = origin.options(options, given)
     method, template = options["method"], options["template"]
     sampled: int | None = None if manifest else options["shots"]  # per class
-    prompt, overrides = _checked(options)
+    prompt, overrides = _checked(options, given)
     if origin is None:
         check_without_a_run(prompt["variant"], prompt["basis"])
     for_many = make_recipe(options["recipe"], MANY_IMAGES, overrides)  # the other methods use its number of views
@@ -185,7 +185,7 @@ def fit(
     if report is not None:
         if report.resolve() == out.resolve():
             raise InputError(f"{out} is the folder of the model; give the page of --report another name")
-        check_files(report)
+        check_files(report, read=(source, manifest))
         require_extra("lab", "the page of --report")
     images = _images(source, benchmark, data_root)
     sample = _sample(images, sampled, prompt["seed"], manifest, origin)
@@ -249,14 +249,14 @@ def fit(
         say(f"report: {write_report(report, classifier, result.comparison, templates)}")
 
 
-def _checked(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _checked(options: dict[str, Any], given: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings of the prompt and the fields of the recipe that were given, if they can be used together."""
     method: str = options["method"]
     prompt: dict[str, Any] = {name: options.get(name) for name in _PROMPT}
     overrides = {name: options[name] for name in Recipe.model_fields if name in options}
     choose("method", method, {"prompt": None, **METHODS})
     if method != "prompt":
-        _refuse_prompt_options(method, prompt, overrides, options["recipe"])
+        _refuse_prompt_options(method, given)
     prompt |= used_settings(prompt["variant"], rank=prompt["rank"], basis=prompt["basis"])
     if prompt["words"] is None:
         check_variant(prompt["variant"], rank=prompt["rank"], basis=prompt["basis"], n_ctx=prompt["n_ctx"])
@@ -292,13 +292,11 @@ def _load_model(
     return load_backbone(name, pretrained, activation=activation, device=device, precision=precision)
 
 
-def _refuse_prompt_options(method: str, prompt: dict[str, Any], overrides: dict[str, Any], recipe: str) -> None:
+def _refuse_prompt_options(method: str, given: Collection[str]) -> None:
     """Options that only a prompt has are an error with another method."""
-    given = [name for name, value in prompt.items() if name != "seed" and value != _PROMPT[name]]
-    given += [name for name in overrides if name != "views"]
-    given += ["recipe"] if recipe != "auto" else []
-    if given:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+    own = [name for name in (*_PROMPT, *Recipe.model_fields, "recipe") if name not in ("seed", "views")]
+    if unused := [name for name in own if name in given]:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
         raise InputError(
             f"{options} can only be used with prompts; --method {method} has fixed settings (docs/methods.md) and takes "
             "--shots, --seed, --template and --views"
@@ -359,7 +357,9 @@ def write_report(report: Path, classifier: Classifier, comparison: HeadCompariso
 
 
 def _default_backbone(benchmark: str | None) -> str:
-    return "pocket" if benchmark and benchmark.startswith("pocket") else DEFAULT_BACKBONE
+    from slimprompt.data.catalogue import benchmark_info
+
+    return "pocket" if benchmark and benchmark_info(benchmark).rendered else DEFAULT_BACKBONE
 
 
 def _images(source: Path | None, benchmark: str | None, data_root: Path | None) -> Benchmark:
@@ -375,6 +375,8 @@ def _images(source: Path | None, benchmark: str | None, data_root: Path | None) 
 
 
 def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path | None) -> None:
+    from slimprompt.images.files import IMAGE_SUFFIXES
+
     classifier, names = result.classifier, result.task.class_names
     counts = Counter(names[label] for label in result.task.labels)
     short = {name: counts[name] for name in names if counts[name] < (shots or 0)}
@@ -386,6 +388,9 @@ def _print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path
     if short:
         few = ", ".join(f"{name} ({count})" for name, count in list(short.items())[:5])
         note(f"fewer than {shots} images, all used:", f"{few}{' …' if len(short) > 5 else ''}")
+    if ignored := getattr(images, "ignored", 0):
+        allowed = ", ".join(sorted(IMAGE_SUFFIXES))
+        note(f"{ignored:,} other files or folders ignored:", f"images are <class>/<image> and end in {allowed}")
     note_skipped(result.skipped)
     say(f"{_describe(classifier)} on {classifier.backbone_.title} in {result.seconds:.1f} s")
     if classifier.calibration_.confidences:
@@ -440,10 +445,15 @@ def note_training_images(comparison: HeadComparison) -> None:
 
 def print_comparison(comparison: HeadComparison, *, verbose: bool) -> None:
     """Print the accuracy of zero-shot, of the fitted classifier and of chance, and with `verbose` that of each class."""
-    n_classes = len(comparison.eval_set.class_names)
+    names, present = comparison.eval_set.class_names, set(comparison.eval_set.labels.tolist())
     rows = [(title, f"{score:.1f} %") for title, score in comparison.accuracies.items()]
-    rows.append((f"chance ({n_classes} classes)", f"{100 / n_classes:.1f} %"))
+    rows.append((f"chance ({len(names)} classes)", f"{100 / len(names):.1f} %"))
     print_table(("", "accuracy"), rows, right=("accuracy",))
+    if missing := [name for label, name in enumerate(names) if label not in present]:
+        note(
+            f"{len(missing)} of {len(names)} classes have no held-out images:",
+            f"{first_few(missing)}; the accuracy is that of the others",
+        )
     if verbose:
         print_classes(comparison)
 

@@ -36,7 +36,7 @@ class Command(TyperCommand):
             super().format_help(ctx, formatter)
             return
         self.format_usage(ctx, formatter)
-        for line in ["", *self.help.split("\n")]:
+        for line in ["", *self.help.replace("\\[", "[").split("\n")]:  # the escape of Rich's markup
             formatter.write(_wrapped(line, width, indent=2))
         panel = None
         for parameter in self.get_params(ctx):

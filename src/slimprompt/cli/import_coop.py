@@ -58,11 +58,11 @@ def import_coop(
 
 def _class_names(text: str) -> list[str]:
     path = Path(text)
-    if path.suffix not in (".txt", ".json"):
+    if path.suffix.lower() not in (".txt", ".json"):
         return parse_class_names(text)
     if not path.is_file():
         raise InputError(f"--classes {text}: no such file")
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         from slimprompt.data.splits import read_split_file
 
         return list(read_split_file(path).class_names)

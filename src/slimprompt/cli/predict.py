@@ -161,7 +161,7 @@ def predict(
     collection = open_collection(images, column)
     from slimprompt.collections.predict import PredictionSpec
 
-    spec = PredictionSpec(str(model), **answering)
+    spec = PredictionSpec(model.as_posix(), **answering)  # hf:user/name also on Windows
     make = partial(_predictor, spec, executor, address, cpus, gpus)
     _predict_collection(collection, out, make, overwrite=overwrite)
 
@@ -191,7 +191,7 @@ def _predict_few(
     from slimprompt.collections.predict import PredictionSpec
     from slimprompt.collections.rows import make_predictions
 
-    spec = PredictionSpec(str(model), **answering)
+    spec = PredictionSpec(model.as_posix(), **answering)  # hf:user/name also on Windows
     classifier, lowest = spec.classifier()
     paths, skipped = _readable(paths, classifier) if skip_bad else (paths, [])
     features = classifier.encode(paths)

@@ -12,7 +12,7 @@ import re
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, NamedTuple
 
 from slimprompt.collections.places import (
@@ -70,7 +70,7 @@ class Collection:
             yield from one.items(one.name, self.column)
 
 
-def open_collection(given: Sequence[str | Path], column: str | None = None) -> Collection:
+def open_collection(given: Sequence[str | PurePath], column: str | None = None) -> Collection:
     """The images of the given inputs; only the first image of each is looked for.
 
     Parameters
@@ -86,7 +86,10 @@ def open_collection(given: Sequence[str | Path], column: str | None = None) -> C
     InputError
         If an input does not exist, cannot be read or has no images.
     """
-    inputs = [_input(name) for one in given for name in _expanded(str(one))]
+    texts = [
+        one.as_posix() if isinstance(one, PurePath) else one for one in given
+    ]  # hf-dataset:user/name also on Windows
+    inputs = [_input(name) for text in texts for name in _expanded(text)]
     for one in inputs:
         first = next(one.items(one.name, column), None)
         if first is None:
@@ -170,12 +173,21 @@ def _tar_items(name: str, _column: str | None) -> Iterator[Item]:
     """The images among the members of a tar file, by their headers; a file that breaks off ends with an unreadable item."""
     path, stamp = os.path.abspath(name), file_stamp(name)
     try:
-        with tarfile.open(path, "r:") as tar:
+        with open(path, "rb") as file, tarfile.open(path, "r:", file) as tar:
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # otherwise it keeps all headers
                 parts = PurePosixPath(member.name).parts
-                if member.isfile() and is_image_name(member.name) and not any(map(is_hidden, parts)):
-                    yield Item(f"{name}/{member.name}", TarMember(path, member.offset_data, member.size, stamp))
+                if not is_image_name(member.name) or any(map(is_hidden, parts)):
+                    continue
+                image = f"{name}/{member.name}"
+                if member.isfile():
+                    yield Item(image, TarMember(path, member.offset_data, member.size, stamp))
+                elif member.islnk() or member.issym():
+                    how = "pack the files themselves, with --dereference --hard-dereference of GNU tar"
+                    yield Item(image, Unreadable(f"{image} is a link to {member.linkname}: {how}"))
+            file.seek(tar.offset)  # tarfile takes a damaged header for the end, which is a block of zeros
+            if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
+                raise tarfile.ReadError(f"the header at byte {tar.offset:,} is damaged")
     except (tarfile.TarError, OSError, ValueError) as error:
         yield Item(name, Unreadable(f"cannot read the tar file {name}: {error}"))
 
@@ -202,6 +214,7 @@ def _parquet_items(name: str, column: str | None) -> Iterator[Item]:
         schema = file.schema_arrow
         column = _column_of(name, schema.names, column)
         kind = schema.field(column).type
+        kind = kind.value_type if types.is_dictionary(kind) else kind  # a categorical column of pandas
         if types.is_string(kind) or types.is_large_string(kind):
             for batch in file.iter_batches(batch_size=4096, columns=[column]):
                 for value in batch.column(0).to_pylist():

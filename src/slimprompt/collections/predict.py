@@ -229,9 +229,7 @@ def predict_collection(
         If the target exists, or finished parts were made by another model, with other options or of other images.
     """
     write = writer_of(target)
-    check_files(target)
-    if any(os.path.realpath(one.name) == os.path.realpath(target) for one in collection.inputs):
-        raise InputError(f"{target} is one of the inputs; choose another name for the output")
+    check_files(target, read=(Path(one.name) for one in collection.inputs))
     folder = PartsFolder(target)
     with locked_folder(folder.path, f"writing {target}"):
         try:

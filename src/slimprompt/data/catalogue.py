@@ -27,7 +27,7 @@ def benchmark_info(name: str) -> BenchmarkInfo:
     >>> benchmark_info("Oxford Pets").name
     'oxford_pets'
     """
-    key = _key(name)
+    key = "" if "/" in name or os.sep in name else _key(name)  # ./food-101 is a folder
     for info in BENCHMARKS.values():
         if key and key in (_key(info.name), _key(info.title)):
             return info

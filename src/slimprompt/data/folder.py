@@ -151,7 +151,7 @@ def load_eval_folder(
     if not unknown:
         return _benchmark(listing.as_test(), known_names, key)
     if len(unknown) < len(names):
-        questions = {name: did_you_mean(name, known_names, 1) for name in unknown}
+        questions = {name: did_you_mean(name, known_names, 1) for name in unknown[:4]}  # three are shown
         listed = first_few([f"{name!r} ({asked})" if asked else repr(name) for name, asked in questions.items()], 200)
         raise InputError(
             f"{path}: {len(unknown)} of {len(names)} classes are unknown to this prompt: {listed}. Rename their folders "
@@ -168,11 +168,13 @@ def write_folder(benchmark: Benchmark, out: Path) -> None:
     Raises
     ------
     InputError
-        If `out` exists and is not an empty folder.
+        If `out` exists and is not an empty folder, or is the current folder.
     """
     out = out.absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} already exists and is not an empty folder; choose another one")
+    if out.resolve() == Path.cwd().resolve():  # it is replaced, and whoever works in it would be left in the old one
+        raise InputError(f"{out} is the current folder; give the name of a new one in it")
     with draft_folder(out) as draft:
         for split, items in (("train", benchmark.train), ("test", benchmark.test)):
             for item in items:
@@ -367,6 +369,9 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, str, str, str]]:
             f"the first line of {path} must name the columns path and label (split is optional); it names "
             f"{shown(', '.join(header))}"
         )
+    for name in ("path", "label", "split"):
+        if columns.count(name) > 1:
+            raise InputError(f"the first line of {path} names the column {name} twice; rename or remove one of them")
     for line, cells in rows:
         if any(cells[len(columns) :]):
             raise InputError(

@@ -48,7 +48,7 @@ class Source:
 
     def missing(self, folder: Path) -> list[str]:
         """Required files and folders that are not in `folder`."""
-        return [name for name in self.needs if not (folder / name).exists()]
+        return [name for name in self.needs if not _beside(folder, name).exists()]
 
     def read(self, folder: Path) -> Annotations:
         """Read the annotations; damaged files raise an `InputError`."""
@@ -106,9 +106,9 @@ def class_folders(images: str, *, ignored: Iterable[str] = (), renamed: Mapping[
 
     def read(folder: Path) -> Annotations:
         base = folder / images
-        classes = sorted(entry.name for entry in base.iterdir() if entry.is_dir() and not is_hidden(entry.name))
+        classes = [name for name in sorted(_class_folder_names(base)) if name not in left_out]
         items = []
-        for label, name in enumerate(name for name in classes if name not in left_out):
+        for label, name in enumerate(classes):
             files = sorted(filter(_is_image_name, os.listdir(base / name)))
             items += [Item(f"{name}/{file}", label, new_names.get(name, name)) for file in files]
         return _split_50_20_30(items, folder)
@@ -201,7 +201,7 @@ def wordnet_folders(
     places = {"train": train, "test": test} if train else {"test": test}
 
     def read(folder: Path) -> Annotations:
-        name_of = _wordnet_names(folder / names)
+        name_of = _wordnet_names(_beside(folder, names))
         id_of = {str(line): wnid for line, wnid in enumerate(name_of)} if numbered else {wnid: wnid for wnid in name_of}
         folders = [
             (split, f"{place}/{name}".lstrip("/"), _known_folder(name, id_of, folder / images / place, names))
@@ -220,6 +220,11 @@ def wordnet_folders(
 
     needs = (names, *(f"{images}/{place}".rstrip("/") for place in places.values()))
     return Source("class folders", needs, read, listed=True)
+
+
+def _beside(folder: Path, name: str) -> Path:
+    """The path of `name` in the folder; `../imagenet/x` is in the folder beside it in the data root, also if it is a link."""
+    return Path(os.path.normpath(folder / name))
 
 
 def _wordnet_names(path: Path) -> dict[str, str]:

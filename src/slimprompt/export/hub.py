@@ -103,8 +103,6 @@ def push(
     InputError
         If the model is damaged, access is refused, the hub cannot be reached, or the repository holds something else.
     """
-    parse_repository(repository)
-    check_licence(licence)
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) / "model"
         found = write_hub_folder(model, repository, folder, licence=licence, image_hashes=image_hashes)

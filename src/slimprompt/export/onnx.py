@@ -97,6 +97,7 @@ def export_onnx(
     check_target(target, overwrite=overwrite)
     network = _Network(_on_cpu(backbone.model.visual), head, classifier.calibration_.temperature).eval()
     _check_file_size(backbone.name, network)
+    pixels = torch.stack([backbone.eval_view(image) for image in [*_random_images(), *map(open_image, images)]])
     report(f"exporting the image tower of {backbone.name} …")
     program = _exported(network, view_size(backbone.preprocess), backbone.name)
     program.model.metadata_props.update(metadata(classifier))
@@ -104,7 +105,6 @@ def export_onnx(
         program.save(str(draft), external_data=False)
         del program
         report("comparing it with torch …")
-        pixels = torch.stack([backbone.eval_view(image) for image in [*_random_images(), *map(open_image, images)]])
         difference, n_agree = _compare(classifier, pixels, draft)
         if not difference <= tolerance:
             raise InputError(

@@ -132,6 +132,7 @@ def run_quickstart(
         raise unknown(
             "pocket benchmark", benchmark, POCKET_BENCHMARKS, next_step="On real benchmarks use `slimprompt study`."
         )
+    _check_prompt_folder(out / "prompt")
     runs = _runs_folder(out)
     images = load_benchmark(benchmark)
     environment = RunEnvironment(runs=runs, device="cpu", invocation=("slimprompt", "quickstart"))
@@ -174,6 +175,15 @@ class _Bar(StudyObserver):
 
     def end(self) -> None:
         self._open.close()
+
+
+def _check_prompt_folder(folder: Path) -> None:
+    """Raise an error unless the folder is free, or holds the prompt of a quickstart, which is replaced."""
+    from slimprompt.saved.prompt import PROMPT_FILES, read_prompt
+
+    PROMPT_FILES.check_free(folder, overwrite=True)
+    if PROMPT_FILES.is_saved(folder) and "run" not in (read_prompt(folder).description.model_extra or {}):
+        raise InputError(f"{folder} exists and was not written by quickstart; choose another --out")
 
 
 def _runs_folder(out: Path) -> Path:

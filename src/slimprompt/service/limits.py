@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class Limits(BaseModel):
     """Limits of the service; each field is an option of `slimprompt serve`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     max_upload_mb: float = Field(20, gt=0, description="Largest request, in MB")
     max_upload_seconds: float = Field(30, gt=0, description="Longest time for sending a request")

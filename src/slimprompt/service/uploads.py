@@ -146,7 +146,7 @@ def _base64(text: object, number: int) -> bytes:
     if text.startswith("data:"):
         text = text.partition(",")[2]
     try:
-        return base64.b64decode(text, validate=True)
+        return base64.b64decode("".join(text.split()), validate=True)  # the command base64 breaks lines
     except (binascii.Error, ValueError):
         raise InputError(f"image {number} is not valid base64 (given: {shown(text)})") from None
 
