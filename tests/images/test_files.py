@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from slimprompt import InputError
-from slimprompt.images.files import decode_image, image_files, open_image, walk_images
+from slimprompt.images.files import decode_image, image_files, is_hidden, open_image, walk_images
 from tests.images.odd_images import ODD_IMAGES, write_odd_image
 
 DECODES = ("upright", "plain")
@@ -152,6 +152,12 @@ def test_a_walk_has_the_order_of_sorted_paths(tmp_path):
     assert len(found) == 8
     with pytest.raises(InputError, match="cannot read the folder"):
         list(walk_images(tmp_path / "none"))
+
+
+def test_files_of_a_browser_on_windows_are_images_and_those_of_its_explorer_are_hidden(tmp_path):
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.jfif", "JPEG")
+    assert image_files([tmp_path]) == [tmp_path / "a.jfif"]
+    assert is_hidden("Thumbs.db") and is_hidden("desktop.ini")
 
 
 def test_a_walk_leaves_out_hidden_files_and_macos_archive_folders(tmp_path):

@@ -15,7 +15,7 @@ from slimprompt.errors import InputError, first_few
 from slimprompt.storage import check_regular, sha256
 
 #: Suffixes of the files that count as images when a folder is read.
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
 
 #: How an image is read; see `open_image`.
 Decode = Literal["upright", "plain"]
@@ -131,8 +131,8 @@ def walk_images(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[P
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder of this name is left out when a folder is read: hidden ones, and macOS's archive folder."""
-    return name.startswith(".") or name == "__MACOSX"
+    """Whether a file or folder of this name is left out when a folder is read: hidden ones, and those of macOS and Windows."""
+    return name.startswith(".") or name in ("__MACOSX", "Thumbs.db", "desktop.ini")
 
 
 def is_image_name(name: str) -> bool:
