@@ -78,13 +78,20 @@ def find_source(info: BenchmarkInfo, folder: Path) -> Source | None:
 
 
 def dataset_name(given: str) -> str:
-    """The canonical name of a benchmark, or the path of an existing folder or CSV file: `photos` for `./photos/`."""
+    """The canonical name of a benchmark, or the path of an existing folder or CSV file: `photos` for `./photos/`.
+
+    A folder with the name of a benchmark keeps its `./`.
+    """
     try:
         return benchmark_info(given).name
     except InputError:
         with suppress(OSError, ValueError):  # a text that cannot be a path is an unknown name
             if Path(given).exists():
-                return str(Path(given))
+                path = str(Path(given))
+                with suppress(InputError):
+                    benchmark_info(path)
+                    path = os.path.join(".", path)
+                return path
         raise
 
 
