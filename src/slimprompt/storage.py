@@ -112,10 +112,12 @@ def new_file(target: Path) -> Iterator[Path]:
     Raises
     ------
     InputError
-        If the file system refuses; `target` is then unchanged.
+        If the file system refuses, or `target` is a pipe or a device; it is then unchanged.
     """
     draft = _temporary(target)
     try:
+        if target.exists():
+            check_regular(target)  # a rename would put a file in the place of /dev/null
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers_once(target.parent.resolve())
         yield draft
@@ -303,12 +305,14 @@ def check_folder(folder: Path) -> None:
 
 
 def check_files(*targets: Path | None) -> None:
-    """`check_writable` for files with different names; a folder of such a name is an error. None stands for no file."""
+    """`check_writable` for files with different names; a folder or device of such a name is an error. None stands for no file."""
     given = [target for target in targets if target is not None]
     for target in given:
         check_writable(target)
         if target.is_dir():
             raise InputError(f"{target} is a folder; give the name of a file")
+        if target.exists():
+            check_regular(target)
     if len({target.resolve() for target in given}) < len(given):
         raise InputError(f"{given[-1]} is given as the name of two files; give two names")
 
