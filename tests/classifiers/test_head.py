@@ -64,6 +64,7 @@ def test_it_follows_scikit_learn(tiny):
         ({"method": "gdaa"}, "unknown method 'gdaa'; did you mean 'gda'"),
         ({"templates": ["no place"]}, "exactly one {}"),
         ({"templates": []}, "at least one template"),
+        ({"templates": "a photo of a {}."}, r"templates must be a list of texts, such as \['a photo of a {}.'\]"),
         ({"views": -1}, "views must be a whole number"),
     ],
 )
@@ -82,6 +83,8 @@ def test_new_class_names(tiny, images, tmp_path):
     torch.testing.assert_close(zero_shot.head_.weights, expected.weights)
     with pytest.raises(InputError, match="'otter' was given twice"):
         zero_shot.with_classes(["otter", "otter"])
+    with pytest.raises(InputError, match="no class names were given"):
+        zero_shot.with_classes([])
 
 
 @pytest.mark.parametrize("method", ["gda", "tip-adapter"])

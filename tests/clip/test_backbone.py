@@ -50,6 +50,20 @@ def test_random_weights_depend_on_the_seed_only(tiny):
     assert tiny.pretrained == "random:0"
 
 
+def test_weights_by_path_and_device_by_torch(tiny, reference, tmp_path):
+    torch.save(reference.state_dict(), tmp_path / "model.pt")
+    loaded = load_backbone(TINY, tmp_path / "model.pt", activation="gelu", device=torch.device("cpu"))
+    assert (loaded.fingerprint, loaded.pretrained) == (tiny.fingerprint, str(tmp_path / "model.pt"))
+
+
+@pytest.mark.parametrize("device", ["cuda:1", "cuda:first"])
+def test_a_gpu_that_is_not_there(device, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(InputError, match=f"device '{device}' is not available on this machine"):
+        load_backbone(TINY, seed=0, device=device)
+
+
 def test_frozen_and_in_eval_mode(tiny):
     assert not any(parameter.requires_grad for parameter in tiny.model.parameters())
     assert not any(module.training for module in tiny.model.modules())

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from slimprompt.class_names import check_class_names
@@ -85,13 +86,13 @@ class HeadClassifier(ImageClassifier):
         method: str,
         backbone: str | Backbone = "ViT-B-16",
         *,
-        pretrained: str | None = None,
+        pretrained: str | Path | None = None,
         templates: Sequence[str] = ("a photo of a {}.",),
         views: int = 10,
         class_names: Sequence[str] | Mapping[Any, str] | None = None,
         seed: int = 1,
         activation: str | None = None,
-        device: str = "auto",
+        device: str | torch.device = "auto",
         precision: str = "fp32",
         cache: bool = True,
         calibrate: bool = False,
@@ -203,9 +204,9 @@ class HeadClassifier(ImageClassifier):
         folder: str | Path,
         *,
         backbone: Backbone | None = None,
-        pretrained: str | None = None,
+        pretrained: str | Path | None = None,
         activation: str | None = None,
-        device: str = "auto",
+        device: str | torch.device = "auto",
         precision: str = "fp32",
         cache: bool = True,
     ) -> HeadClassifier:

@@ -173,10 +173,10 @@ class Backbone:
 
 def load_backbone(
     name: str,
-    pretrained: str | None = None,
+    pretrained: str | Path | None = None,
     *,
     seed: int | None = None,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     precision: str = "fp32",
     activation: str | None = None,
     cache: Path | None = None,
@@ -197,7 +197,7 @@ def load_backbone(
         Seed of random weights, for tests and benchmarks, if `pretrained` is None. `pretrained="random:0"` is equivalent
         to `seed=0`.
     device
-        "auto", "cpu", "cuda" or "mps".
+        "auto", "cpu", "cuda", "mps" or one of several GPUs, "cuda:1".
     precision
         Precision of the frozen forward passes: "fp32", "bf16" or "fp16". Prompts are always trained in fp32.
     activation
@@ -218,6 +218,7 @@ def load_backbone(
         If an argument is unknown, weights are missing or damaged, the activation of a weight file is not known, or the
         model has no usable text tower.
     """
+    pretrained = None if pretrained is None else str(pretrained)
     if activation == "auto":
         activation = None
     if activation is not None and activation not in ACTIVATIONS:
@@ -227,7 +228,7 @@ def load_backbone(
         pretrained = None
     if precision not in _DTYPES:
         raise unknown("precision", precision, _DTYPES)
-    torch_device = _device(device)
+    torch_device = _device(str(device))
     if ":" in name and not name.startswith(("hf-hub:", LOCAL_FOLDER)):
         raise InputError(f"backbone {name!r}: the part before ':' must be hf-hub or local-dir")
     if name.startswith(("hf-hub:", LOCAL_FOLDER)) or name in EMBEDDED:
@@ -311,7 +312,9 @@ def _device(device: str) -> torch.device:
 
 
 def _available(device: str) -> bool:
-    kind = device.split(":")[0]
+    kind, _, number = device.partition(":")
+    if kind == "cuda" and number:
+        return number.isdecimal() and int(number) < torch.cuda.device_count()
     if kind == "cuda":
         return torch.cuda.is_available()
     return torch.backends.mps.is_available() if kind == "mps" else kind == "cpu"

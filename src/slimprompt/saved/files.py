@@ -38,6 +38,7 @@ from slimprompt.storage import (
 )
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -92,8 +93,9 @@ class SavedBackbone(BaseModel):
 def absolute_weights(pretrained: str) -> str:
     """The absolute path of a weight file or of a `local-dir:` folder; a tag as it is."""
     path = Path(pretrained)
-    is_path = (path.is_file() and path.suffix) or (path / "open_clip_config.json").is_file()
-    return str(path.absolute()) if is_path else pretrained
+    # A name without a folder and a suffix is a tag, even if there is a file of that name.
+    is_file = path.is_file() and (path.suffix or path.name != pretrained)
+    return str(path.absolute()) if is_file or (path / "open_clip_config.json").is_file() else pretrained
 
 
 def describe_backbone(backbone: Backbone) -> dict[str, Any]:
@@ -282,10 +284,10 @@ class SavedFiles:
         folder: Path,
         saved: SavedBackbone,
         backbone: Backbone | None = None,
-        pretrained: str | None = None,
+        pretrained: str | Path | None = None,
         activation: str | None = None,
         *,
-        device: str = "auto",
+        device: str | torch.device = "auto",
         precision: str = "fp32",
     ) -> Backbone:
         """The backbone of a saved model, with its preprocessing; weights other than those it was fitted on are refused.
@@ -307,10 +309,10 @@ class SavedFiles:
         """
         if backbone is None:
             activation = saved.activation if activation in (None, "auto") else activation
-            name, pretrained = saved.name, pretrained or saved.pretrained
-            if name.startswith(LOCAL_FOLDER) and pretrained:  # where the folder is now
-                name, pretrained = LOCAL_FOLDER + pretrained.removeprefix(LOCAL_FOLDER), None
-            load_with = partial(load_backbone, name, pretrained, device=device, precision=precision)
+            name, weights = saved.name, pretrained or saved.pretrained
+            if name.startswith(LOCAL_FOLDER) and weights:  # where the folder is now
+                name, weights = LOCAL_FOLDER + str(weights).removeprefix(LOCAL_FOLDER), None
+            load_with = partial(load_backbone, name, weights, device=device, precision=precision)
             try:
                 backbone = load_with(activation=activation)
             except UnknownActivationError:  # version 0.1 did not store it: the fingerprint tells
