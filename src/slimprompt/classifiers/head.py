@@ -80,6 +80,8 @@ class HeadClassifier(ImageClassifier):
 
     _concepts: Tensor | None
     """`concept_features`, computed on first use."""
+    _given_settings: Mapping[str, float] | None = None
+    """Settings of the method to fit with, instead of choosing them."""
 
     def __init__(
         self,
@@ -126,10 +128,16 @@ class HeadClassifier(ImageClassifier):
     def fit_task(self, task: Task) -> HeadClassifier:
         """Fit the head to a task, with the feature bank, backbone, templates and views of the task."""
         self.check_settings()
-        fitted = METHODS[self.method].fit(task)
+        fitted = METHODS[self.method].fit(task, self._given_settings)
         self._set_head(task.bank.backbone, fitted.head, fitted.n_trained, fitted.settings)
         self.training_images_ = frozenset(short_hashes(task.hashes))
         return self
+
+    def fold_classifier(self) -> HeadClassifier:
+        """Not fitted, with the settings that were chosen on all images: others would give logits of another scale."""
+        other = self.unfitted()
+        other._given_settings = self.settings_
+        return other
 
     def with_classes(self, class_names: Iterable[str]) -> HeadClassifier:
         """The same head on some of its classes, in the given order; a zero-shot head also takes new class names.
