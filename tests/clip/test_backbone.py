@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import pickle
 import warnings
 
 import open_clip
@@ -54,6 +55,15 @@ def test_weights_by_path_and_device_by_torch(tiny, reference, tmp_path):
     torch.save(reference.state_dict(), tmp_path / "model.pt")
     loaded = load_backbone(TINY, tmp_path / "model.pt", activation="gelu", device=torch.device("cpu"))
     assert (loaded.fingerprint, loaded.pretrained) == (tiny.fingerprint, str(tmp_path / "model.pt"))
+
+
+def test_a_pickle_finds_the_weights_from_another_working_directory(tiny, reference, tmp_path, monkeypatch):
+    torch.save(reference.state_dict(), tmp_path / "model.pt")
+    monkeypatch.chdir(tmp_path)
+    pickled = pickle.dumps(load_backbone(TINY, "model.pt", activation="gelu", device="cpu"))
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir("other")
+    assert pickle.loads(pickled).fingerprint == tiny.fingerprint
 
 
 @pytest.mark.parametrize("device", ["cuda:1", "cuda:first"])

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from slimprompt.clip.architectures import EMBEDDED, LOCAL_FOLDER, load_architecture, load_embedded, load_hub, quiet
 from slimprompt.clip.image_tower import image_features
 from slimprompt.clip.towers import TOKENIZER_EXTRA, end_of_text, prompt_support
-from slimprompt.clip.weights import ACTIVATIONS
+from slimprompt.clip.weights import ACTIVATIONS, absolute_weights
 from slimprompt.errors import InputError, shown, unknown
 from slimprompt.storage import cache_dir
 
@@ -96,6 +96,13 @@ class Backbone:
         return f"{self.name} ({', '.join(filter(None, (self.pretrained, ACTIVATIONS[self.activation])))})"
 
     @property
+    def location(self) -> tuple[str, str | None]:
+        """Name and weights, with absolute paths of files and folders: the same model from any working directory."""
+        if self.name.startswith(LOCAL_FOLDER):
+            return LOCAL_FOLDER + absolute_weights(self.name.removeprefix(LOCAL_FOLDER)), self.pretrained
+        return self.name, self.pretrained and absolute_weights(self.pretrained)
+
+    @property
     def logit_scale(self) -> float:
         """The factor on cosine similarities, the exponential of the model's `logit_scale` parameter."""
         return float(self.model.logit_scale.detach().float().exp())
@@ -164,7 +171,7 @@ class Backbone:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what the model is loaded by, not its weights."""
-        loaded_by = (self.name, self.pretrained, self.activation, str(self.device), self.precision)
+        loaded_by = (*self.location, self.activation, str(self.device), self.precision)
         return _load_again, (*loaded_by, self.fingerprint, json.dumps(asdict(self.preprocess)))
 
     def __repr__(self) -> str:

@@ -90,23 +90,11 @@ class SavedBackbone(BaseModel):
     """Image size, normalisation and resizing, which a weight file does not tell. Earlier versions did not store it."""
 
 
-def absolute_weights(pretrained: str) -> str:
-    """The absolute path of a weight file or of a `local-dir:` folder; a tag as it is."""
-    path = Path(pretrained)
-    # A name without a folder and a suffix is a tag, even if there is a file of that name.
-    is_file = path.is_file() and (path.suffix or path.name != pretrained)
-    return str(path.absolute()) if is_file or (path / "open_clip_config.json").is_file() else pretrained
-
-
 def describe_backbone(backbone: Backbone) -> dict[str, Any]:
     """The entries of a `SavedBackbone`; files and folders of weights by their absolute paths."""
-    names = ("name", "pretrained", "activation", "precision", "fingerprint")
-    entries = {name: getattr(backbone, name) for name in names} | {"preprocess": asdict(backbone.preprocess)}
-    if backbone.name.startswith(LOCAL_FOLDER):
-        entries["name"] = LOCAL_FOLDER + absolute_weights(backbone.name.removeprefix(LOCAL_FOLDER))
-    elif backbone.pretrained is not None:
-        entries["pretrained"] = absolute_weights(backbone.pretrained)
-    return entries
+    name, pretrained = backbone.location
+    further = {name: getattr(backbone, name) for name in ("activation", "precision", "fingerprint")}
+    return {"name": name, "pretrained": pretrained, **further, "preprocess": asdict(backbone.preprocess)}
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
