@@ -3,7 +3,9 @@
 import copy
 import hashlib
 import json
+import logging
 import pickle
+import threading
 import warnings
 
 import open_clip
@@ -12,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from slimprompt import InputError, load_backbone
+from slimprompt.clip.architectures import quiet
 from slimprompt.clip.weights import UnknownActivationError
 from tests.conftest import PREPROCESS, TINY, TINY_CONFIG
 
@@ -64,6 +67,31 @@ def test_a_pickle_finds_the_weights_from_another_working_directory(tiny, referen
     (tmp_path / "other").mkdir()
     monkeypatch.chdir("other")
     assert pickle.loads(pickled).fingerprint == tiny.fingerprint
+
+
+def test_logging_works_after_two_threads_have_loaded_models():
+    inside, leave = threading.Event(), threading.Event()
+
+    def load() -> None:
+        with quiet():
+            inside.set()
+            leave.wait(0.2)
+
+    def load_meanwhile() -> None:
+        inside.wait()
+        with quiet():
+            leave.set()
+            first.join()
+
+    first, second = threading.Thread(target=load), threading.Thread(target=load_meanwhile)
+    before = logging.root.manager.disable
+    for thread in (first, second):
+        thread.start()
+    for thread in (first, second):
+        thread.join()
+    after = logging.root.manager.disable
+    logging.disable(before)
+    assert after == before
 
 
 @pytest.mark.parametrize("device", ["cuda:1", "cuda:first"])

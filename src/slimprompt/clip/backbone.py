@@ -252,7 +252,7 @@ def load_backbone(
     fingerprint = _fingerprint(model)
     _lower_precision(model, precision)
     model.to(torch_device)
-    with warnings.catch_warnings(), quiet():
+    with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tokenizer = _tokenizer(name)
     backbone = Backbone(
