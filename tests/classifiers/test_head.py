@@ -168,7 +168,7 @@ def test_tensors_that_do_not_fit_are_refused(method, part, value, message, tiny,
 def test_an_existing_folder_is_kept_until_asked(tiny, images, tmp_path):
     classifier = make("gda", tiny).fit(*images)
     classifier.save(tmp_path / "head")
-    with pytest.raises(InputError, match="already holds a saved head"):
+    with pytest.raises(InputError, match="already holds a saved head.*Python: overwrite=True"):
         classifier.save(tmp_path / "head")
     classifier.save(tmp_path / "head", overwrite=True)
     (tmp_path / "other").mkdir()

@@ -165,7 +165,9 @@ class SavedFiles:
             raise InputError(f"{folder} is a file; choose another name for the folder of the {self.name}")
         if self.is_saved(folder):
             if not overwrite:
-                raise InputError(f"{folder} already holds a saved {self.name}; choose another name, or add --overwrite")
+                raise InputError(
+                    f"{folder} already holds a saved {self.name}; choose another name, or add --overwrite (Python: overwrite=True)"
+                )
         elif folder.exists() and any(not self._is_leftover(path) for path in folder.iterdir()):
             raise InputError(
                 f"{folder} exists and is not a saved {self.name}, so it is left alone; choose another name"
