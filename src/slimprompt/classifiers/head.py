@@ -154,15 +154,14 @@ class HeadClassifier(ImageClassifier):
         known = set(self.head_.class_names)
         if known.issuperset(names):
             other._set_head(self.backbone_, self.head_.of_classes(names), self.n_trained_, self.settings_)
-            other.calibration_, other.training_images_ = self._calibration_of(names), self.training_images_
-            return other
-        if not METHODS[other.method].takes_new_names:
+        elif METHODS[other.method].takes_new_names:
+            other._set_head(self.backbone_, zero_shot_head(self.backbone_, names, other.templates), 0, {})
+        else:
             new = [name for name in names if name not in known]
             raise InputError(
                 f"a head of {other.method} cannot take new class names ({first_few(new)}): it learned its {len(known)} classes "
                 "from their images. Fit it on images of the new classes, or use a prompt or zero-shot, which need only names"
             )
-        other._set_head(self.backbone_, zero_shot_head(self.backbone_, names, other.templates), 0, {})
         other.calibration_, other.training_images_ = self._calibration_of(names), self.training_images_
         return other
 
