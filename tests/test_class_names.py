@@ -42,6 +42,7 @@ def test_usable_names():
 @pytest.mark.parametrize(
     ("names", "message"),
     [
+        ([], "no class names were given"),
         (["cat", "cat"], "'cat' was given twice"),
         (["cat", "dog", "Cat"], "'cat' and 'Cat' are the same words in a prompt"),
         (["a_b", "a b"], "the same words"),

@@ -36,6 +36,15 @@ def test_a_refused_write_names_the_target(tmp_path: Path) -> None:
         pass
 
 
+def test_a_pipe_or_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for refused in (lambda: storage.check_files(pipe), lambda: storage.write_file(pipe, "text")):
+        with pytest.raises(InputError, match="pipe is a pipe or a device; expected a regular file"):
+            refused()
+    assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
+
+
 def test_modes_follow_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:

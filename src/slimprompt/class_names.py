@@ -30,7 +30,9 @@ def name_key(name: str) -> str:
 
 
 def check_class_names(names: Sequence[str]) -> None:
-    """Raise an error unless every name is usable text and no two of them are the same words in a prompt."""
+    """Raise an error unless there is a name, every name is usable text and no two of them are the same words in a prompt."""
+    if not len(names):
+        raise InputError("no class names were given: at least one is needed")
     first_of: dict[str, str] = {}
     for name in names:
         if not isinstance(name, str):

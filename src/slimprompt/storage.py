@@ -112,10 +112,12 @@ def new_file(target: Path) -> Iterator[Path]:
     Raises
     ------
     InputError
-        If the file system refuses; `target` is then unchanged.
+        If the file system refuses, or `target` is a pipe or a device; it is then unchanged.
     """
     draft = _temporary(target)
     try:
+        if target.exists():
+            check_regular(target)  # a rename would put a file in the place of /dev/null
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers_once(target.parent.resolve())
         yield draft
@@ -303,7 +305,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_files(*targets: Path | None, read: Iterable[Path | None] = ()) -> None:
-    """`check_writable` for files with different names; a folder of such a name is an error. None stands for no file.
+    """`check_writable` for files with different names; a folder or device of such a name is an error. None stands for no file.
 
     Parameters
     ----------
@@ -318,6 +320,8 @@ def check_files(*targets: Path | None, read: Iterable[Path | None] = ()) -> None
         check_writable(target)
         if target.is_dir():
             raise InputError(f"{target} is a folder; give the name of a file")
+        if target.exists():
+            check_regular(target)
         if os.path.realpath(target) in kept:
             raise InputError(f"{target} is one of the inputs; choose another name for the output")
     if len({target.resolve() for target in given}) < len(given):

@@ -17,6 +17,7 @@ from slimprompt.classifiers.calibration import (
     softmax,
 )
 from slimprompt.methods.cross_validation import folds
+from slimprompt.methods.table import METHODS
 from slimprompt.methods.task import Task
 
 QUICK = {"n_ctx": 4, "rank": 2, "recipe": {"epochs": 3, "views": 0}, "cache": False}
@@ -49,6 +50,12 @@ def test_the_temperature_stays_finite_if_all_images_are_right() -> None:
     logits = np.tile([2.0, 0.0, -1.0], (4, 1))
     confidence = softmax(logits, fit_temperature(logits, np.zeros(4, dtype=int))).max()
     assert 0.75 < confidence < 0.9  # four of four right: about 5/6
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_the_temperature_follows_the_scale_of_the_logits(scale) -> None:
+    logits, labels = np.tile([3.0, 0.0], (10, 1)), np.array([0] * 8 + [1] * 2)
+    assert fit_temperature(scale * logits, labels) == pytest.approx(scale * fit_temperature(logits, labels), rel=1e-4)
 
 
 def test_calibration_error_and_bins_by_hand() -> None:
@@ -118,7 +125,7 @@ def test_a_calibrated_classifier_predicts_the_same_classes(kind, tiny, photos, t
     assert loaded.with_classes(["red disc", "blue disc", "green disc"]).calibration_ == calibration
 
 
-@pytest.mark.parametrize("kind", ["prompt", "gda"])
+@pytest.mark.parametrize("kind", ["prompt", "gda", "linear-probe", "tip-adapter", "tip-adapter-f"])
 def test_the_temperature_is_that_of_refits_without_the_fold(kind, tiny, photos, monkeypatch) -> None:
     paths = sorted(photos.glob("*/*.png"))
     labels = [path.parent.name for path in paths]
@@ -132,9 +139,12 @@ def test_the_temperature_is_that_of_refits_without_the_fold(kind, tiny, photos, 
 
     logits, truth = [], []
     indices = [sorted(set(labels)).index(label) for label in labels]
-    for kept, held_out in folds(indices, 1, 3):
-        refit = make(kind, tiny).fit([paths[i] for i in kept], [labels[i] for i in kept])
-        logits.append(refit.logits(refit.encode([paths[i] for i in held_out])).numpy())
+    for part, (kept, held_out) in zip(parts, folds(indices, 1, 3), strict=True):
+        if kind == "prompt":
+            refit = make(kind, tiny).fit([paths[i] for i in kept], [labels[i] for i in kept])
+        else:  # with the settings of the classifier: those of fewer images may give logits of another scale
+            refit = METHODS[kind].fit(part, classifier.settings_).head
+        logits.append(refit.logits(whole.eval_features[held_out]).numpy())
         truth += [indices[i] for i in held_out]
     expected = calibration_of(np.concatenate(logits), np.array(truth))
     assert classifier.calibration_.temperature == pytest.approx(expected.temperature, rel=1e-3)

@@ -64,6 +64,7 @@ def test_it_follows_scikit_learn(tiny):
         ({"method": "gdaa"}, "unknown method 'gdaa'; did you mean 'gda'"),
         ({"templates": ["no place"]}, "exactly one {}"),
         ({"templates": []}, "at least one template"),
+        ({"templates": "a photo of a {}."}, r"templates must be a list of texts, such as \['a photo of a {}.'\]"),
         ({"views": -1}, "views must be a whole number"),
     ],
 )
@@ -82,6 +83,8 @@ def test_new_class_names(tiny, images, tmp_path):
     torch.testing.assert_close(zero_shot.head_.weights, expected.weights)
     with pytest.raises(InputError, match="'otter' was given twice"):
         zero_shot.with_classes(["otter", "otter"])
+    with pytest.raises(InputError, match="no class names were given"):
+        zero_shot.with_classes([])
 
 
 def test_zero_shot_needs_no_images(tiny, images):
@@ -177,7 +180,7 @@ def test_tensors_that_do_not_fit_are_refused(method, part, value, message, tiny,
 def test_an_existing_folder_is_kept_until_asked(tiny, images, tmp_path):
     classifier = make("gda", tiny).fit(*images)
     classifier.save(tmp_path / "head")
-    with pytest.raises(InputError, match="already holds a saved head"):
+    with pytest.raises(InputError, match="already holds a saved head.*Python: overwrite=True"):
         classifier.save(tmp_path / "head")
     classifier.save(tmp_path / "head", overwrite=True)
     (tmp_path / "other").mkdir()

@@ -270,6 +270,7 @@ def test_numbers_as_labels(names, make, tiny, images, labels, numbers):
     assert (classifier.predict_proba(images) == named.predict_proba(images)).all()
     assert classifier.score(images, numbers) == named.score(images, labels)
     assert classifier.score(images, numbers.tolist()) == classifier.score(images, torch.from_numpy(numbers))
+    assert classifier.score(images, iter(numbers)) == classifier.score(images, numbers)
 
 
 NUMBERING = {

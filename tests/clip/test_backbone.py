@@ -3,6 +3,9 @@
 import copy
 import hashlib
 import json
+import logging
+import pickle
+import threading
 import warnings
 
 import open_clip
@@ -11,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from slimprompt import InputError, load_backbone
+from slimprompt.clip.architectures import quiet
 from slimprompt.clip.weights import UnknownActivationError
 from tests.conftest import PREPROCESS, TINY, TINY_CONFIG
 
@@ -48,6 +52,54 @@ def test_random_weights_depend_on_the_seed_only(tiny):
     assert load_backbone(TINY, seed=1, device="cpu").fingerprint != tiny.fingerprint
     assert load_backbone(TINY, "random:0", device="cpu").fingerprint == tiny.fingerprint
     assert tiny.pretrained == "random:0"
+
+
+def test_weights_by_path_and_device_by_torch(tiny, reference, tmp_path):
+    torch.save(reference.state_dict(), tmp_path / "model.pt")
+    loaded = load_backbone(TINY, tmp_path / "model.pt", activation="gelu", device=torch.device("cpu"))
+    assert (loaded.fingerprint, loaded.pretrained) == (tiny.fingerprint, str(tmp_path / "model.pt"))
+
+
+def test_a_pickle_finds_the_weights_from_another_working_directory(tiny, reference, tmp_path, monkeypatch):
+    torch.save(reference.state_dict(), tmp_path / "model.pt")
+    monkeypatch.chdir(tmp_path)
+    pickled = pickle.dumps(load_backbone(TINY, "model.pt", activation="gelu", device="cpu"))
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir("other")
+    assert pickle.loads(pickled).fingerprint == tiny.fingerprint
+
+
+def test_logging_works_after_two_threads_have_loaded_models():
+    inside, leave = threading.Event(), threading.Event()
+
+    def load() -> None:
+        with quiet():
+            inside.set()
+            leave.wait(0.2)
+
+    def load_meanwhile() -> None:
+        inside.wait()
+        with quiet():
+            leave.set()
+            first.join()
+
+    first, second = threading.Thread(target=load), threading.Thread(target=load_meanwhile)
+    before = logging.root.manager.disable
+    for thread in (first, second):
+        thread.start()
+    for thread in (first, second):
+        thread.join()
+    after = logging.root.manager.disable
+    logging.disable(before)
+    assert after == before
+
+
+@pytest.mark.parametrize("device", ["cuda:1", "cuda:first"])
+def test_a_gpu_that_is_not_there(device, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(InputError, match=f"device '{device}' is not available on this machine"):
+        load_backbone(TINY, seed=0, device=device)
 
 
 def test_frozen_and_in_eval_mode(tiny):

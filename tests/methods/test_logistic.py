@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 import warnings
 
 from sklearn.linear_model import LogisticRegression
@@ -18,6 +19,30 @@ def test_one_thread_inside_and_as_before_outside() -> None:
         with quiet_single_thread():
             assert blas_threads() == {1}
         assert blas_threads() == {3}
+
+
+def test_two_threads_leave_no_limit_behind() -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def solve() -> None:
+        with quiet_single_thread():
+            inside.set()
+            leave.wait(0.2)
+
+    def solve_meanwhile() -> None:
+        inside.wait()
+        with quiet_single_thread():
+            leave.set()
+            first.join()
+
+    with threadpool_limits(3, user_api="blas"), warnings.catch_warnings():
+        filters = list(warnings.filters)
+        first, second = threading.Thread(target=solve), threading.Thread(target=solve_meanwhile)
+        for thread in (first, second):
+            thread.start()
+        for thread in (first, second):
+            thread.join()
+        assert blas_threads() == {3} and warnings.filters == filters
 
 
 def test_the_limit_of_iterations_is_no_warning() -> None:

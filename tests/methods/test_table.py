@@ -43,6 +43,15 @@ def test_the_same_seed_gives_the_same_head(make_task, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_its_settings_give_the_same_head(make_task, method: str) -> None:
+    task = make_task(3, 3)
+    chosen = fit(method, task)
+    again = METHODS[method].fit(task, chosen.settings)
+    assert again.settings == chosen.settings
+    assert torch.equal(again.head.logits(task.eval_features), chosen.head.logits(task.eval_features))
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_a_class_without_images(make_task, method: str) -> None:
     task = make_task(labels=[0, 0, 0, 2, 2])
     if method in NEEDS_EVERY_CLASS:

@@ -289,7 +289,7 @@ def test_a_prompt_on_a_folder_of_weights_can_be_moved_and_so_can_the_folder(tiny
     moved = shutil.move(weights, tmp_path / "moved")
     with pytest.raises(InputError, match="cannot load local-dir:.*--pretrained FOLDER"):
         PromptClassifier.load(folder, device="cpu")
-    for given in (str(moved), f"local-dir:{moved}", "../moved"):
+    for given in (str(moved), f"local-dir:{moved}", "../moved", Path(moved)):
         assert torch.equal(PromptClassifier.load(folder, pretrained=given, device="cpu").class_features_, features)
 
 
@@ -298,4 +298,8 @@ def test_a_weight_file_is_found_from_another_working_directory(tiny, tmp_path, m
     torch.save(tiny.model.state_dict(), "weights.pt")
     backbone = load_backbone(tiny.name, "weights.pt", activation=tiny.activation, device="cpu")
     assert describe_backbone(backbone)["pretrained"] == str(tmp_path / "weights.pt")
+    Path("openai").mkdir()
+    Path("weights.pt").rename("openai/weights")
+    backbone = load_backbone(tiny.name, "openai/weights", activation=tiny.activation, device="cpu")
+    assert describe_backbone(backbone)["pretrained"] == str(tmp_path / "openai/weights")
     assert describe_backbone(tiny)["pretrained"] == "random:0"

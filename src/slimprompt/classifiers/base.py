@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -41,11 +41,11 @@ class ImageClassifier(Estimator):
 
     _files: ClassVar[SavedFiles]
     backbone: str | Backbone
-    pretrained: str | None
+    pretrained: str | Path | None
     class_names: Sequence[str] | Mapping[Any, str] | None
     seed: int
     activation: str | None
-    device: str
+    device: str | torch.device
     precision: str
     cache: bool
     calibrate: bool
@@ -72,13 +72,14 @@ class ImageClassifier(Estimator):
         if not labels:
             raise InputError("no images were given to learn from")
         classes = sorted(set(labels))
-        names = tuple(self._name_of(label) for label in classes)
+        names = tuple(self._names_of(classes))
         if len(classes) < 2:
             raise InputError(f"only one class was given ({names[0]!r}): a classifier needs at least two")
         check_class_names(names)
         self.check_settings()  # before the backbone is loaded
         bank = self._bank(self._load_backbone())
-        indices = [classes.index(label) for label in labels]
+        index_of = {label: index for index, label in enumerate(classes)}
+        indices = [index_of[label] for label in labels]
         task = Task(bank, images, indices, names, self.seed, **self.task_settings())
         self.fit_task(task)
         self.classes_ = np.array(classes)
@@ -118,9 +119,9 @@ class ImageClassifier(Estimator):
         folder: str | Path,
         *,
         backbone: Backbone | None = None,
-        pretrained: str | None = None,
+        pretrained: str | Path | None = None,
         activation: str | None = None,
-        device: str = "auto",
+        device: str | torch.device = "auto",
         precision: str = "fp32",
         cache: bool = True,
     ) -> Self:
@@ -257,25 +258,25 @@ class ImageClassifier(Estimator):
         from sklearn.utils.multiclass import check_classification_targets
         from sklearn.utils.validation import column_or_1d
 
-        plain = column_or_1d(labels, warn=True)
+        plain = column_or_1d(list(labels) if isinstance(labels, Iterator) else labels, warn=True)
         check_classification_targets(plain)
-        for label in set(plain.tolist()):
-            self._name_of(label)
+        self._names_of(set(plain.tolist()))
         return plain.tolist()
 
-    def _name_of(self, label: Hashable) -> str:
-        """The class name of a label; an `InputError` if `class_names` has none."""
+    def _names_of(self, labels: Iterable[Any]) -> list[str]:
+        """The class name of each label; an `InputError` if `class_names` has none."""
         if self.class_names is None:
-            return str(label)
+            return [str(label) for label in labels]
         if isinstance(self.class_names, str):
             raise InputError(f"class_names must be a list of names or a dictionary (given: {shown(self.class_names)})")
         if isinstance(self.class_names, Mapping):
             names: Mapping[Any, str] = self.class_names
         else:
             names = dict(enumerate(self.class_names))
-        if label not in names:
-            raise InputError(f"label {shown(label)} has no name in class_names, which names {len(names)} classes")
-        return label_names([names[label]], "class_names")[0]
+        for label in labels:
+            if label not in names:
+                raise InputError(f"label {shown(label)} has no name in class_names, which names {len(names)} classes")
+        return label_names([names[label] for label in labels], "class_names")
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: _on_device(value, "cpu") for name, value in vars(self).items()}

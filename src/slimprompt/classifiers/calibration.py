@@ -13,7 +13,7 @@ NONE_OF_THESE = "none of these"
 #: Folds of the cross-validation: that many more trainings, each on the images outside of one fold.
 FOLDS = 3
 #: Temperatures that can be found.
-_LOWEST, _HIGHEST = 0.01, 100.0
+_LOWEST, _HIGHEST = 1e-4, 1e4
 #: Confidences that are stored; of more images, their percentiles.
 _STORED = 101
 

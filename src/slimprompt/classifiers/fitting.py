@@ -194,7 +194,8 @@ def fit_classifier(
     names = sorted({item.class_name for item in train})
     if missing := sorted(set(images.class_names) - set(names)):
         raise _no_images(missing, "training images")
-    paths, labels = [images.path(item) for item in train], [names.index(item.class_name) for item in train]
+    label_of = {name: label for label, name in enumerate(names)}
+    paths, labels = [images.path(item) for item in train], [label_of[item.class_name] for item in train]
     task = Task(bank, paths, labels, tuple(names), classifier.seed, images.decode, templates, views)
     seconds = _fit_encoded(classifier, task)
     begin = time.perf_counter()
@@ -298,8 +299,9 @@ def compare_with_zero_shot(
         raise InputError("there are no readable images to evaluate on")
     templates = templates or images.templates
     names = list(classifier.class_names_)
-    paths = [images.path(item) for item in items]
-    eval_set = make_eval_set(bank, paths, [names.index(item.class_name) for item in items], names, images.decode)
+    label_of = {name: label for label, name in enumerate(names)}
+    paths, labels = [images.path(item) for item in items], [label_of[item.class_name] for item in items]
+    eval_set = make_eval_set(bank, paths, labels, names, images.decode)
     backbone = bank.backbone
     heads: dict[str, AnyHead] = {}
     if len(templates) > 1:

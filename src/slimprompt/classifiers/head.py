@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from slimprompt.class_names import check_class_names
@@ -80,19 +81,21 @@ class HeadClassifier(ImageClassifier):
     _files = HEAD_FILES
     _concepts: Tensor | None
     """`concept_features`, computed on first use."""
+    _given_settings: Mapping[str, float] | None = None
+    """Settings of the method to fit with, instead of choosing them."""
 
     def __init__(
         self,
         method: str,
         backbone: str | Backbone = "ViT-B-16",
         *,
-        pretrained: str | None = None,
+        pretrained: str | Path | None = None,
         templates: Sequence[str] = ("a photo of a {}.",),
         views: int = 10,
         class_names: Sequence[str] | Mapping[Any, str] | None = None,
         seed: int = 1,
         activation: str | None = None,
-        device: str = "auto",
+        device: str | torch.device = "auto",
         precision: str = "fp32",
         cache: bool = True,
         calibrate: bool = False,
@@ -126,10 +129,16 @@ class HeadClassifier(ImageClassifier):
     def fit_task(self, task: Task) -> HeadClassifier:
         """Fit the head to a task, with the feature bank, backbone, templates and views of the task."""
         self.check_settings()
-        fitted = METHODS[self.method].fit(task)
+        fitted = METHODS[self.method].fit(task, self._given_settings)
         self._set_head(task.bank.backbone, fitted.head, fitted.n_trained, fitted.settings)
         self.training_images_ = frozenset(short_hashes(task.hashes))
         return self
+
+    def fold_classifier(self) -> HeadClassifier:
+        """Not fitted, with the settings that were chosen on all images: others would give logits of another scale."""
+        other = self.unfitted()
+        other._given_settings = self.settings_
+        return other
 
     @classmethod
     def zero_shot(
@@ -167,15 +176,14 @@ class HeadClassifier(ImageClassifier):
         known = set(self.head_.class_names)
         if known.issuperset(names):
             other._set_head(self.backbone_, self.head_.of_classes(names), self.n_trained_, self.settings_)
-            other.calibration_, other.training_images_ = self._calibration_of(names), self.training_images_
-            return other
-        if not METHODS[other.method].takes_new_names:
+        elif METHODS[other.method].takes_new_names:
+            other._set_head(self.backbone_, zero_shot_head(self.backbone_, names, other.templates), 0, {})
+        else:
             new = [name for name in names if name not in known]
             raise InputError(
                 f"a head of {other.method} cannot take new class names ({first_few(new)}): it learned its {len(known)} classes "
                 "from their images. Fit it on images of the new classes, or use a prompt or zero-shot, which need only names"
             )
-        other._set_head(self.backbone_, zero_shot_head(self.backbone_, names, other.templates), 0, {})
         other.calibration_, other.training_images_ = self._calibration_of(names), self.training_images_
         return other
 

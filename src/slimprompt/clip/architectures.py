@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import pickle
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def _build(name: str, activation: str | None, seed: int | None = None) -> Any:
     Activation None keeps the activation of the configuration.
     """
     options = {} if activation is None else {"quick_gelu": activation == "quickgelu"}
-    with torch.random.fork_rng(devices=[]), quiet(), _NoInitialisation() if seed is None else nullcontext():
+    with quiet(), torch.random.fork_rng(devices=[]), _NoInitialisation() if seed is None else nullcontext():
         torch.default_generator.manual_seed(seed or 0)  # models are built on the CPU
         return open_clip.create_model(name, pretrained=None, **options)
 
@@ -179,11 +180,18 @@ def load_embedded(name: str) -> Any:
 
 
 class quiet:
-    """Silences logging: open_clip logs each step of building a model to the root logger."""
+    """Silences logging: open_clip logs each step of building a model to the root logger.
+
+    One thread at a time is inside: two that leave in another order than they entered would leave logging silenced for good.
+    """
+
+    _lock = threading.RLock()
 
     def __enter__(self) -> None:
+        self._lock.acquire()
         self._level = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
 
     def __exit__(self, *_: object) -> None:
         logging.disable(self._level)
+        self._lock.release()

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from slimprompt.clip.architectures import EMBEDDED, LOCAL_FOLDER, load_architecture, load_embedded, load_hub, quiet
 from slimprompt.clip.image_tower import image_features
 from slimprompt.clip.towers import TOKENIZER_EXTRA, end_of_text, prompt_support
-from slimprompt.clip.weights import ACTIVATIONS
+from slimprompt.clip.weights import ACTIVATIONS, absolute_weights
 from slimprompt.errors import InputError, shown, unknown
 from slimprompt.storage import cache_dir
 
@@ -96,6 +96,13 @@ class Backbone:
         return f"{self.name} ({', '.join(filter(None, (self.pretrained, ACTIVATIONS[self.activation])))})"
 
     @property
+    def location(self) -> tuple[str, str | None]:
+        """Name and weights, with absolute paths of files and folders: the same model from any working directory."""
+        if self.name.startswith(LOCAL_FOLDER):
+            return LOCAL_FOLDER + absolute_weights(self.name.removeprefix(LOCAL_FOLDER)), self.pretrained
+        return self.name, self.pretrained and absolute_weights(self.pretrained)
+
+    @property
     def logit_scale(self) -> float:
         """The factor on cosine similarities, the exponential of the model's `logit_scale` parameter."""
         return float(self.model.logit_scale.detach().float().exp())
@@ -164,7 +171,7 @@ class Backbone:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what the model is loaded by, not its weights."""
-        loaded_by = (self.name, self.pretrained, self.activation, str(self.device), self.precision)
+        loaded_by = (*self.location, self.activation, str(self.device), self.precision)
         return _load_again, (*loaded_by, self.fingerprint, json.dumps(asdict(self.preprocess)))
 
     def __repr__(self) -> str:
@@ -173,10 +180,10 @@ class Backbone:
 
 def load_backbone(
     name: str,
-    pretrained: str | None = None,
+    pretrained: str | Path | None = None,
     *,
     seed: int | None = None,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     precision: str = "fp32",
     activation: str | None = None,
     cache: Path | None = None,
@@ -197,7 +204,7 @@ def load_backbone(
         Seed of random weights, for tests and benchmarks, if `pretrained` is None. `pretrained="random:0"` is equivalent
         to `seed=0`.
     device
-        "auto", "cpu", "cuda" or "mps".
+        "auto", "cpu", "cuda", "mps" or one of several GPUs, "cuda:1".
     precision
         Precision of the frozen forward passes: "fp32", "bf16" or "fp16". Prompts are always trained in fp32.
     activation
@@ -218,6 +225,7 @@ def load_backbone(
         If an argument is unknown, weights are missing or damaged, the activation of a weight file is not known, or the
         model has no usable text tower.
     """
+    pretrained = None if pretrained is None else str(pretrained)
     if activation == "auto":
         activation = None
     if activation is not None and activation not in ACTIVATIONS:
@@ -227,7 +235,7 @@ def load_backbone(
         pretrained = None
     if precision not in _DTYPES:
         raise unknown("precision", precision, _DTYPES)
-    torch_device = _device(device)
+    torch_device = _device(str(device))
     if ":" in name and not name.startswith(("hf-hub:", LOCAL_FOLDER)):
         raise InputError(f"backbone {name!r}: the part before ':' must be hf-hub or local-dir")
     if name.startswith(("hf-hub:", LOCAL_FOLDER)) or name in EMBEDDED:
@@ -244,7 +252,7 @@ def load_backbone(
     fingerprint = _fingerprint(model)
     _lower_precision(model, precision)
     model.to(torch_device)
-    with warnings.catch_warnings(), quiet():
+    with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tokenizer = _tokenizer(name)
     backbone = Backbone(
@@ -311,7 +319,9 @@ def _device(device: str) -> torch.device:
 
 
 def _available(device: str) -> bool:
-    kind = device.split(":")[0]
+    kind, _, number = device.partition(":")
+    if kind == "cuda" and number:
+        return number.isdecimal() and int(number) < torch.cuda.device_count()
     if kind == "cuda":
         return torch.cuda.is_available()
     return torch.backends.mps.is_available() if kind == "mps" else kind == "cpu"

@@ -93,6 +93,14 @@ def find_weights(name: str, tag_name: str, tag: dict[str, Any], cache: Path) -> 
     )
 
 
+def absolute_weights(pretrained: str) -> str:
+    """The absolute path of a weight file or of a `local-dir:` folder; a tag as it is."""
+    path = Path(pretrained)
+    # A name without a folder and a suffix is a tag, even if there is a file of that name.
+    is_file = path.is_file() and (path.suffix or path.name != pretrained)
+    return str(path.absolute()) if is_file or (path / "open_clip_config.json").is_file() else pretrained
+
+
 def files_of_tag(name: str, tag_name: str, tag: dict[str, Any], cache: Path) -> list[Path]:
     """The weight files of a tag that are on this machine, in the order in which they are looked for."""
     return [path for path in [*_own_files(name, tag_name, cache), *_files_of_other_tools(tag)] if path.is_file()]

@@ -126,14 +126,16 @@ def least_certain(
         The images, smallest margin first, and how many near-duplicates were passed over.
     """
     found: list[int] = []
+    kept = np.empty((min(size, len(features)), features.shape[1]), dtype=features.dtype)  # their features
     n_duplicates = 0
     for index in np.argsort(margins, kind="stable").tolist():
         if len(found) == size:
             break
-        similar = np.flatnonzero(reaches(features[found] @ features[index], SIMILARITY))
+        similar = np.flatnonzero(reaches(kept[: len(found)] @ features[index], SIMILARITY))
         if any(look_alike(found[position], index) for position in similar.tolist()):
             n_duplicates += 1
         else:
+            kept[len(found)] = features[index]
             found.append(index)
     return found, n_duplicates
 

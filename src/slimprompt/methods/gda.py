@@ -26,8 +26,8 @@ ALPHAS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 DEFAULT_ALPHA = 1e-3
 
 
-def fit(task: Task) -> FittedHead:
-    """Fit class means and covariance, and choose α.
+def fit(task: Task, *, alpha: float | None = None) -> FittedHead:
+    """Fit class means and covariance, and choose α unless it is given.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def fit(task: Task) -> FittedHead:
         for alpha in ALPHAS:
             yield (zero_shot + alpha * gaussian).to(task.targets.device, torch.float32)
 
-    alpha = select(task, ALPHAS, logits_of, DEFAULT_ALPHA)
+    alpha = select(task, ALPHAS, logits_of, DEFAULT_ALPHA) if alpha is None else alpha
     weights, bias = discriminant(views, targets, n_classes)
     summed, offset = (
         part.to(task.targets.device, torch.float32) for part in (texts + alpha / scale * weights, alpha * bias)

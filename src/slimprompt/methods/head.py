@@ -137,4 +137,5 @@ class FittedHead:
     n_trained: int
     """How many numbers of the head come from the training images; settings such as α do not count."""
     settings: dict[str, float] = field(default_factory=dict)
-    """Settings that were chosen by cross-validation inside the training images, or their fixed values."""
+    """Settings that were chosen by cross-validation inside the training images, or their fixed values; given to the method as keyword
+    arguments, they give this head again."""

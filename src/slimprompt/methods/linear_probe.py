@@ -29,8 +29,8 @@ STRENGTHS = (1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3, 1e4)
 DEFAULT_STRENGTH = 1.0
 
 
-def fit(task: Task) -> FittedHead:
-    """Fit the linear probe of a task.
+def fit(task: Task, *, C: float | None = None) -> FittedHead:
+    """Fit the linear probe of a task, and choose C unless it is given.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def fit(task: Task) -> FittedHead:
             yield (torch.from_numpy(features)[held_out] @ weights.T + bias).to(device)
 
     with quiet_single_thread():  # the published protocol also stops after 1,000 iterations
-        strength = select(task, STRENGTHS, logits_of, DEFAULT_STRENGTH)
+        strength = select(task, STRENGTHS, logits_of, DEFAULT_STRENGTH) if C is None else C
         weights, bias = _solve(_model(strength), features, labels)
     head = Head(task.class_names, weights.float().to(device), 1.0, bias.float().to(device))
     return FittedHead(head, weights.numel() + bias.numel(), {"C": strength})

@@ -6,6 +6,7 @@ The laboratory and the command line call `METHODS[name].fit(task)`. Prompt learn
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -33,9 +34,10 @@ class Method(NamedTuple):
         elif self.reads == "eval view":
             _ = task.eval_features
 
-    def fit(self, task: Task) -> FittedHead:
-        """Fit the method to a task."""
-        fitted: FittedHead = getattr(import_module(f"slimprompt.methods.{self.module}"), self.function)(task)
+    def fit(self, task: Task, settings: Mapping[str, float] | None = None) -> FittedHead:
+        """Fit the method to a task; with `settings` of another fit, instead of choosing them on the images of the task."""
+        function = getattr(import_module(f"slimprompt.methods.{self.module}"), self.function)
+        fitted: FittedHead = function(task, **(settings or {}))
         return fitted
 
 

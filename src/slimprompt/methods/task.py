@@ -100,7 +100,8 @@ class Task:
 
     def require_every_class(self, method: str) -> None:
         """Raise an error if a class has no training image."""
-        missing = [name for label, name in enumerate(self.class_names) if label not in set(self.labels)]
+        present = set(self.labels)
+        missing = [name for label, name in enumerate(self.class_names) if label not in present]
         if missing:
             raise InputError(
                 f"{method} needs at least one training image of every class, and there is none of {first_few(missing)}. "

@@ -40,8 +40,8 @@ CANDIDATES = tuple(product((0.1, 0.3, 1.17, 3.0), (0.1, 0.3, 1.0, 3.0, 7.0)))
 EPOCHS, BATCH_SIZE, LR, WEIGHT_DECAY, EPSILON = 20, 256, 1e-3, 0.01, 1e-4
 
 
-def fit(task: Task) -> FittedHead:
-    """Tip-Adapter without training."""
+def fit(task: Task, *, alpha: float | None = None, beta: float | None = None) -> FittedHead:
+    """Tip-Adapter without training; α and β are chosen unless both are given."""
 
     def logits_of(kept: Tensor, held_out: Tensor) -> Iterator[Tensor]:
         here = task.targets.device
@@ -49,14 +49,14 @@ def fit(task: Task) -> FittedHead:
         for alpha, beta in CANDIDATES:
             yield _head(task, kept, alpha, beta).logits(task.eval_features[held_out])
 
-    alpha, beta = select(task, CANDIDATES, logits_of, DEFAULT)
+    if alpha is None or beta is None:
+        alpha, beta = select(task, CANDIDATES, logits_of, DEFAULT)
     head = _head(task, torch.arange(len(task.labels), device=task.targets.device), alpha, beta)
     return FittedHead(head, head.keys.numel(), {"alpha": alpha, "beta": beta})
 
 
-def fit_keys(task: Task, *, epochs: int = EPOCHS) -> FittedHead:
+def fit_keys(task: Task, *, epochs: int = EPOCHS, alpha: float = DEFAULT[0], beta: float = DEFAULT[1]) -> FittedHead:
     """Tip-Adapter-F: the keys are trained by cross-entropy."""
-    alpha, beta = DEFAULT
     start = _head(task, torch.arange(len(task.labels), device=task.targets.device), alpha, beta)
     keys = start.keys.clone().requires_grad_()
     values = F.one_hot(start.labels, len(task.class_names)).to(keys)  # (n_images, n_classes)

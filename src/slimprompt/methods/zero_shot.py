@@ -27,6 +27,8 @@ def fit(task: Task) -> FittedHead:
 
 def check_templates(templates: Sequence[str]) -> None:
     """Each template must hold exactly one `{}`, where the class name goes."""
+    if isinstance(templates, str):
+        raise InputError(f"templates must be a list of texts, such as [{shown(templates)}]")
     for template in templates:
         if printable(template) != template:
             raise InputError(f"the template {shown(template)} holds bytes that are not UTF-8; give it as text")

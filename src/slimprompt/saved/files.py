@@ -38,6 +38,7 @@ from slimprompt.storage import (
 )
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -89,22 +90,11 @@ class SavedBackbone(BaseModel):
     """Image size, normalisation and resizing, which a weight file does not tell. Earlier versions did not store it."""
 
 
-def absolute_weights(pretrained: str) -> str:
-    """The absolute path of a weight file or of a `local-dir:` folder; a tag as it is."""
-    path = Path(pretrained)
-    is_path = (path.is_file() and path.suffix) or (path / "open_clip_config.json").is_file()
-    return str(path.absolute()) if is_path else pretrained
-
-
 def describe_backbone(backbone: Backbone) -> dict[str, Any]:
     """The entries of a `SavedBackbone`; files and folders of weights by their absolute paths."""
-    names = ("name", "pretrained", "activation", "precision", "fingerprint")
-    entries = {name: getattr(backbone, name) for name in names} | {"preprocess": asdict(backbone.preprocess)}
-    if backbone.name.startswith(LOCAL_FOLDER):
-        entries["name"] = LOCAL_FOLDER + absolute_weights(backbone.name.removeprefix(LOCAL_FOLDER))
-    elif backbone.pretrained is not None:
-        entries["pretrained"] = absolute_weights(backbone.pretrained)
-    return entries
+    name, pretrained = backbone.location
+    further = {name: getattr(backbone, name) for name in ("activation", "precision", "fingerprint")}
+    return {"name": name, "pretrained": pretrained, **further, "preprocess": asdict(backbone.preprocess)}
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
@@ -175,7 +165,9 @@ class SavedFiles:
             raise InputError(f"{folder} is a file; choose another name for the folder of the {self.name}")
         if self.is_saved(folder):
             if not overwrite:
-                raise InputError(f"{folder} already holds a saved {self.name}; choose another name, or add --overwrite")
+                raise InputError(
+                    f"{folder} already holds a saved {self.name}; choose another name, or add --overwrite (Python: overwrite=True)"
+                )
         elif folder.exists() and any(not self._is_leftover(path) for path in folder.iterdir()):
             raise InputError(
                 f"{folder} exists and is not a saved {self.name}, so it is left alone; choose another name"
@@ -282,10 +274,10 @@ class SavedFiles:
         folder: Path,
         saved: SavedBackbone,
         backbone: Backbone | None = None,
-        pretrained: str | None = None,
+        pretrained: str | Path | None = None,
         activation: str | None = None,
         *,
-        device: str = "auto",
+        device: str | torch.device = "auto",
         precision: str = "fp32",
     ) -> Backbone:
         """The backbone of a saved model, with its preprocessing; weights other than those it was fitted on are refused.
@@ -307,10 +299,10 @@ class SavedFiles:
         """
         if backbone is None:
             activation = saved.activation if activation in (None, "auto") else activation
-            name, pretrained = saved.name, pretrained or saved.pretrained
-            if name.startswith(LOCAL_FOLDER) and pretrained:  # where the folder is now
-                name, pretrained = LOCAL_FOLDER + pretrained.removeprefix(LOCAL_FOLDER), None
-            load_with = partial(load_backbone, name, pretrained, device=device, precision=precision)
+            name, weights = saved.name, pretrained or saved.pretrained
+            if name.startswith(LOCAL_FOLDER) and weights:  # where the folder is now
+                name, weights = LOCAL_FOLDER + str(weights).removeprefix(LOCAL_FOLDER), None
+            load_with = partial(load_backbone, name, weights, device=device, precision=precision)
             try:
                 backbone = load_with(activation=activation)
             except UnknownActivationError:  # version 0.1 did not store it: the fingerprint tells

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from slimprompt.clip.backbone import Backbone
-from slimprompt.errors import InputError
+from slimprompt.errors import InputError, shown
 from slimprompt.text.tokens import has_start_token
 
 
@@ -26,6 +26,10 @@ def word_embeddings(backbone: Backbone, words: str) -> Tensor:
     text = " ".join(words.split())
     if not text:
         raise InputError("no words were given to start from: write them as in 'a photo of a'")
+    if "{}" in text:
+        raise InputError(
+            f"the words {shown(text)} hold {{}}: give only those before the class name, as in 'a photo of a'"
+        )
     tokens = backbone.tokenize(text)[:-1]  # without the end-of-text token
     ids = torch.tensor(tokens[1:] if has_start_token(backbone) else tokens, device=backbone.device)  # (n_tokens,)
     return backbone.text_tower.token_embedding(ids).detach().float()
