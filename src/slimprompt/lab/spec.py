@@ -44,6 +44,11 @@ _ADDED_RECIPE_FIELDS = {
 PROMPT = "prompt"
 
 
+def one_spelling(backbone: str) -> str:
+    """The paper writes ViT-B/16, open_clip ViT-B-16: one run, one name. Hub ids and folders keep their slashes."""
+    return backbone if ":" in backbone else backbone.replace("/", "-")
+
+
 class RunSpec(BaseModel):
     """Everything that decides the outcome of one run: backbone, dataset, sample, and the prompt and its recipe or the method.
 
@@ -106,8 +111,7 @@ class RunSpec(BaseModel):
     @field_validator("backbone")
     @classmethod
     def _one_spelling(cls, name: str) -> str:
-        """The paper writes ViT-B/16, open_clip ViT-B-16: one run, one name. Hub ids and folders keep their slashes."""
-        return name if ":" in name else name.replace("/", "-")
+        return one_spelling(name)
 
     @model_validator(mode="before")
     @classmethod
