@@ -168,11 +168,18 @@ def test_mixed_settings_are_reported_on_standard_error(tmp_path):
     assert "mix" not in result.stdout
 
 
+def test_a_negative_seed_is_refused(runs):
+    result = CliRunner().invoke(app, ["geometry", str(runs), "--seed", "-1"])
+    assert result.exit_code == 2 and "--seed" in result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["claims"], "give either a folder of runs or --published"),
         (["claims", "RUNS", "--published"], "give either a folder of runs or --published"),
+        (["claims", "--published", "--where", "shots=1"], "--where is for runs: leave it out with --published"),
+        (["tables", "--published", "--compare-published"], "--compare-published is for runs"),
         (["claims", "RUNS", "--name", "harmonic"], "unknown claim 'harmonic'"),
         (["claims", "nowhere"], "no runs folder at nowhere"),
         (["tables", "RUNS", "--where", "shots=99"], "no complete runs that meet shots=99"),

@@ -50,9 +50,12 @@ def _records(runs: Path, where: Sequence[str] | None) -> list[Record]:
     return records
 
 
-def _check_source(runs: Path | None, published: bool) -> None:
+def _check_source(runs: Path | None, published: bool, **of_runs: object) -> None:
+    """Either runs or the published tables; the options `of_runs` would be ignored with the latter."""
     if (runs is None) != published:
         raise InputError("give either a folder of runs or --published for the paper's own tables")
+    for name in (name for name, value in of_runs.items() if published and value):
+        raise InputError(f"--{name.replace('_', '-')} is for runs: leave it out with --published")
 
 
 # -- geometry -----------------------------------------------------------------------------------------------------------
@@ -69,7 +72,7 @@ def geometry(
     draws: Annotated[
         int, typer.Option(min=10, max=1_000_000, help="Random pairs of subspaces per chance level.")
     ] = 2000,
-    seed: Annotated[int, typer.Option(help="Seed of the random subspaces.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random subspaces.")] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for pairs.csv, displacement.csv and chance.csv.")
     ] = None,
@@ -150,7 +153,7 @@ def claims(
     from slimprompt.paper.claims import check_claims, gather
     from slimprompt.paper.published import published_pairs
 
-    _check_source(runs, published)
+    _check_source(runs, published, where=where)
     audited: list[Finding] = []
     if runs is None:
         checks = {check.name for check in AUDIT}
@@ -288,7 +291,7 @@ def tables(
     """Make the paper's tables from these runs in the paper's layout, tables of paired tests and averages, and of methods."""
     from slimprompt.report.table_formats import FORMATS, to_markdown, write_tables
 
-    _check_source(runs, published)
+    _check_source(runs, published, where=where, compare_published=compare_published)
     chosen = [name for text in formats or () for name in text.split(",")] or list(FORMATS)
     for one in chosen:
         choose("table format", one, dict.fromkeys(FORMATS))
