@@ -201,7 +201,8 @@ def _fixed_b(grid: Grid, *, bases: Iterable[str], ranks: Iterable[int], **fields
 
 def _vit(backbones: Sequence[str]) -> tuple[str, ...]:
     """The vision transformers of the grid, or all its backbones if it has none."""
-    chosen = tuple(text for text in backbones if parse_backbone(text)[0] in ("ViT-B-16", "pocket"))
+    names = {text: parse_backbone(text)[0] for text in backbones}
+    chosen = tuple(text for text, name in names.items() if name.startswith("ViT-") or name == "pocket")
     return chosen or tuple(backbones)
 
 
