@@ -288,6 +288,14 @@ def test_best_results_are_compared_whichever_arm_is_best(results):
     assert found.published is None  # not a pair of the paper
 
 
+def test_the_best_of_one_backbone_is_not_compared_with_the_best_of_both():
+    cells = {CellKey(backbone, "DTD", *joint(4), 16): Estimate(60.0, 0.1, 3) for backbone in ("RN50", "ViT-B/16")}
+    for backbone, published in (("RN50", None), ("ViT-B/16", 69.29)):
+        results = Results({key: one for key, one in cells.items() if key.backbone == backbone})
+        table = {table.name: table for table in paper_tables(results, compare_published=True)}["best_delta"]
+        assert cell(table, "DTD", "16", column="Best Factorized CoOp").published == published
+
+
 def test_published_differences_are_those_of_the_same_rank_and_length():
     values = {joint(2): 60.0, joint(8): 61.0, dense(2): 59.0, dense(8): 58.0}
     results = Results({CellKey("ViT-B/16", "DTD", *arm, 16): Estimate(v, 0.1, 3) for arm, v in values.items()})
