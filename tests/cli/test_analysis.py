@@ -98,7 +98,7 @@ def test_compare_two_arms(runs):
 def test_tables_are_printed_or_written(runs, tmp_path):
     printed = invoke("tables", runs, "--only", "headline").output
     assert "| pocket | 1 |" in printed and printed.count("###") == 1
-    output = invoke("tables", runs, "--out", tmp_path, "--format", "csv,markdown", "--compare-published").output
+    output = invoke("tables", runs, "--out", tmp_path, "--format", "csv, markdown", "--compare-published").output
     assert "files in" in output
     assert (tmp_path / "headline.csv").exists() and (tmp_path / "tables.md").exists()
     assert not (tmp_path / "tables.xlsx").exists()

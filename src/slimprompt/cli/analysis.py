@@ -292,7 +292,7 @@ def tables(
     from slimprompt.report.table_formats import FORMATS, to_markdown, write_tables
 
     _check_source(runs, published, where=where, compare_published=compare_published)
-    chosen = [name for text in formats or () for name in text.split(",")] or list(FORMATS)
+    chosen = [name.strip() for text in formats or () for name in text.split(",")] or list(FORMATS)
     for one in chosen:
         choose("table format", one, dict.fromkeys(FORMATS))
     if out is not None:

@@ -35,9 +35,11 @@ def report(
 
     Example: slimprompt report runs/ --out report/
     """
-    from slimprompt.paper.page import build_report, write_report
+    from slimprompt.paper.page import build_report, read_theory, write_report
 
     check_folder(out)
+    if theory is not None:
+        read_theory(theory)  # a wrong folder is an error before the runs are read
     found = build_report(runs, where=where or (), compare_published=compare_published, show=True)
     page = write_report(found, out, theory=theory, show=True)
     for note in found.notes:
