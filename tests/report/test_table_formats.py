@@ -48,6 +48,14 @@ def test_a_workbook_contains_no_formulas(tmp_path):
     assert any("=cmd()" in str(one.value) for one in values)
 
 
+def test_numbers_in_a_workbook_have_the_decimals_of_the_table(tmp_path):
+    cells = (Cell(2048.0, decimals=0), Cell(1.5, decimals=1), Cell(-0.25, signed=True))
+    columns = tuple(Column(name) for name in "abc")
+    write_tables([Table("numbers", "", ("Row",), columns, (Row(("one",), cells),))], tmp_path, ["xlsx"])
+    sheet = openpyxl.load_workbook(tmp_path / "tables.xlsx")["numbers"]
+    assert [one.number_format for one in sheet[3][1:]] == ["0", "0.0", "+0.00;-0.00"]
+
+
 def test_sheets_of_long_names_have_names_that_excel_allows(tmp_path):
     names = ["b_ablation_rank4_vitb16laion400me31", "b_ablation_rank4_vitb16laion400me32", "contents"]
     write_tables([replace(HOSTILE, name=name) for name in names], tmp_path, ["xlsx"])

@@ -258,7 +258,7 @@ def _fill_sheet(sheet: Any, table: Table) -> None:
         sheet.append([None if pd.isna(value) else _literal(value) for value in values])
         for place, cell in zip(places, row.cells, strict=True):
             written = sheet.cell(number, place)
-            digits = "0." + "0" * cell.decimals
+            digits = f"{0:.{cell.decimals}f}"  # 0.00
             written.number_format = f"+{digits};-{digits}" if cell.signed else digits
             written.font = fonts[int(cell.bold), int(bool(cell.beyond_sd))]
     for note in table.notes:
