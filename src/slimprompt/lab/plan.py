@@ -12,6 +12,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +22,7 @@ from slimprompt.data.catalogue import benchmark_folder, find_source, open_datase
 from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment, torch_threads
 from slimprompt.lab.records import find_complete_run
-from slimprompt.lab.spec import RunSpec
+from slimprompt.lab.spec import RunSpec, distinct
 from slimprompt.lab.speed import Speed, measure_speed
 from slimprompt.lab.study import with_sources
 from slimprompt.methods.table import METHODS
@@ -100,7 +101,7 @@ class Plan:
 
 def count_runs(studies: Mapping[str, Sequence[RunSpec]], environment: RunEnvironment, workers: int) -> Plan:
     """The numbers of runs of a plan; this needs neither data nor weights."""
-    asked = _without_repetition(studies)
+    asked = distinct(chain.from_iterable(studies.values()))
     every = with_sources(asked)
     return Plan(
         studies={name: len(specs) for name, specs in studies.items()},
@@ -125,7 +126,7 @@ def plan_runs(studies: Mapping[str, Sequence[RunSpec]], environment: RunEnvironm
         Number of processes that share the work.
     """
     plan = count_runs(studies, environment, workers)
-    specs = with_sources(_without_repetition(studies))
+    specs = with_sources(chain.from_iterable(studies.values()))
     benchmarks: dict[str, Benchmark] = {}
     for dataset in dict.fromkeys(name for spec in specs for name in (spec.dataset, *spec.evaluate_on)):
         try:
@@ -147,10 +148,6 @@ def plan_runs(studies: Mapping[str, Sequence[RunSpec]], environment: RunEnvironm
     if plan.speeds and not plan.missing:
         plan.seconds = (plan.training_seconds + plan.encoding_seconds) / workers
     return plan
-
-
-def _without_repetition(studies: Mapping[str, Sequence[RunSpec]]) -> list[RunSpec]:
-    return list({spec.fingerprint: spec for specs in studies.values() for spec in specs}.values())
 
 
 def _plan_backbone(

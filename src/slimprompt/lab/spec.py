@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -252,6 +253,11 @@ _PROMPT_FIELDS = (
     *("variant", "rank", "n_ctx", "basis", "source"),
     *("words", "anchored", "depth", "source_depth", "position", "recipe"),
 )
+
+
+def distinct(specs: Iterable[RunSpec]) -> list[RunSpec]:
+    """The specs without repetition, in their order."""
+    return list({spec.fingerprint: spec for spec in specs}.values())
 
 
 def parse_spec(fields: dict[str, Any]) -> RunSpec:
