@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slimprompt.cli.options import Where
 from slimprompt.cli.printing import print_json, print_table, say
 from slimprompt.errors import InputError, choose
 from slimprompt.storage import check_folder
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 
 Runs = Annotated[Path, typer.Argument(metavar="RUNS", help="Folder of runs, as `slimprompt study` writes it.")]
 MaybeRuns = Annotated[Path | None, typer.Argument(metavar="RUNS", help="Folder of runs; omit it with --published.")]
-Where = Annotated[
-    list[str] | None,
-    typer.Option("--where", "-w", help="Use only runs with field=value[,value…], as shots=16 or recipe.epochs=50."),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Published = Annotated[bool, typer.Option("--published", help="Use the paper's published tables instead of runs.")]
 

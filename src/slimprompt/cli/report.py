@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from slimprompt.cli.options import Where
 from slimprompt.cli.printing import say
 from slimprompt.storage import check_folder
 
@@ -16,10 +17,7 @@ def report(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for index.html, runs.csv, tables/, figures/, claims.json.")
     ] = Path("report"),
-    where: Annotated[
-        list[str] | None,
-        typer.Option("--where", "-w", help="Use only runs with field=value[,value…], such as shots=16. Repeatable."),
-    ] = None,
+    where: Where = None,
     compare_published: Annotated[
         bool,
         typer.Option("--compare-published", help="Show the published number and the difference next to each number."),
