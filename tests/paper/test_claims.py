@@ -180,6 +180,13 @@ def test_small_gaps_of_fixed_bases_are_equivalent():
     assert (found.value, found.verdict) == ("equivalent within ±0.5 in 4 of 4 tests (5 %, Holm)", "holds")
 
 
+def test_a_basis_that_was_run_at_some_shots_only_leaves_the_other_settings():
+    everywhere = {joint(4): 69.0, fixed_basis("svd", 4): 70.0, fixed_basis("gaussian", 4): 70.0}
+    averages = {(arm, k): value for arm, value in everywhere.items() for k in (1, 4)}
+    found = outcome("fixed_basis_worst_gap", few_shot(averages | {(fixed_basis("learned", 4), 4): 68.5}))
+    assert found.n == 2 + 3
+
+
 def transfers(rows, **evidence):
     """{(target, source): (source-B, random-B, source-A, random-A)} with dense 80 and joint 81 on every target."""
     entries = []

@@ -65,9 +65,9 @@ class Evidence:
         """Datasets with results in `metric`."""
         return self.results.axis("dataset", backbone=backbone, metric=metric)
 
-    def ranks(self, backbone: str, basis: str = "trainable", metric: str = "accuracy") -> list[int]:
-        """Ranks with results for one basis."""
-        return self.results.axis("rank", backbone=backbone, method="factorized", basis=basis, metric=metric)
+    def ranks(self, backbone: str, basis: str = "trainable", metric: str = "accuracy", **where: int) -> list[int]:
+        """Ranks with results for one basis, of the cells that match `where`."""
+        return self.results.axis("rank", backbone=backbone, method="factorized", basis=basis, metric=metric, **where)
 
     def low_rank(self, backbone: str, metric: str = "accuracy") -> Arm | None:
         """The joint prompt of rank 4, as in the paper, or of the available rank nearest to 4."""

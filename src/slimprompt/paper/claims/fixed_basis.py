@@ -43,9 +43,9 @@ def _settings(e: Evidence) -> list[_Setting]:
     found = []
     for backbone in e.backbones():
         for rank in e.ranks(backbone):
-            bases = [basis for basis in FIXED_BASES if rank in e.ranks(backbone, basis)]
-            arms = {"trainable": joint(rank)} | {basis: fixed_basis(basis, rank) for basis in bases}
             for k in e.shots(backbone):
+                bases = [basis for basis in FIXED_BASES if rank in e.ranks(backbone, basis, shots=k)]
+                arms = {"trainable": joint(rank)} | {basis: fixed_basis(basis, rank) for basis in bases}
                 names = e.datasets(backbone)
                 names = [n for n in names if all(e.results.cell(backbone, n, arm, k) for arm in arms.values())]
                 averages = {name: e.results.macro(backbone, names, arm, k) for name, arm in arms.items()}
