@@ -181,6 +181,8 @@ def test_a_negative_seed_is_refused(runs):
         (["claims", "--published", "--where", "shots=1"], "--where is for runs: leave it out with --published"),
         (["tables", "--published", "--compare-published"], "--compare-published is for runs"),
         (["claims", "RUNS", "--name", "harmonic"], "unknown claim 'harmonic'"),
+        (["claims", "nowhere", "--name", "harmonic_win"], "did you mean 'harmonic_wins'"),
+        (["claims", "--published", "--name", "bold_mark"], "did you mean 'bold_marks'"),
         (["claims", "nowhere"], "no runs folder at nowhere"),
         (["tables", "RUNS", "--where", "shots=99"], "no complete runs that meet shots=99"),
         (["tables", "RUNS", "--where", "shot=1"], "did you mean 'shots'"),

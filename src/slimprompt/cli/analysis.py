@@ -147,13 +147,15 @@ def claims(
     """Check each empirical claim of the paper on runs, or with --published on the paper's own tables."""
     from slimprompt.analysis.geometry import class_subset_of, measure
     from slimprompt.paper.audit import AUDIT, audit, published_evidence
-    from slimprompt.paper.claims import check_claims, gather
+    from slimprompt.paper.claims import CLAIMS, check_claims, gather
     from slimprompt.paper.published import published_pairs
 
     _check_source(runs, published, where=where)
+    checks = {check.name: check for check in AUDIT} if published else {}
+    for one in name or ():
+        choose("claim", one, {claim.name: claim for claim in CLAIMS} | checks)
     audited: list[Finding] = []
     if runs is None:
-        checks = {check.name for check in AUDIT}
         of_text, of_tables = ([one for one in name or () if (one in checks) == listed] for listed in (False, True))
         found = check_claims(published_evidence(), of_text) if of_text or not name else []
         audited = audit(of_tables) if of_tables or not name else []
