@@ -280,6 +280,15 @@ def test_published_averages_are_compared_over_the_same_datasets():
     assert found.beyond_sd is None  # the paper prints no sd there
 
 
+def test_another_length_than_the_published_one_is_said():
+    spec = RunSpec(backbone="RN50", dataset="dtd", shots=1, seed=1, variant="joint", rank=4, n_ctx=8)
+    results = Results({CellKey("RN50", "DTD", *joint(4), 1): Estimate(60.0, 0.1, 3)})
+    for length, expected in ((8, True), (16, False)):
+        compared = [spec.model_copy(update={"n_ctx": length})]
+        table = {one.name: one for one in paper_tables(results, None, compared, compare_published=True)}["rank_sweep"]
+        assert ("Here low-rank prompts have 8 context tokens, the published ones 16." in table.notes) == expected
+
+
 def test_best_results_are_compared_whichever_arm_is_best(results):
     tables = {table.name: table for table in paper_tables(results, compare_published=True)}
     found = cell(tables["best_delta"], "DTD", "1", column="Best Factorized CoOp")
