@@ -42,6 +42,13 @@ def test_mixed_settings_are_reported(tmp_path):
     assert "recipe.epochs = 200 (1 runs), 50 (1 runs)" in line
 
 
+@pytest.mark.parametrize("loss", [{"anchor": 8.0}, {"prograd": True}, {"class_weights": "balanced"}])
+def test_losses_that_name_the_arm_are_not_mixed_settings(tmp_path, loss):
+    for recipe in ({}, loss):
+        write_run(tmp_path, BASE | {"variant": "joint", "rank": 4, "recipe": recipe})
+    assert mixed_settings(load_records(tmp_path)) == []
+
+
 def test_mixed_weights_are_reported(records):
     mine = [record for record in records if record.spec.backbone == "RN50"][:3]
     some = [replace(record, facts={"backbone_fingerprint": letter}) for record, letter in zip(mine, "aab", strict=True)]

@@ -107,6 +107,11 @@ def test_too_few_pairs_are_not_tested():
     assert "nothing can be tested" in one.note
 
 
+def test_float_noise_is_a_tie():
+    found = compare([0.1 + 0.2 - 0.3] * 2)
+    assert (found.wins, found.ties, found.losses, found.mean, found.p_t) == (0, 2, 0, 0.0, 1.0)
+
+
 def test_no_variance():
     equal, shifted = compare([0.0, 0.0, 0.0]), compare([2.0, 2.0, 2.0])
     assert (equal.p_t, equal.p_wilcoxon, equal.p_equivalence, equal.ties) == (1.0, 1.0, 0.0, 3)

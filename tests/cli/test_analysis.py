@@ -98,7 +98,7 @@ def test_compare_two_arms(runs):
 def test_tables_are_printed_or_written(runs, tmp_path):
     printed = invoke("tables", runs, "--only", "headline").output
     assert "| pocket | 1 |" in printed and printed.count("###") == 1
-    output = invoke("tables", runs, "--out", tmp_path, "--format", "csv,markdown", "--compare-published").output
+    output = invoke("tables", runs, "--out", tmp_path, "--format", "csv, markdown", "--compare-published").output
     assert "files in" in output
     assert (tmp_path / "headline.csv").exists() and (tmp_path / "tables.md").exists()
     assert not (tmp_path / "tables.xlsx").exists()
@@ -168,12 +168,21 @@ def test_mixed_settings_are_reported_on_standard_error(tmp_path):
     assert "mix" not in result.stdout
 
 
+def test_a_negative_seed_is_refused(runs):
+    result = CliRunner().invoke(app, ["geometry", str(runs), "--seed", "-1"])
+    assert result.exit_code == 2 and "--seed" in result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["claims"], "give either a folder of runs or --published"),
         (["claims", "RUNS", "--published"], "give either a folder of runs or --published"),
+        (["claims", "--published", "--where", "shots=1"], "--where is for runs: leave it out with --published"),
+        (["tables", "--published", "--compare-published"], "--compare-published is for runs"),
         (["claims", "RUNS", "--name", "harmonic"], "unknown claim 'harmonic'"),
+        (["claims", "nowhere", "--name", "harmonic_win"], "did you mean 'harmonic_wins'"),
+        (["claims", "--published", "--name", "bold_mark"], "did you mean 'bold_marks'"),
         (["claims", "nowhere"], "no runs folder at nowhere"),
         (["tables", "RUNS", "--where", "shots=99"], "no complete runs that meet shots=99"),
         (["tables", "RUNS", "--where", "shot=1"], "did you mean 'shots'"),

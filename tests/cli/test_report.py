@@ -57,6 +57,15 @@ def test_a_page_is_written_and_overwritten(runs: Path, tmp_path: Path, monkeypat
         assert [line for line in lines if line.startswith(f"{stage}: 1 of ")], stage
 
 
+def test_a_folder_without_a_theory_result_is_an_error_before_the_runs_are_read(tmp_path: Path):
+    with pytest.raises(InputError, match="holds no theory result"):
+        CliRunner().invoke(
+            app,
+            [str(tmp_path / "no-runs"), "--theory", str(tmp_path), "--out", str(tmp_path / "page")],
+            catch_exceptions=False,
+        )
+
+
 def test_no_runs_is_an_error(tmp_path: Path):
     with pytest.raises(InputError, match="no runs folder"):
         CliRunner().invoke(app, [str(tmp_path / "nowhere")], catch_exceptions=False)

@@ -180,6 +180,20 @@ def test_the_papers_plan(data_root: Path, environment: RunEnvironment) -> None:
     assert plan.missing == []
 
 
+def test_images_that_are_held_out_are_counted(
+    tiny_folder: str, collections: dict[str, str], environment: RunEnvironment, tmp_path: Path
+) -> None:
+    """Without a test split, runs are evaluated on the images that they do not train on."""
+    environment, folder = replace(environment, cache=tmp_path / "cache"), tmp_path / "photos"
+    shutil.copytree(Path(collections["warm"]) / "train", folder)
+    sample = {"backbone": tiny_folder, "dataset": str(folder), "shots": 2}
+    specs = [RunSpec(**sample, seed=seed, method=method) for seed in (1, 2) for method in ("gda", "zero-shot")]
+    plan = plan_runs({"methods": specs}, environment, workers=1)
+    run_study(specs, environment.runs, InlineExecutor(environment))
+    (bank,) = cached_banks(tmp_path / "cache" / "features")
+    assert sum(bank.test + bank.train for bank in plan.banks) == bank.features
+
+
 def test_methods_and_other_datasets_are_counted(
     tiny_folder: str, collections: dict[str, str], environment: RunEnvironment, tmp_path: Path
 ) -> None:

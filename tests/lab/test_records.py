@@ -22,6 +22,7 @@ from slimprompt.lab.records import (
     store_run,
 )
 from slimprompt.lab.spec import RunSpec
+from slimprompt.training.recipe import Recipe
 from tests.conftest import run_folders
 from tests.synthetic_runs import write_run, write_study
 
@@ -215,6 +216,22 @@ def test_select_by_any_field(tmp_path: Path) -> None:
         select_records(records, ["shot=1"])
     with pytest.raises(InputError, match="write field=value"):
         select_records(records, ["shots"])
+    with pytest.raises(InputError, match="two conditions: write --where seed=1 as"):
+        select_records(records, ["shots=1,seed=1"])
+
+
+def test_select_by_values_as_people_write_them(tmp_path: Path) -> None:
+    recipe = Recipe(lr=0.002, anchor=8.0)
+    one = store_run(tmp_path, spec(backbone="ViT-B-16", dataset="photos, 2024", recipe=recipe), complete())
+    for condition in (
+        "dataset=photos, 2024",
+        "backbone=ViT-B/16",
+        "recipe.lr=2e-3",
+        "recipe.anchor=8",
+        "anchored=false",
+    ):
+        assert select_records([one], [condition]) == [one], condition
+    assert select_records([one], ["dataset=photos"]) == select_records([one], ["anchored=true"]) == []
 
 
 def test_no_folder_is_an_error(tmp_path: Path) -> None:

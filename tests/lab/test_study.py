@@ -238,6 +238,16 @@ def test_what_cannot_be_had_stops_the_study(run_spec: MakeSpec, environment: Run
     assert not environment.runs.exists()
 
 
+def test_a_folder_that_cannot_hold_runs_is_refused_before_anything_is_trained(
+    run_spec: MakeSpec, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    executor = Pretend(tmp_path / "file")
+    with pytest.raises(InputError, match="is a file; give a folder"):
+        run_study([run_spec()], tmp_path / "file", executor)
+    assert executor.submitted == [] and executor.closed
+
+
 def test_benchmarks_with_only_test_images_are_refused_before_anything_runs(run_spec: MakeSpec, tmp_path: Path) -> None:
     """As a dataset to train on, and as the source of a transfer; being evaluated on is no reason."""
     good = run_spec(evaluate_on=("imagenet_sketch",))

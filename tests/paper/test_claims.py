@@ -1,5 +1,7 @@
 """Each claim on a case that can be solved by hand, on synthetic runs, and on too few runs."""
 
+from itertools import product
+
 import pandas as pd
 import pytest
 
@@ -178,6 +180,13 @@ def test_small_gaps_of_fixed_bases_are_equivalent():
     assert (found.value, found.verdict) == ("equivalent within ±0.5 in 4 of 4 tests (5 %, Holm)", "holds")
 
 
+def test_a_basis_that_was_run_at_some_shots_only_leaves_the_other_settings():
+    everywhere = {joint(4): 69.0, fixed_basis("svd", 4): 70.0, fixed_basis("gaussian", 4): 70.0}
+    averages = {(arm, k): value for arm, value in everywhere.items() for k in (1, 4)}
+    found = outcome("fixed_basis_worst_gap", few_shot(averages | {(fixed_basis("learned", 4), 4): 68.5}))
+    assert found.n == 2 + 3
+
+
 def transfers(rows, **evidence):
     """{(target, source): (source-B, random-B, source-A, random-A)} with dense 80 and joint 81 on every target."""
     entries = []
@@ -214,6 +223,51 @@ GOOD = {
 def test_transfer_by_hand(name, value, verdict):
     found = outcome(name, transfers(GOOD))
     assert (found.value, found.verdict) == (value, verdict)
+
+
+def test_transfers_of_several_settings_are_compared_within_each():
+    rows = GOOD | {("Food101", "y"): (81.0, 81.0, 80.5, 80.5)}
+    few, more = transfers(rows), transfers({pair: [value + 9 for value in values] for pair, values in rows.items()})
+    at_32_shots = {key._replace(shots=32): one for key, one in more.results.cells.items()}
+    both = Evidence(Results(few.results.cells | at_32_shots))
+    found = outcome("same_from_any_source", both)
+    assert (found.value, found.n) == ("widest range 0.10 (x, pocket, r=4, 16-shot: 81.00 to 81.10)", 2)
+    assert outcome("food_within_a_point", both).value == "spread 0.50"
+    assert outcome("matches_dense_on", both).value == "Food101, x, y"
+    at_32_shots[CellKey("pocket", "Food101", *dense(16), 32)] = Estimate(95.0, 0.1, 3, (), {1: 94.9, 2: 95.0, 3: 95.1})
+    assert outcome("matches_dense_on", Evidence(Results(few.results.cells | at_32_shots))).value == "x, y"
+
+
+def seeds_of(gains):
+    """{arm: (gain, seeds)} → the cells of three datasets, in which the seeds 1, 2 and 3 give 60, 70 and 80 plus the gain."""
+    found = {}
+    for arm, (gain, seeds) in gains.items():
+        by_seed = {seed: 50.0 + 10 * seed + gain for seed in seeds}
+        for dataset, metric in product(("x", "y", "z"), ("accuracy", "harmonic")):
+            key = CellKey("pocket", dataset, *arm, 4, metric, "other" if arm.basis.startswith("source") else "")
+            found[key] = Estimate(sum(by_seed.values()) / len(by_seed), None, len(by_seed), (), by_seed)
+    return Evidence(Results(found))
+
+
+def test_only_common_seeds_are_compared():
+    partial = seeds_of({dense(16): (0.0, (1,)), joint(4): (-1.0, (1, 3))})
+    for name in ("harmonic_gain", "one_shot_gain_over_full_dense"):
+        assert outcome(name, partial).value == "-1.00 at 4 shots"
+    bases = {fixed_basis(basis, 4): (0.0, (2, 3)) for basis in ("gaussian", "orthogonal", "svd")}
+    found = outcome("fixed_basis_worst_gap", seeds_of(bases | {joint(4): (-1.0, (1, 3))}))
+    assert found.value.startswith("1.00 (+1.00")
+    assert (
+        outcome("harmonic_gain", seeds_of({dense(16): (0.0, (1,)), joint(4): (1.0, (3,))})).verdict == "not enough runs"
+    )
+
+
+def test_transfers_are_compared_on_common_seeds():
+    modes = {transfer(mode, 4): (0.0, (2, 3)) for mode in ("random-B", "source-A", "random-A")}
+    modes[transfer("source-B", 4)] = (0.5, (1, 2, 3))
+    found = seeds_of(modes | {joint(4): (0.0, (1, 2, 3)), dense(16): (0.0, (1, 2))})
+    assert outcome("source_b_like_random_b", found).value == "0.50 (x from other)"
+    assert outcome("training_b_adds_nothing", found).value == "joint 75.00, frozen B 75.50 (-0.50)"
+    assert outcome("transfer_near_dense", found).verdict == "not enough runs"
 
 
 def test_transfer_can_fail():

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slimprompt.analysis.arms import dense, joint
+from slimprompt.analysis.arms import dense, fixed_basis, joint, transfer
 from slimprompt.analysis.geometry import Geometry, measure
 from slimprompt.analysis.observations import observe
-from slimprompt.analysis.results import Results
+from slimprompt.analysis.results import CellKey, Estimate, Results
 from slimprompt.analysis.selection import best_covered, chance_levels, zero_shot
 from slimprompt.lab.records import Record, load_records
 from slimprompt.paper import figures
@@ -150,6 +150,17 @@ def test_the_transfer_matrix_shows_differences_to_training_both_factors(results:
     assert accuracy_of(source) < 80
     assert shown.count("−11.0") >= 6  # freezing A costs 10 points, training both gains 1
     assert "random" in shown
+
+
+def test_fixed_factors_are_compared_on_common_seeds():
+    def results(by_seed: dict[int, float]) -> Results:
+        frozen = Estimate(sum(by_seed.values()) / len(by_seed), None, len(by_seed), (), by_seed)
+        cells = dict.fromkeys((transfer("random-B", 4), fixed_basis("svd", 4)), frozen)
+        cells[joint(4)] = Estimate(60.0, None, 1, (), {1: 60.0})
+        return Results({CellKey("pocket", "DTD", *arm, 4): cell for arm, cell in cells.items()})
+
+    for figure in (figures.transfer_matrix, figures.fixed_against_trained):
+        assert figure(results({1: 61.0, 2: 90.0})).svg == figure(results({1: 61.0})).svg
 
 
 def test_learning_curves_omit_other_numbers_of_epochs_and_missing_curves(tmp_path: Path):

@@ -131,6 +131,12 @@ def test_a_study_takes_its_own_values_where_the_grid_has_them() -> None:
     assert {(s.rank, s.shots, s.backbone) for s in STUDIES["transfer"](other)} == {(2, 1, "RN50")}
 
 
+@pytest.mark.parametrize("name", ["ViT-B/16", "ViT-B-16-quickgelu", "ViT-L-14"])
+def test_transfers_are_on_the_vision_transformers_of_the_grid(name: str) -> None:
+    specs = STUDIES["transfer"](make_grid({"backbones": ["RN50-quickgelu", name]}))
+    assert {spec.backbone for spec in specs} == {name.replace("/", "-")}
+
+
 def test_transfers_between_other_datasets_go_round_in_a_ring() -> None:
     grid = make_grid({"datasets": ["pocket-sketch", "pocket-night", "eurosat", "dtd"]})
     assert transfer_pairs(grid) == [

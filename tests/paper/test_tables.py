@@ -280,12 +280,29 @@ def test_published_averages_are_compared_over_the_same_datasets():
     assert found.beyond_sd is None  # the paper prints no sd there
 
 
+def test_another_length_than_the_published_one_is_said():
+    spec = RunSpec(backbone="RN50", dataset="dtd", shots=1, seed=1, variant="joint", rank=4, n_ctx=8)
+    results = Results({CellKey("RN50", "DTD", *joint(4), 1): Estimate(60.0, 0.1, 3)})
+    for length, expected in ((8, True), (16, False)):
+        compared = [spec.model_copy(update={"n_ctx": length})]
+        table = {one.name: one for one in paper_tables(results, None, compared, compare_published=True)}["rank_sweep"]
+        assert ("Here low-rank prompts have 8 context tokens, the published ones 16." in table.notes) == expected
+
+
 def test_best_results_are_compared_whichever_arm_is_best(results):
     tables = {table.name: table for table in paper_tables(results, compare_published=True)}
     found = cell(tables["best_delta"], "DTD", "1", column="Best Factorized CoOp")
     assert found.published == 50.45
     found = cell(tables["transfer_best_delta"], "DTD", "Food101", column="Best Transfer Result")
     assert found.published is None  # not a pair of the paper
+
+
+def test_the_best_of_one_backbone_is_not_compared_with_the_best_of_both():
+    cells = {CellKey(backbone, "DTD", *joint(4), 16): Estimate(60.0, 0.1, 3) for backbone in ("RN50", "ViT-B/16")}
+    for backbone, published in (("RN50", None), ("ViT-B/16", 69.29)):
+        results = Results({key: one for key, one in cells.items() if key.backbone == backbone})
+        table = {table.name: table for table in paper_tables(results, compare_published=True)}["best_delta"]
+        assert cell(table, "DTD", "16", column="Best Factorized CoOp").published == published
 
 
 def test_published_differences_are_those_of_the_same_rank_and_length():

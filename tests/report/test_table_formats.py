@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import openpyxl
 import pytest
@@ -36,6 +37,7 @@ def test_latex_escapes_names():
     assert r"\multicolumn{2}{c}{g\_1}" in text and r"\cmidrule(lr){2-3}" in text
     assert text.isascii()
     assert escape_latex("a\\b") == r"a\textbackslash{}b"
+    assert escape_latex("joint r4 from “a photo of a”, 0 … 3") == r"joint r4 from ``a photo of a'', 0 \ldots{} 3"
 
 
 def test_a_workbook_contains_no_formulas(tmp_path):
@@ -44,6 +46,22 @@ def test_a_workbook_contains_no_formulas(tmp_path):
     values = [one for row in sheet.iter_rows() for one in row if one.value is not None]
     assert all(one.data_type != "f" for one in values)
     assert any("=cmd()" in str(one.value) for one in values)
+
+
+def test_numbers_in_a_workbook_have_the_decimals_of_the_table(tmp_path):
+    cells = (Cell(2048.0, decimals=0), Cell(1.5, decimals=1), Cell(-0.25, signed=True))
+    columns = tuple(Column(name) for name in "abc")
+    write_tables([Table("numbers", "", ("Row",), columns, (Row(("one",), cells),))], tmp_path, ["xlsx"])
+    sheet = openpyxl.load_workbook(tmp_path / "tables.xlsx")["numbers"]
+    assert [one.number_format for one in sheet[3][1:]] == ["0", "0.0", "+0.00;-0.00"]
+
+
+def test_sheets_of_long_names_have_names_that_excel_allows(tmp_path):
+    names = ["b_ablation_rank4_vitb16laion400me31", "b_ablation_rank4_vitb16laion400me32", "contents"]
+    write_tables([replace(HOSTILE, name=name) for name in names], tmp_path, ["xlsx"])
+    sheets = openpyxl.load_workbook(tmp_path / "tables.xlsx").sheetnames
+    assert sheets[1:] == ["b_ablation_rank4_vitb16laion400", "b_ablation_rank4_vitb16laion4~2", "contents~2"]
+    assert max(map(len, sheets)) == 31
 
 
 def test_unknown_formats_and_file_targets_are_errors(tmp_path):

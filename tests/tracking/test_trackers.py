@@ -159,6 +159,18 @@ def test_a_tracker_that_fails_is_one_warning(error: Exception) -> None:
     assert broken.calls == 2 and len(warned) == 1 and "\n" not in str(warned[0].message)
 
 
+def test_a_run_that_cannot_be_read_is_no_failure_of_the_tracker() -> None:
+    def damaged() -> TrackedRun:
+        raise InputError("curve.csv cannot be read")
+
+    tracker = Broken(1, OSError())
+    log = RunLog("TensorBoard", tracker)
+    with pytest.warns(UserWarning, match=r"^a run is not logged: curve\.csv cannot be read$"):
+        log.write("damaged", damaged)
+    write(log)
+    assert tracker.calls == 1
+
+
 def test_ctrl_c_is_not_a_failure_of_the_tracker() -> None:
     with pytest.raises(KeyboardInterrupt):
         write(RunLog("MLflow", Broken(0, KeyboardInterrupt())))

@@ -83,7 +83,7 @@ def _duplicate(one: RunSpec, other: RunSpec, key: CellKey) -> InputError:
 _SETTINGS = ("pretrained", "precision")
 _PROMPT_SETTINGS = (
     *("n_ctx", "position"),
-    *(f"recipe.{name}" for name in Recipe.model_fields if name not in ("anchor", "prograd")),
+    *(f"recipe.{name}" for name in Recipe.model_fields if name not in ("anchor", "prograd", "class_weights")),
 )
 
 

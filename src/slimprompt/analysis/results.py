@@ -88,6 +88,20 @@ def average(estimates: Iterable[Estimate | None]) -> Estimate | None:
     return Estimate(summary.mean, summary.sd, summary.n, runs, by_seed) if summary else None
 
 
+def on_common_seeds(estimates: Sequence[Estimate]) -> list[Estimate]:
+    """The estimates over the seeds that all of them have; empty if there is none. Published estimates have no seeds and stay."""
+    seeds = set.intersection(*(set(one.by_seed) for one in estimates))
+    if all(len(one.by_seed) == len(seeds) for one in estimates):
+        return list(estimates)
+    shared = [{seed: value for seed, value in one.by_seed.items() if seed in seeds} for one in estimates]
+    summaries = [summarise(list(by_seed.values())) for by_seed in shared]
+    return [
+        Estimate(summary.mean, summary.sd, summary.n, one.runs, by_seed)
+        for one, summary, by_seed in zip(estimates, summaries, shared, strict=True)
+        if summary
+    ]
+
+
 class Results:
     """The cells of a set of runs, or of the published tables.
 

@@ -152,6 +152,7 @@ def compare(differences: Sequence[float] | np.ndarray, *, margin: float = 0.5, c
     n = int(d.size)
     if np.isnan(d).any():
         raise ValueError("differences contain NaN; give matched cells only")
+    d = np.where(np.abs(d) < 1e-9, 0.0, d)  # ties of averages that differ only by float rounding
     if margin <= 0:
         raise ValueError(f"the equivalence margin must be above 0 (given: {margin})")
     wins, losses = int((d > 0).sum()), int((d < 0).sum())

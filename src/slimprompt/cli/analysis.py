@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slimprompt.cli.options import Where
 from slimprompt.cli.printing import print_json, print_table, say
 from slimprompt.errors import InputError, choose
 from slimprompt.storage import check_folder
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 
 Runs = Annotated[Path, typer.Argument(metavar="RUNS", help="Folder of runs, as `slimprompt study` writes it.")]
 MaybeRuns = Annotated[Path | None, typer.Argument(metavar="RUNS", help="Folder of runs; omit it with --published.")]
-Where = Annotated[
-    list[str] | None,
-    typer.Option("--where", "-w", help="Use only runs with field=value[,value…], as shots=16 or recipe.epochs=50."),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Published = Annotated[bool, typer.Option("--published", help="Use the paper's published tables instead of runs.")]
 
@@ -50,9 +47,12 @@ def _records(runs: Path, where: Sequence[str] | None) -> list[Record]:
     return records
 
 
-def _check_source(runs: Path | None, published: bool) -> None:
+def _check_source(runs: Path | None, published: bool, **of_runs: object) -> None:
+    """Either runs or the published tables; the options `of_runs` would be ignored with the latter."""
     if (runs is None) != published:
         raise InputError("give either a folder of runs or --published for the paper's own tables")
+    for name in (name for name, value in of_runs.items() if published and value):
+        raise InputError(f"--{name.replace('_', '-')} is for runs: leave it out with --published")
 
 
 # -- geometry -----------------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def geometry(
     draws: Annotated[
         int, typer.Option(min=10, max=1_000_000, help="Random pairs of subspaces per chance level.")
     ] = 2000,
-    seed: Annotated[int, typer.Option(help="Seed of the random subspaces.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random subspaces.")] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for pairs.csv, displacement.csv and chance.csv.")
     ] = None,
@@ -147,13 +147,15 @@ def claims(
     """Check each empirical claim of the paper on runs, or with --published on the paper's own tables."""
     from slimprompt.analysis.geometry import class_subset_of, measure
     from slimprompt.paper.audit import AUDIT, audit, published_evidence
-    from slimprompt.paper.claims import check_claims, gather
+    from slimprompt.paper.claims import CLAIMS, check_claims, gather
     from slimprompt.paper.published import published_pairs
 
-    _check_source(runs, published)
+    _check_source(runs, published, where=where)
+    checks = {check.name: check for check in AUDIT} if published else {}
+    for one in name or ():
+        choose("claim", one, {claim.name: claim for claim in CLAIMS} | checks)
     audited: list[Finding] = []
     if runs is None:
-        checks = {check.name for check in AUDIT}
         of_text, of_tables = ([one for one in name or () if (one in checks) == listed] for listed in (False, True))
         found = check_claims(published_evidence(), of_text) if of_text or not name else []
         audited = audit(of_tables) if of_tables or not name else []
@@ -288,8 +290,8 @@ def tables(
     """Make the paper's tables from these runs in the paper's layout, tables of paired tests and averages, and of methods."""
     from slimprompt.report.table_formats import FORMATS, to_markdown, write_tables
 
-    _check_source(runs, published)
-    chosen = [name for text in formats or () for name in text.split(",")] or list(FORMATS)
+    _check_source(runs, published, where=where, compare_published=compare_published)
+    chosen = [name.strip() for text in formats or () for name in text.split(",")] or list(FORMATS)
     for one in chosen:
         choose("table format", one, dict.fromkeys(FORMATS))
     if out is not None:

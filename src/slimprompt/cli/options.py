@@ -57,6 +57,14 @@ NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither read nor writ
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad-images", help="Skip unreadable images and count them, instead of stopping.")
 ]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        "-w",
+        help="Use only runs with field=value[,value…], such as shots=1,4 or recipe.epochs=50. Repeat it for several conditions.",
+    ),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show the accuracy of each class.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite a saved prompt or head at --out.")]
 DataRoot = Annotated[

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from slimprompt.cli.options import Where
 from slimprompt.cli.printing import say
 from slimprompt.storage import check_folder
 
@@ -16,10 +17,7 @@ def report(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for index.html, runs.csv, tables/, figures/, claims.json.")
     ] = Path("report"),
-    where: Annotated[
-        list[str] | None,
-        typer.Option("--where", "-w", help="Use only runs with field=value[,value…], such as shots=16. Repeatable."),
-    ] = None,
+    where: Where = None,
     compare_published: Annotated[
         bool,
         typer.Option("--compare-published", help="Show the published number and the difference next to each number."),
@@ -35,9 +33,11 @@ def report(
 
     Example: slimprompt report runs/ --out report/
     """
-    from slimprompt.paper.page import build_report, write_report
+    from slimprompt.paper.page import build_report, read_theory, write_report
 
     check_folder(out)
+    if theory is not None:
+        read_theory(theory)  # a wrong folder is an error before the runs are read
     found = build_report(runs, where=where or (), compare_published=compare_published, show=True)
     page = write_report(found, out, theory=theory, show=True)
     for note in found.notes:

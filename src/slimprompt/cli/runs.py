@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimprompt.cli.help import App
+from slimprompt.cli.options import Where
 from slimprompt.cli.printing import note, print_table, say
 from slimprompt.cli.study import RunsFolder
 from slimprompt.errors import InputError
@@ -17,11 +18,6 @@ if TYPE_CHECKING:
     from slimprompt.lab.records import Record
 
 app = App(help="Inspect the runs of studies: list, show, remove.", no_args_is_help=True)
-
-Where = Annotated[
-    list[str] | None,
-    typer.Option("--where", "-w", help="Only runs with field=value[,value…]: shots=1,4, status=failed. Repeatable."),
-]
 
 
 @app.command("list")

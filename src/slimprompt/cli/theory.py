@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slimprompt.cli.options import DataRoot, Device
 from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError
 from slimprompt.storage import check_folder
@@ -38,16 +39,14 @@ def theory(
     benchmark: Annotated[
         str, typer.Option(help="Images of the loss: a benchmark (`slimprompt data list`) or a folder.")
     ] = "pocket-sketch",
-    data_root: Annotated[
-        Path | None, typer.Option("--data-root", help="Folder of the benchmarks; default: $SLIMPROMPT_DATA.")
-    ] = None,
+    data_root: DataRoot = None,
     shots: Annotated[int, typer.Option(min=1, help="Images per class.")] = 16,
     steps: Annotated[int, typer.Option(min=2, max=100_000, help="Steps of gradient descent.")] = 30,
     damping: Annotated[
         float | None,
         typer.Option(min=0, help="Damping of the local model over the largest curvature; default: automatic."),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     no_encoder: Annotated[
         bool, typer.Option("--no-encoder", help="Skip the statements that need a text encoder; takes a few seconds.")
     ] = False,

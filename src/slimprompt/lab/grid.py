@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from slimprompt.errors import InputError, choose, one_line, shown, unknown, validate
-from slimprompt.lab.spec import PROMPT, RunSpec
+from slimprompt.lab.spec import PROMPT, RunSpec, one_spelling
 from slimprompt.prompts.variants import FIXED_BASES, check_rank, is_own_basis
 from slimprompt.storage import read_text
 from slimprompt.training.recipe import RECIPES, Recipe, replace_fields
@@ -178,7 +178,7 @@ def parse_backbone(text: str) -> tuple[str, str | None]:
     if not name or (sign and not weights):
         raise InputError(f"{shown(text)} is not a backbone: write NAME or NAME=WEIGHTS, such as ViT-B-16=openai")
     has_own_weights = ":" in name or name.split("-")[0] == "pocket"
-    return name if ":" in name else name.replace("/", "-"), weights or (None if has_own_weights else "openai")
+    return one_spelling(name), weights or (None if has_own_weights else "openai")
 
 
 def _dataset_name(given: str) -> str:

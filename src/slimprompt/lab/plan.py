@@ -12,16 +12,17 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from slimprompt.data import Benchmark, Item, base_new, few_shot
+from slimprompt.data import Benchmark, Item, base_new, few_shot, held_out
 from slimprompt.data.benchmarks import BENCHMARKS
 from slimprompt.data.catalogue import benchmark_folder, find_source, open_dataset
 from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment, torch_threads
 from slimprompt.lab.records import find_complete_run
-from slimprompt.lab.spec import RunSpec
+from slimprompt.lab.spec import RunSpec, distinct
 from slimprompt.lab.speed import Speed, measure_speed
 from slimprompt.lab.study import with_sources
 from slimprompt.methods.table import METHODS
@@ -100,7 +101,7 @@ class Plan:
 
 def count_runs(studies: Mapping[str, Sequence[RunSpec]], environment: RunEnvironment, workers: int) -> Plan:
     """The numbers of runs of a plan; this needs neither data nor weights."""
-    asked = _without_repetition(studies)
+    asked = distinct(chain.from_iterable(studies.values()))
     every = with_sources(asked)
     return Plan(
         studies={name: len(specs) for name, specs in studies.items()},
@@ -125,7 +126,7 @@ def plan_runs(studies: Mapping[str, Sequence[RunSpec]], environment: RunEnvironm
         Number of processes that share the work.
     """
     plan = count_runs(studies, environment, workers)
-    specs = with_sources(_without_repetition(studies))
+    specs = with_sources(chain.from_iterable(studies.values()))
     benchmarks: dict[str, Benchmark] = {}
     for dataset in dict.fromkeys(name for spec in specs for name in (spec.dataset, *spec.evaluate_on)):
         try:
@@ -147,10 +148,6 @@ def plan_runs(studies: Mapping[str, Sequence[RunSpec]], environment: RunEnvironm
     if plan.speeds and not plan.missing:
         plan.seconds = (plan.training_seconds + plan.encoding_seconds) / workers
     return plan
-
-
-def _without_repetition(studies: Mapping[str, Sequence[RunSpec]]) -> list[RunSpec]:
-    return list({spec.fingerprint: spec for specs in studies.values() for spec in specs}.values())
 
 
 def _plan_backbone(
@@ -199,7 +196,7 @@ class _Samples:
     """The few-shot samples of some specs, each computed once."""
 
     def __init__(self, benchmarks: dict[str, Benchmark]) -> None:
-        self._tests = {name: len(benchmark.test) for name, benchmark in benchmarks.items()}
+        self._whole = benchmarks
         self._benchmarks = {name: replace(benchmark, val=(), test=()) for name, benchmark in benchmarks.items()}
         self._made: dict[tuple[str, str, int, int], Benchmark] = {}
 
@@ -220,8 +217,7 @@ class _Samples:
     def features(self, dataset: str, specs: Sequence[RunSpec]) -> tuple[int, int]:
         """(test images, distinct views of training images) of the dataset that these runs read."""
         mine = [spec for spec in specs if spec.dataset == dataset]
-        if not mine and not any(dataset in spec.evaluate_on for spec in specs):
-            return 0, 0
+        tests = self._tests(dataset, specs)
         views: dict[tuple[int, str, str], int] = {}
         plain: set[str] = set()
         for spec in {(s.split, s.shots, s.seed, s.recipe, s.method): s for s in mine}.values():
@@ -232,7 +228,16 @@ class _Samples:
                 # train views are numbered from 0, so the longest recipe includes those of the others
                 key = (spec.seed, spec.recipe.resize, item.path)
                 views[key] = max(len(numbers - {None}), views.get(key, 0))
-        return self._tests[dataset], sum(views.values()) + len(plain)
+        return len(tests), sum(views.values()) + len(plain - tests)
+
+    def _tests(self, dataset: str, specs: Sequence[RunSpec]) -> set[str]:
+        """The images of the dataset that these runs are evaluated on; without a test split, those that a run does not train on."""
+        whole = self._whole[dataset]
+        if any(dataset in spec.evaluate_on or (whole.test and dataset == spec.dataset) for spec in specs):
+            return {item.path for item in whole.test or (*whole.train, *whole.val)}
+        samples = {(spec.shots, spec.seed) for spec in specs if spec.dataset == dataset}
+        held = (held_out(whole, few_shot(whole, shots, seed)) for shots, seed in samples)
+        return {item.path for items in held for item in items}
 
 
 def _view_numbers(spec: RunSpec) -> Iterable[int | None]:

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from slimprompt.errors import InputError, problems, unknown
 from slimprompt.forked import run_forked
-from slimprompt.lab.spec import RunSpec, parse_spec
+from slimprompt.lab.spec import RunSpec, one_spelling, parse_spec
 from slimprompt.methods.table import METHODS
 from slimprompt.progress import LINE_EVERY, progress
 from slimprompt.storage import draft_folder, json_checksum, json_text, lock, publish, remove_folder
@@ -296,19 +296,39 @@ def select_records(records: Iterable[Record], where: Sequence[str] = ()) -> list
             raise InputError(f"{text!r} is not a condition: write field=value, such as shots=16 or recipe.epochs=50")
         if name not in names:
             raise unknown("field of a run", name, names)
-        conditions.append((name, {value.strip() for value in values.split(",")}))
+        parts = [value.strip() for value in values.split(",")]
+        if another := [part for part in parts if "=" in part and part.split("=")[0] in names]:
+            raise InputError(f"{text!r} holds two conditions: write --where {another[0]} as a condition of its own")
+        allowed = {*parts, values.strip()}  # a dataset may have commas in its name
+        conditions.append((name, {one_spelling(value) for value in allowed} if name == "backbone" else allowed))
     if not conditions:
         return list(records)
 
-    def fields(record: Record) -> dict[str, str]:
-        others = {"status": record.status, "backbone_fingerprint": record.facts.get("backbone_fingerprint")}
-        return {name: "" if value is None else str(value) for name, value in (record.spec.flat() | others).items()}
+    def fields(record: Record) -> dict[str, Any]:
+        fingerprint = record.facts.get("backbone_fingerprint")
+        return record.spec.flat() | {"status": record.status, "backbone_fingerprint": fingerprint}
 
     return [
         record
         for record, values in ((record, fields(record)) for record in records)
-        if all(values[name] in allowed for name, allowed in conditions)
+        if all(_is_among(values[name], allowed) for name, allowed in conditions)
     ]
+
+
+def _is_among(value: Any, texts: set[str]) -> bool:
+    """Whether one of the texts is this value; a number may be written as 0.002 or 2e-3, and a truth value as true."""
+    if value is None:
+        return "" in texts
+    if isinstance(value, bool):
+        return str(value).lower() in {text.lower() for text in texts}
+    return str(value) in texts or (isinstance(value, float) and value in map(_number, texts))
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -42,6 +43,11 @@ _ADDED_RECIPE_FIELDS = {
 
 #: `RunSpec.method` of a run that trains a prompt; the others are the rows of `METHODS`.
 PROMPT = "prompt"
+
+
+def one_spelling(backbone: str) -> str:
+    """The paper writes ViT-B/16, open_clip ViT-B-16: one run, one name. Hub ids and folders keep their slashes."""
+    return backbone if ":" in backbone else backbone.replace("/", "-")
 
 
 class RunSpec(BaseModel):
@@ -106,8 +112,7 @@ class RunSpec(BaseModel):
     @field_validator("backbone")
     @classmethod
     def _one_spelling(cls, name: str) -> str:
-        """The paper writes ViT-B/16, open_clip ViT-B-16: one run, one name. Hub ids and folders keep their slashes."""
-        return name if ":" in name else name.replace("/", "-")
+        return one_spelling(name)
 
     @model_validator(mode="before")
     @classmethod
@@ -248,6 +253,11 @@ _PROMPT_FIELDS = (
     *("variant", "rank", "n_ctx", "basis", "source"),
     *("words", "anchored", "depth", "source_depth", "position", "recipe"),
 )
+
+
+def distinct(specs: Iterable[RunSpec]) -> list[RunSpec]:
+    """The specs without repetition, in their order."""
+    return list({spec.fingerprint: spec for spec in specs}.values())
 
 
 def parse_spec(fields: dict[str, Any]) -> RunSpec:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from slimprompt.errors import InputError
 from slimprompt.lab.grid import Grid
-from slimprompt.lab.spec import RunSpec
+from slimprompt.lab.spec import RunSpec, distinct
 from slimprompt.methods.table import METHODS
 from slimprompt.training.recipe import replace_fields
 
@@ -55,7 +55,7 @@ def basis_transfer(grid: Grid) -> list[RunSpec]:
         for row in BASIS_ROWS:
             fields = row.fields | ({"source": source} if row.fields.get("basis") == "source" else {})
             specs += [spec for depth in (1, DEPTH) for spec in on_target.specs(**fields, rank=rank, depth=depth)]
-    return list({spec.fingerprint: spec for spec in specs}.values())
+    return distinct(specs)
 
 
 class BasisRow(NamedTuple):
@@ -113,8 +113,7 @@ def among(given: Sequence[T], own: Sequence[T]) -> tuple[T, ...]:
 
 def _specs(grid: Grid, compared: Sequence[dict[str, Any]], **fields: Any) -> list[RunSpec]:
     """Every method or prompt, given by its fields, in every cell of the grid, without repetition."""
-    specs = (spec for one in compared for spec in grid.specs(**one, **fields))
-    return list({spec.fingerprint: spec for spec in specs}.values())
+    return distinct(spec for one in compared for spec in grid.specs(**one, **fields))
 
 
 def _main_prompts(grid: Grid) -> list[dict[str, Any]]:

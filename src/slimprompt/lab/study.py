@@ -21,7 +21,7 @@ from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS
 from slimprompt.prompts.start import basis_function
 from slimprompt.prompts.variants import is_own_basis
-from slimprompt.storage import remove_leftovers
+from slimprompt.storage import check_folder, remove_leftovers
 
 
 @dataclass
@@ -99,7 +99,7 @@ def run_study(
     Raises
     ------
     InputError
-        If no run can succeed, or if the complete runs were made with other weights or images than each other or the present ones.
+        If no run can succeed or be stored, or if the complete runs were made with other weights or images than each other or the present ones.
     """
     observer = observer or StudyObserver()
     todo = with_sources(specs)
@@ -109,6 +109,8 @@ def run_study(
     schedule = _Schedule(todo, runs, prompt_batch)
     outcome = Outcome(present=list(schedule.complete.values()))
     try:
+        if schedule.waiting:
+            check_folder(runs)  # before anything is trained
         made_with = KnownInputs(outcome.present)
         made_with.check_each_other()
         made_with.check_own_images()

@@ -18,7 +18,7 @@ from typing import Any
 
 from slimprompt.errors import InputError, unknown
 from slimprompt.lab.grid import Grid, complete_grid, parse_backbone, read_grid_file
-from slimprompt.lab.spec import RunSpec
+from slimprompt.lab.spec import RunSpec, distinct
 from slimprompt.lab.studies import STUDIES as LAB_STUDIES
 from slimprompt.lab.studies import among
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
@@ -110,7 +110,7 @@ def geometry(grid: Grid) -> list[RunSpec]:
 
 def everything(grid: Grid) -> list[RunSpec]:
     """All studies of the paper; runs that several of them share appear once."""
-    return _once([*headline(grid), *rank_sweep(grid), *fixed_basis(grid), *base_to_new(grid), *transfer(grid)])
+    return distinct([*headline(grid), *rank_sweep(grid), *fixed_basis(grid), *base_to_new(grid), *transfer(grid)])
 
 
 STUDIES: dict[str, Callable[[Grid], list[RunSpec]]] = {
@@ -167,7 +167,7 @@ def studies_of(grid: Grid) -> dict[str, list[RunSpec]]:
 
 def study_specs(grid: Grid) -> list[RunSpec]:
     """The runs of all studies of the grid without repetition, sorted so that consecutive runs share backbone and images."""
-    specs = _once(spec for name in grid.study for spec in ALL_STUDIES[name](grid))
+    specs = distinct(spec for name in grid.study for spec in ALL_STUDIES[name](grid))
     if not specs:
         raise InputError(
             f"there are no runs in {', '.join(grid.study)} on {', '.join(grid.datasets)}: "
@@ -201,9 +201,6 @@ def _fixed_b(grid: Grid, *, bases: Iterable[str], ranks: Iterable[int], **fields
 
 def _vit(backbones: Sequence[str]) -> tuple[str, ...]:
     """The vision transformers of the grid, or all its backbones if it has none."""
-    chosen = tuple(text for text in backbones if parse_backbone(text)[0] in ("ViT-B-16", "pocket"))
+    names = {text: parse_backbone(text)[0] for text in backbones}
+    chosen = tuple(text for text, name in names.items() if name.startswith("ViT-") or name == "pocket")
     return chosen or tuple(backbones)
-
-
-def _once(specs: Iterable[RunSpec]) -> list[RunSpec]:
-    return list({spec.fingerprint: spec for spec in specs}.values())

@@ -72,6 +72,9 @@ _LATEX = {
     "°": r"$^\circ$",
     "≥": r"$\geq$",
     "≤": r"$\leq$",
+    "“": "``",
+    "”": "''",
+    "…": r"\ldots{}",
 }
 
 
@@ -219,7 +222,7 @@ def to_workbook(tables: Sequence[Table]) -> bytes:
     contents.title = "contents"
     contents.append(["sheet", "table"])
     for row, table in enumerate(tables, start=2):
-        sheet = book.create_sheet(table.name[:31])  # Excel allows 31 characters
+        sheet = book.create_sheet(_sheet_name(table.name, book.sheetnames))
         contents.append([sheet.title, table.title])
         contents.cell(row, 1).hyperlink = f"#'{sheet.title}'!A1"
         _fill_sheet(sheet, table)
@@ -227,6 +230,15 @@ def to_workbook(tables: Sequence[Table]) -> bytes:
     file = io.BytesIO()
     book.save(file)
     return file.getvalue()
+
+
+def _sheet_name(name: str, taken: Sequence[str]) -> str:
+    """The name in at most 31 characters, as Excel requires, with a number if another sheet has it."""
+    chosen, number = name[:31], 1
+    while chosen in taken:
+        number += 1
+        chosen = f"{name[: 30 - len(str(number))]}~{number}"
+    return chosen
 
 
 def _fill_sheet(sheet: Any, table: Table) -> None:
@@ -246,7 +258,7 @@ def _fill_sheet(sheet: Any, table: Table) -> None:
         sheet.append([None if pd.isna(value) else _literal(value) for value in values])
         for place, cell in zip(places, row.cells, strict=True):
             written = sheet.cell(number, place)
-            digits = "0." + "0" * cell.decimals
+            digits = f"{0:.{cell.decimals}f}"  # 0.00
             written.number_format = f"+{digits};-{digits}" if cell.signed else digits
             written.font = fonts[int(cell.bold), int(bool(cell.beyond_sd))]
     for note in table.notes:

@@ -77,6 +77,7 @@ class RunLog:
     """Writes finished runs to a tracker.
 
     If the tracker fails, a warning says so and nothing more is written: a full disk or a server that is gone must not end a study.
+    A run that cannot be read is left out with a warning.
     """
 
     def __init__(self, title: str, tracker: Tracker) -> None:
@@ -94,8 +95,8 @@ class RunLog:
             Reads the run; called only if it is to be written.
         """
         try:
-            if self._works and not self._tracker.has(run_id):
-                self._tracker.write(read())
+            if self._works and not self._tracker.has(run_id) and (run := _try(read)):
+                self._tracker.write(run)
         except Exception as error:  # the packages have error types of their own
             self._works = False
             reason = one_line(str(error) or type(error).__name__, 300)
@@ -103,6 +104,14 @@ class RunLog:
                 f"{self._title} failed ({reason}): nothing more is logged; training and its results are not affected",
                 stacklevel=1,
             )
+
+
+def _try(read: Callable[[], TrackedRun]) -> TrackedRun | None:
+    try:
+        return read()
+    except InputError as error:
+        warnings.warn(f"a run is not logged: {error}", stacklevel=1)
+        return None
 
 
 def open_log(target: str) -> RunLog:

@@ -198,6 +198,11 @@ def test_bases_in_use_keep_the_share_of_a_random_basis():
     assert {statement.verdict for statement in start_basis_statements(wrong)} == {"violated"}
 
 
+def test_complete_bases_keep_everything():
+    statements = start_basis_statements(kept_by_start_bases(M, D, M, range(3)))
+    assert [one.verdict for one in statements if one.predicted == 1] == ["holds"] * 6
+
+
 def test_svd_basis_keeps_the_largest_share_of_p0():
     (kept,) = [
         one for one in kept_by_start_bases(M, D, R, [4]) if (one.basis, one.side, one.target) == ("svd", "token", "P0")

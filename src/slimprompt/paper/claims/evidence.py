@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from slimprompt.analysis.arms import Arm, dense, joint
-from slimprompt.analysis.results import Estimate, Results
+from slimprompt.analysis.results import Estimate, Results, on_common_seeds
 from slimprompt.analysis.selection import nearest_rank
 
 
@@ -65,9 +65,9 @@ class Evidence:
         """Datasets with results in `metric`."""
         return self.results.axis("dataset", backbone=backbone, metric=metric)
 
-    def ranks(self, backbone: str, basis: str = "trainable", metric: str = "accuracy") -> list[int]:
-        """Ranks with results for one basis."""
-        return self.results.axis("rank", backbone=backbone, method="factorized", basis=basis, metric=metric)
+    def ranks(self, backbone: str, basis: str = "trainable", metric: str = "accuracy", **where: int) -> list[int]:
+        """Ranks with results for one basis, of the cells that match `where`."""
+        return self.results.axis("rank", backbone=backbone, method="factorized", basis=basis, metric=metric, **where)
 
     def low_rank(self, backbone: str, metric: str = "accuracy") -> Arm | None:
         """The joint prompt of rank 4, as in the paper, or of the available rank nearest to 4."""
@@ -104,15 +104,15 @@ class MatchedCell:
 
 
 def matched_cells(e: Evidence, backbone: str, first: Arm | None, second: Arm | None, metric: str) -> list[MatchedCell]:
-    """All datasets and shot counts with results of both arms."""
+    """All datasets and shot counts with results of both arms, over the seeds that both have."""
     if first is None or second is None:
         return []
     found = []
     for dataset in e.datasets(backbone, metric):
         for k in e.shots(backbone, metric):
             one, other = (e.results.cell(backbone, dataset, arm, k, metric) for arm in (first, second))
-            if one and other:
-                found.append(MatchedCell(dataset, k, one, other))
+            if one and other and (pair := on_common_seeds((one, other))):
+                found.append(MatchedCell(dataset, k, *pair))
     return found
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from slimprompt.analysis.arms import Arm, arm_label, dense, joint
-from slimprompt.analysis.results import Estimate
+from slimprompt.analysis.results import Estimate, on_common_seeds
 from slimprompt.analysis.statistics import compare, holm
 from slimprompt.paper.claims.claim import (
     HALF_POINT,
@@ -26,7 +26,7 @@ _NEEDS = "dense and low-rank few-shot runs"
 
 
 def _averages(e: Evidence, backbone: str, first: Arm | None, second: Arm | None) -> _Averages:
-    """Averages of both arms over the datasets with results of both, per shot count."""
+    """Averages of both arms over the datasets and seeds with results of both, per shot count."""
     if first is None or second is None:
         return {}
     found = {}
@@ -35,8 +35,8 @@ def _averages(e: Evidence, backbone: str, first: Arm | None, second: Arm | None)
         if not e.published:  # the paper prints some averages without the values they average
             names = [name for name in names if all(e.results.cell(backbone, name, arm, k) for arm in (first, second))]
         one, other = (e.results.macro(backbone, names, arm, k) for arm in (first, second))
-        if one and other:
-            found[k] = (one, other)
+        if one and other and (pair := on_common_seeds((one, other))):
+            found[k] = (pair[0], pair[1])
     return found
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from slimprompt.analysis.arms import fixed_basis, joint
+from slimprompt.analysis.results import on_common_seeds
 from slimprompt.analysis.statistics import compare, holm
 from slimprompt.paper.claims.claim import HALF_POINT, MIN_CELLS, Claim, Measured, Outcome, describe_test, missing
 from slimprompt.paper.claims.evidence import Evidence, matched_cells
@@ -38,19 +39,21 @@ class _Setting:
 
 
 def _settings(e: Evidence) -> list[_Setting]:
-    """All settings with joint runs and a fixed basis, averaged over the datasets common to all variants."""
+    """All settings with joint runs and a fixed basis, averaged over the datasets and seeds common to all variants."""
     found = []
     for backbone in e.backbones():
         for rank in e.ranks(backbone):
-            bases = [basis for basis in FIXED_BASES if rank in e.ranks(backbone, basis)]
-            arms = {"trainable": joint(rank)} | {basis: fixed_basis(basis, rank) for basis in bases}
             for k in e.shots(backbone):
+                bases = [basis for basis in FIXED_BASES if rank in e.ranks(backbone, basis, shots=k)]
+                arms = {"trainable": joint(rank)} | {basis: fixed_basis(basis, rank) for basis in bases}
                 names = e.datasets(backbone)
                 names = [n for n in names if all(e.results.cell(backbone, n, arm, k) for arm in arms.values())]
                 averages = {name: e.results.macro(backbone, names, arm, k) for name, arm in arms.items()}
-                known = {name: average.mean for name, average in averages.items() if average}
-                if len(known) > 1 and "trainable" in known:
-                    found.append(_Setting(backbone, rank, k, known.pop("trainable"), known))
+                known = {name: average for name, average in averages.items() if average}
+                if len(known) > 1 and (shared := on_common_seeds(list(known.values()))):
+                    means = {name: average.mean for name, average in zip(known, shared, strict=True)}
+                    if "trainable" in means:
+                        found.append(_Setting(backbone, rank, k, means.pop("trainable"), means))
     return found
 
 

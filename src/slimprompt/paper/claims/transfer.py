@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from slimprompt.analysis.arms import BEST_DENSE, TRANSFER_MODES, joint, transfer
+from slimprompt.analysis.results import Estimate, on_common_seeds
 from slimprompt.analysis.statistics import compare
 from slimprompt.paper.claims.claim import (
     HALF_POINT,
@@ -29,7 +30,8 @@ _NEEDS = "transfer runs in all four modes"
 class _Transfer:
     """Accuracies of the four modes for one target and source, and of dense and joint prompts on the target."""
 
-    backbone: str
+    setting: str
+    """Backbone, rank and shots; empty if all pairs have the same."""
     target: str
     source: str
     modes: dict[str, float]
@@ -37,9 +39,14 @@ class _Transfer:
     joint: float | None
 
     @property
+    def place(self) -> str:
+        """Target and setting."""
+        return f"{self.target}{self.setting}"
+
+    @property
     def name(self) -> str:
-        """Target and source."""
-        return f"{self.target} from {self.source}"
+        """Target, source and setting."""
+        return f"{self.target} from {self.source}{self.setting}"
 
     @property
     def source_minus_random(self) -> float:
@@ -48,7 +55,7 @@ class _Transfer:
 
 
 def _transfers(e: Evidence) -> list[_Transfer]:
-    """All target–source pairs with results in the four modes."""
+    """All target–source pairs with results in the four modes, over the seeds that all of them have."""
     found = []
     keys = sorted(
         {
@@ -57,18 +64,24 @@ def _transfers(e: Evidence) -> list[_Transfer]:
             if key.basis == "source-B"
         }
     )
+    several = len({(backbone, rank, shots) for backbone, _, _, rank, shots in keys}) > 1
     for backbone, target, source, rank, shots in keys:
-        modes = {}
-        for mode in TRANSFER_MODES:
-            cell = e.results.cell(
-                backbone, target, transfer(mode, rank), shots, source=source if mode.startswith("source") else ""
-            )
-            if cell:
-                modes[mode] = cell.mean
-        if len(modes) == len(TRANSFER_MODES):
+        cells = [
+            e.results.cell(backbone, target, transfer(mode, rank), shots, source=source) for mode in TRANSFER_MODES
+        ]
+        known = on_common_seeds([cell for cell in cells if cell])
+        if len(known) == len(TRANSFER_MODES):
+            modes = {mode: cell.mean for mode, cell in zip(TRANSFER_MODES, known, strict=True)}
             references = (e.results.cell(backbone, target, arm, shots) for arm in (BEST_DENSE, joint(rank)))
-            found.append(_Transfer(backbone, target, source, modes, *(one.mean if one else None for one in references)))
+            setting = f", {backbone}, r={rank}, {shots}-shot" if several else ""
+            found.append(_Transfer(setting, target, source, modes, *(_reference(one, known[0]) for one in references)))
     return found
+
+
+def _reference(cell: Estimate | None, mode: Estimate) -> float | None:
+    """The mean of a reference over the seeds of a mode; None if it lacks one of them."""
+    pair = on_common_seeds((cell, mode)) if cell else []
+    return pair[0].mean if pair and pair[1].n == mode.n else None
 
 
 def _pair_sets(e: Evidence) -> dict[str, list[_Transfer]]:
@@ -160,8 +173,10 @@ def food_within_a_point(e: Evidence) -> list[Outcome]:
     pairs = [pair for pair in _transfers(e) if pair.target == "Food101"]
     if not pairs:
         return missing(paper, "transfers to Food101 in all four modes")
-    values = [value for pair in pairs for value in pair.modes.values()]
-    spread = max(values) - min(values)
+    values: dict[str, list[float]] = {}
+    for pair in pairs:
+        values.setdefault(pair.setting, []).extend(pair.modes.values())
+    spread = max(max(some) - min(some) for some in values.values())
     lines = tuple(f"{pair.name}, {mode} frozen: {value:.2f}" for pair in pairs for mode, value in pair.modes.items())
     return [Measured(f"spread {spread:.2f}", spread <= 1.0, len(pairs), lines).outcome(paper)]
 
@@ -215,7 +230,7 @@ def same_from_any_source(e: Evidence) -> list[Outcome]:
     paper = "essentially the same: Flowers 96.0–96.2, Caltech101 identical"
     reached: dict[str, list[float]] = {}
     for pair in _transfers(e):
-        reached.setdefault(pair.target, []).append(pair.modes["source-B"])
+        reached.setdefault(pair.place, []).append(pair.modes["source-B"])
     ranges = {target: (min(values), max(values)) for target, values in reached.items() if len(values) > 1}
     if not ranges:
         return missing(paper, "transfers to one target from two sources")
@@ -274,16 +289,17 @@ def matches_dense_on(e: Evidence) -> list[Outcome]:
     groups: dict[str, list[_Transfer]] = {}
     for pair in _transfers(e):
         if pair.dense is not None and pair.joint is not None:
-            groups.setdefault(pair.target, []).append(pair)
+            groups.setdefault(pair.place, []).append(pair)
     if not groups:
         return missing(paper, _NEEDS_REFERENCES)
-    reached, lines = [], []
-    for target, group in groups.items():
+    targets, behind, lines = dict.fromkeys(group[0].target for group in groups.values()), set(), []
+    for place, group in groups.items():
         frozen, full, both = _mean(group, "source-B"), group[0].dense or 0.0, group[0].joint or 0.0
-        lines.append(f"{target}: frozen B {frozen:.2f}, joint {both:.2f}, dense {full:.2f}")
-        if min(frozen, both) >= full:
-            reached.append(target)
-    there = named & set(groups)
+        lines.append(f"{place}: frozen B {frozen:.2f}, joint {both:.2f}, dense {full:.2f}")
+        if min(frozen, both) < full:
+            behind.add(group[0].target)
+    reached = [target for target in targets if target not in behind]
+    there = named & set(targets)
     holds = there <= set(reached) if there else bool(reached)
     return [Measured(", ".join(reached) or "none", holds, len(groups), tuple(lines)).outcome(paper)]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slimprompt.analysis.arms import Arm, arm_label, dense, joint
-from slimprompt.analysis.results import Results
+from slimprompt.analysis.results import Results, on_common_seeds
 from slimprompt.analysis.selection import full_length, headline_rank
 from slimprompt.prompts.variants import FIXED_BASES
 from slimprompt.report.figure_style import (
@@ -120,8 +120,8 @@ def fixed_against_trained(results: Results) -> Figure:
     for key, cell in results.cells.items():
         if key.method == "factorized" and key.basis in FIXED_BASES and key.metric == "accuracy":
             trained = results.cell(key.backbone, key.dataset, joint(key.rank), key.shots)
-            if trained:
-                found[key.basis].append((trained.mean, cell.mean))
+            if trained and (pair := on_common_seeds((trained, cell))):
+                found[key.basis].append((pair[0].mean, pair[1].mean))
     if not found:
         return missing_figure(name, title, "runs with a fixed B and the matching runs that train both factors")
     points = {basis: np.array(found[basis]) for basis in FIXED_BASES if basis in found}  # (cells, 2)

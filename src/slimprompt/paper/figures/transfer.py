@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from slimprompt.analysis.arms import TRANSFER_MODES, joint, transfer
-from slimprompt.analysis.results import Results
+from slimprompt.analysis.results import Results, on_common_seeds
 from slimprompt.report.figure_style import missing_figure, shorten
 from slimprompt.report.plotting import BLACK, GREY, Figure, panels, plot_style, to_figure
 
@@ -71,8 +71,8 @@ def _gaps(results: Results, grid: _Grid, side: str) -> np.ndarray:
         for x, source in enumerate([*grid.sources, ""]):
             arm = transfer(f"{'source' if source else 'random'}-{side}", grid.rank)
             found = results.cell(grid.backbone, target, arm, grid.shots, source=source)
-            if found and reference:
-                gaps[y, x] = found.mean - reference.mean
+            if found and reference and (pair := on_common_seeds((found, reference))):
+                gaps[y, x] = pair[0].mean - pair[1].mean
     return gaps
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 from slimprompt.analysis.results import Results
 from slimprompt.analysis.selection import sorted_backbones
 from slimprompt.lab.spec import RunSpec
-from slimprompt.paper.published import geometry_mismatch, published_geometry, published_results
+from slimprompt.paper.published import N_CTX, geometry_mismatch, published_geometry, published_results
 from slimprompt.paper.tables.base_to_new import base2new, base_to_new_full
 from slimprompt.paper.tables.cells import printed_value
 from slimprompt.paper.tables.few_shot import best_delta, headline, rank_sweep
@@ -57,7 +57,9 @@ def paper_tables(
     if not compare_published:
         return built
     mismatch = geometry_mismatch(compared) if compared else ""
-    return [_with_published(table, mismatch if table.name == "factor_geometry" else "") for table in built]
+    lengths = sorted({spec.n_ctx for spec in compared} - {N_CTX})
+    remarks = [f"Here low-rank prompts have {m} context tokens, the published ones {N_CTX}." for m in lengths]
+    return [_with_published(table, mismatch if table.name == "factor_geometry" else "", remarks) for table in built]
 
 
 def _with_counts(table: Table) -> Table:
@@ -77,8 +79,8 @@ def _with_counts(table: Table) -> Table:
     return replace(table, notes=(*table.notes, *notes))
 
 
-def _with_published(table: Table, mismatch: str) -> Table:
-    """Add the published number to each cell that has one, or a note why the published numbers do not apply."""
+def _with_published(table: Table, mismatch: str, remarks: Sequence[str]) -> Table:
+    """Add the published number to each cell that has one, with remarks, or a note why the published numbers do not apply."""
     if mismatch:
         return replace(table, notes=(*table.notes, mismatch))
 
@@ -87,10 +89,11 @@ def _with_published(table: Table, mismatch: str) -> Table:
         return replace(cell, published=found.mean, published_sd=found.sd) if found else cell
 
     rows = tuple(replace(row, cells=tuple(add(cell) for cell in row.cells)) for row in table.rows)
-    note = "There are no published numbers for these cells."
+    notes = ["There are no published numbers for these cells."]
     if any(cell.published is not None for row in rows for cell in row.cells):
         note = "In brackets: the published number and the difference, with a * if it exceeds √(sd² + published sd²)."
-    return replace(table, rows=rows, compare=True, notes=(*table.notes, note))
+        notes = [note, *remarks]
+    return replace(table, rows=rows, compare=True, notes=(*table.notes, *notes))
 
 
 @cache

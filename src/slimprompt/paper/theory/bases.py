@@ -120,7 +120,7 @@ def start_basis_statements(shares: Sequence[KeptShares]) -> list[Statement]:
         letter, size = SYMBOLS[kept.side]
         known = "an independent P*" if kept.target == "independent" else "P* = P0"
         name, seeds = f"{kept.basis} {letter}, {known}", f"{kept.values.size} seeds"
-        if kept.basis == "svd" and kept.target == "P0":
+        if kept.basis == "svd" and kept.target == "P0" and kept.predicted < 1:  # a complete basis keeps all
             claim = f"The svd {letter} of P0 keeps more than the share r/{size} of {known}."
             detail = f"{seeds}; the theorem assumes that the basis is independent of P*, and this one is not"
             rows.append(above(BASES, name, claim, kept.predicted, kept.values, detail=detail))
