@@ -50,6 +50,11 @@ STYLES = {
     "etching": ("dark, blurry, noisy sketches", "sketch", ("dark", "blurry", "noisy"), 18),
     "poster": ("dark, faded, pixelated photos", "photo", ("dark", "faded", "pixelated"), 22),
     "batik": ("noisy, pixelated negatives of paintings", "painting", ("negative", "noisy", "pixelated"), 26),
+    # Its number of views at 16 shots was reported on these.
+    "nightclub": ("dark, faded, blurry cartoons", "cartoon", ("dark", "faded", "blurry"), 20),
+    "blueprint": ("faded, pixelated negatives of sketches", "sketch", ("negative", "faded", "pixelated"), 24),
+    "tintype": ("dark, faded, noisy photos", "photo", ("dark", "faded", "noisy"), 28),
+    "mural": ("blurry, noisy, pixelated paintings", "painting", ("blurry", "noisy", "pixelated"), 18),
 }
 METRICS = ("loss", "validation", "accuracy", "seen", "unseen", "harmonic")
 

@@ -33,8 +33,15 @@ def test_auto_takes_the_steps_of_paper_10x_on_a_bounded_number_of_views(shots):
     assert auto_recipe(1) == RECIPES["paper-10x"] == auto_recipe(0.5)
 
 
-def test_auto_with_many_images_uses_three_views_of_each():
+@pytest.mark.parametrize("views", [0, 1, 2, 10])
+def test_auto_takes_as_many_steps_with_another_number_of_views(views):
+    given = make_recipe("auto", 16, {"views": views, "epochs": 5})
+    assert (given.views, given.steps(320)) == (views, 5 * 10)
+    assert make_recipe({"views": views, "batch_size": 7}, 16).batch_size == 7
+
+
+def test_auto_with_many_images_uses_two_views_of_each():
     many = auto_recipe(16)
     assert many == auto_recipe(100) == make_recipe("auto", 16)
-    assert many.views_at(0) == [None, 0, 1]
+    assert many.views_at(0) == [None, 0]
     assert make_recipe({"epochs": 5}, 16) == make_recipe(many, 1, {"epochs": 5})

@@ -180,7 +180,8 @@ def fit(
     prompt, overrides = _checked(options, given)
     if origin is None:
         check_without_a_run(prompt["variant"], prompt["basis"])
-    for_many = make_recipe(options["recipe"], MANY_IMAGES, overrides)  # the other methods use its number of views
+    of_heads = "fast" if options["recipe"] == "auto" else options["recipe"]  # the recipe whose views other methods use
+    views = make_recipe(of_heads, MANY_IMAGES, overrides).views
     out = out or Path("prompt" if method == "prompt" else "head")
     if report is not None:
         if report.resolve() == out.resolve():
@@ -214,7 +215,7 @@ def fit(
         note(f"{name} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
     bank = FeatureBank(model, None if no_cache else "default")
     templates = tuple(template or images.templates)
-    views = DEFAULT_VIEWS if for_many.views is None else for_many.views
+    views = DEFAULT_VIEWS if views is None else views
     classifier = _classifier(method, model, prompt, chosen, templates, views, from_model)
     classifier.calibrate = not no_calibration
     result = fit_classifier(

@@ -183,16 +183,18 @@ RECIPES: dict[str, Recipe] = {
 #: How a recipe is given: by name, "auto", as a value, or as a dictionary of fields that replace those of "auto".
 RecipeLike = str | Recipe | Mapping[str, Any]
 
-#: Images per class from which "auto" takes the fewest train views of each image.
+#: Images per class from which "auto" takes a single train view of each image.
 MANY_IMAGES = 16
 
 
-def auto_recipe(images_per_class: float) -> Recipe:
-    """The recipe for so many images per class: "paper-10x" with 32 / images_per_class train views of each image, at least 2.
+def auto_recipe(images_per_class: float, views: int | None = None) -> Recipe:
+    """The recipe for so many images per class: "paper-10x" with 32 / images_per_class train views of each image, one from 16 on.
 
-    The number of steps is that of "paper-10x" in any case. With up to 16 images, a class has 33 to 48 views.
+    The number of steps is that of "paper-10x" in any case, also with another number of `views`. With up to 16 images, a class has
+    32 to 48 views.
     """
-    views = round(32 / min(max(1.0, images_per_class), MANY_IMAGES))
+    if views is None:
+        views = 1 if images_per_class >= MANY_IMAGES else round(32 / max(1.0, images_per_class))
     return RECIPES["paper-10x"].model_copy(update={"views": views, "batch_size": 32 * (1 + views)})
 
 
@@ -210,9 +212,12 @@ def make_recipe(recipe: RecipeLike, images_per_class: float, overrides: Mapping[
     """
     if isinstance(recipe, Mapping):
         return make_recipe("auto", images_per_class, {**recipe, **(overrides or {})})
-    named = {"auto": auto_recipe(images_per_class), **RECIPES}
-    base: Recipe = recipe if isinstance(recipe, Recipe) else choose("recipe", recipe, named)
-    return replace_fields(base, overrides or {})
+    overrides = overrides or {}
+    if recipe == "auto":
+        checked = replace_fields(RECIPES["paper-10x"], overrides)
+        return replace_fields(auto_recipe(images_per_class, checked.views if "views" in overrides else None), overrides)
+    base: Recipe = recipe if isinstance(recipe, Recipe) else choose("recipe", recipe, {"auto": None, **RECIPES})
+    return replace_fields(base, overrides)
 
 
 def replace_fields(recipe: Recipe, fields: Mapping[str, Any]) -> Recipe:
