@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from slimprompt.class_names import name_key
 from slimprompt.cli.printing import note, say
 from slimprompt.errors import InputError, first_few
+from slimprompt.lab.spec import one_spelling
 
 if TYPE_CHECKING:
     from slimprompt.classifiers.fitting import Fit
@@ -52,8 +53,8 @@ class Origin(NamedTuple):
         fixed, free = self._fixed(), self._free()
         for name in (name for name in fixed if name in given):
             own, value = options[name], fixed[name]
-            if name == "backbone" and ":" not in own:
-                own = own.replace("/", "-")  # ViT-B/16 is ViT-B-16
+            if name == "backbone":
+                own = one_spelling(own)
             if own != value:
                 raise InputError(
                     f"--{name.replace('_', '-')} {own} contradicts {self.folder}, which has {'none' if value is None else value}: a "
