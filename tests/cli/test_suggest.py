@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from tests.cli.conftest import QUICK, failed, ok
+from tests.conftest import draw
 
 
 @pytest.fixture(scope="module")
@@ -19,11 +20,15 @@ def prompt(run, photos, tmp_path_factory):
 def test_table_csv_page_and_json_agree(run, prompt, photos, tmp_path):
     given = ("suggest", prompt, photos, "--n", 5)
     out = ok(run(*given, "--out", tmp_path / "s.csv", "--report", tmp_path / "s.html"))
-    assert "5 of 18 images to label next" in out and f"report: {tmp_path / 's.html'}" in out
+    assert (
+        "5 of 12 images to label next" in out
+        and "6 training images of the model left out" in out
+        and f"report: {tmp_path / 's.html'}" in out
+    )
     rows = list(csv.DictReader((tmp_path / "s.csv").open()))
     assert [row["rank"] for row in rows] == ["1", "2", "3", "4", "5"]
     found = json.loads(ok(run(*given, "--format", "json")))
-    assert found["images"] == 18
+    assert (found["images"], found["training_images"]) == (12, 6)
     assert [one["image"] for one in found["suggestions"]] == [row["image"] for row in rows]
     page = (tmp_path / "s.html").read_text()
     for row, one in zip(rows, found["suggestions"], strict=True):
@@ -39,7 +44,9 @@ def test_table_csv_page_and_json_agree(run, prompt, photos, tmp_path):
 
 def test_a_head_and_all_images(run, photos, tmp_path):
     options = ["--method", "zero-shot", "--backbone", "tiny-for-tests", "--pretrained", "random:0", "--device", "cpu"]
-    ok(run("fit", photos, "--out", tmp_path / "head", *options))
+    for colour in ("red", "blue"):
+        draw(tmp_path / "labelled" / f"{colour} disc" / "7.png", colour, 7)
+    ok(run("fit", tmp_path / "labelled", "--out", tmp_path / "head", *options))
     copy = tmp_path / "=copy.png"
     shutil.copy(next((photos / "red disc").iterdir()), copy)
     found = json.loads(ok(run("suggest", tmp_path / "head", photos, copy, "--format", "json", "--no-cache")))
@@ -47,9 +54,9 @@ def test_a_head_and_all_images(run, photos, tmp_path):
     assert len(found["suggestions"]) == 19 - found["near_duplicates"]
 
 
-def test_names_do_not_become_formulas(run, prompt, photos, tmp_path, monkeypatch):
+def test_names_do_not_become_formulas(run, prompt, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    shutil.copy(next((photos / "red disc").iterdir()), "=1+1.png")
+    draw(tmp_path / "=1+1.png", "red", 7)
     ok(run("suggest", prompt, "=1+1.png", "--out", "s.csv"))
     assert "1,'=1+1.png," in (tmp_path / "s.csv").read_text()
 

@@ -84,8 +84,20 @@ def test_near_duplicates_are_not_suggested_twice(
     assert (found.n_images, found.n_duplicates) == (2 * len(paths), len(paths))
 
 
+def test_training_images_are_left_out(
+    planted: Planted, classifier: HeadClassifier, pocket_bank: FeatureBank, tmp_path: Path
+):
+    trained, others = (sorted(planted.folder.glob(f"test/*/{name}.png")) for name in ("024", "025"))
+    copy = Path(shutil.copy(trained[0], tmp_path / "elsewhere.png"))
+    found = suggest_images(classifier, pocket_bank, [*trained, copy, *others], 50)
+    assert (found.n_trained, found.n_images) == (len(trained) + 1, len(others))
+    assert {one.image for one in found.chosen} <= set(others)
+    with pytest.raises(InputError, match="training images of the model"):
+        suggest_images(classifier, pocket_bank, trained)
+
+
 def test_bad_input(planted: Planted, classifier: HeadClassifier, pocket_bank: FeatureBank, tmp_path: Path):
-    broken, good = tmp_path / "broken.png", next(planted.folder.glob("test/*/*.png"))
+    broken, good = tmp_path / "broken.png", next(planted.folder.glob("test/*/025.png"))
     broken.write_bytes(b"no image")
     with pytest.raises(InputError, match="cannot read the image"):
         suggest_images(classifier, pocket_bank, [broken, good])

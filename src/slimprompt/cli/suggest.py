@@ -9,7 +9,7 @@ import typer
 
 from slimprompt.cli.fit import note_skipped
 from slimprompt.cli.options import Activation, Device, Model, NoCache, Precision, Pretrained, SkipBad
-from slimprompt.cli.printing import print_json, print_table, say
+from slimprompt.cli.printing import note, print_json, print_table, say
 from slimprompt.errors import choose
 from slimprompt.spreadsheet import csv_text
 from slimprompt.storage import check_files, write_file
@@ -35,7 +35,7 @@ def suggest(
     """Suggest which images to label next.
 
     Among the images with the smallest margin between the two most likely classes, those that differ most from each other are
-    chosen; near-duplicates are not suggested twice.
+    chosen; near-duplicates are not suggested twice, and training images of the model not at all.
 
     Example: slimprompt suggest my-prompt unlabelled/ --n 50 --out suggestions.csv --report suggestions.html
     """
@@ -94,13 +94,15 @@ def _print_json(found: Suggestions) -> None:
         }
         for one in found.chosen
     ]
-    counts = {"images": found.n_images, "near_duplicates": found.n_duplicates, "left_out": len(found.skipped)}
-    print_json({**counts, "suggestions": rows})
+    counts = {"images": found.n_images, "near_duplicates": found.n_duplicates, "training_images": found.n_trained}
+    print_json({**counts, "left_out": len(found.skipped), "suggestions": rows})
 
 
 def _print_suggestions(found: Suggestions) -> None:
     say(f"{len(found.chosen)} of {found.n_images:,} images to label next")
     note_skipped(found.skipped)
+    if found.n_trained:
+        note(f"{found.n_trained:,} training images of the model left out:", "they have labels already")
     rows = [
         (
             one.image,

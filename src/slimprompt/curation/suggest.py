@@ -54,6 +54,8 @@ class Suggestions:
     """Number of images that were left out as near-duplicates of an image in the pool."""
     skipped: list[str]
     """Messages about unreadable images."""
+    n_trained: int = 0
+    """Number of images that were left out because the classifier was trained on them."""
 
 
 def suggest_images(
@@ -73,7 +75,7 @@ def suggest_images(
     bank
         Encodes the images, with the backbone of the classifier.
     images
-        Unlabelled images.
+        Unlabelled images; training images of the classifier are left out.
     n
         How many to choose; fewer are chosen if there are fewer images that are no near-duplicates.
     skip_bad
@@ -89,6 +91,10 @@ def suggest_images(
     paths = [path for index, path in enumerate(paths) if index not in bad]
     if not paths:
         raise InputError("none of the images can be read")
+    trained = classifier.trained_on(bank, paths)
+    paths = [path for path, known in zip(paths, trained, strict=True) if not known]
+    if not paths:
+        raise InputError("all of these images are training images of the model: give images without labels")
     encoded = bank.features(paths)
     features = encoded.cpu().numpy()
     probabilities = classifier.probabilities(encoded.to(bank.backbone.device))  # (n_images, n_classes)
@@ -101,7 +107,7 @@ def suggest_images(
         one, other = (classifier.class_names_[label] for label in order[index])
         top, next_top = float(best[index]), float(second[index])
         chosen.append(Suggestion(paths[index], one, top, other, next_top, top - next_top, nearest))
-    return Suggestions(chosen, len(paths), n_duplicates, [str(error) for error in bad.values()])
+    return Suggestions(chosen, len(paths), n_duplicates, [str(error) for error in bad.values()], int(trained.sum()))
 
 
 def least_certain(
