@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 class ImageClassifier(Estimator):
     """Base of the classifiers: `fit` makes a task of labelled images, `predict` encodes images.
 
-    A subclass has the parameters named below and defines `fit_task`, `logits`, `concept_features`, `with_classes`, `save`, `_read` and
-    `_of_saved`; its `fit_task` sets `fitted_params_`, `backbone_`, `class_names_`, `classes_`, `calibration_` and `training_images_`.
+    A subclass has the parameters named below and defines `fit_task`, `logits`, `concept_features`, `with_classes`, `save`,
+    `_files`, `_read` and `_of_saved`; its `fit_task` sets `fitted_params_`, `backbone_`, `class_names_`, `classes_`,
+    `calibration_` and `training_images_`.
     """
 
     _files: ClassVar[SavedFiles]

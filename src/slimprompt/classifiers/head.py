@@ -20,11 +20,10 @@ from slimprompt.methods.head import AnyHead
 from slimprompt.methods.table import METHODS
 from slimprompt.methods.task import Task
 from slimprompt.methods.zero_shot import check_templates, zero_shot_features, zero_shot_head
-from slimprompt.saved.files import Description, SavedFiles, describe_backbone
+from slimprompt.saved.files import describe_backbone
 from slimprompt.saved.head import HEAD_FILES, HeadDescription, read_head, write_head
 from slimprompt.saved.hub import model_folder
-from slimprompt.saved.prompt import PROMPT_FILES, PromptDescription, read_prompt
-from slimprompt.storage import json_checksum
+from slimprompt.saved.models import saved_files
 
 
 class HeadClassifier(ImageClassifier):
@@ -266,23 +265,3 @@ def load_classifier(folder: str | Path, **options: Any) -> PromptClassifier | He
     folder = model_folder(folder)
     kind = HeadClassifier if saved_files(folder) is HEAD_FILES else PromptClassifier
     return kind.load(folder, **options)
-
-
-def saved_files(folder: Path) -> SavedFiles:
-    """The kind of model that the folder holds, a head or a prompt; an `InputError` if it holds none."""
-    for files in (HEAD_FILES, PROMPT_FILES):
-        if files.is_saved(folder):
-            return files
-    expected = " or ".join(f"{files.description} and {files.tensors}" for files in (PROMPT_FILES, HEAD_FILES))
-    raise InputError(f"no saved prompt or head at {folder}: expected {expected}, which `slimprompt fit` writes")
-
-
-def read_description(folder: Path) -> PromptDescription | HeadDescription:
-    """The description of a saved prompt or head; an `InputError` if the folder holds none or it is damaged."""
-    return read_head(folder)[0] if saved_files(folder) is HEAD_FILES else read_prompt(folder).description
-
-
-def model_digest(folder: str | Path) -> str:
-    """Hash of a saved prompt or head: of its description, which holds the hash of its tensors."""
-    folder = model_folder(folder)
-    return json_checksum(saved_files(folder).read(folder, Description)[1])

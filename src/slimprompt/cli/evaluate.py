@@ -69,10 +69,11 @@ def evaluate(
         check_files(report, read=(source,))
         require_extra("lab", "the page of --report")
     from slimprompt.classifiers.fitting import compare_with_zero_shot, readable
-    from slimprompt.classifiers.head import load_classifier, read_description
+    from slimprompt.classifiers.head import load_classifier
     from slimprompt.data.folder import load_eval_folder
     from slimprompt.images.bank import FeatureBank
     from slimprompt.saved.hub import model_folder
+    from slimprompt.saved.models import read_description
     from slimprompt.text.tokens import name_tokens
 
     model = model_folder(model)

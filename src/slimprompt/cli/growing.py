@@ -125,7 +125,7 @@ class Origin(NamedTuple):
 
 def read_origin(folder: Path) -> Origin:
     """Read the description of a saved prompt or head; an `InputError` if there is none or it is damaged."""
-    from slimprompt.classifiers.head import read_description, saved_files
+    from slimprompt.saved.models import read_description, saved_files
 
     return Origin(folder, saved_files(folder), read_description(folder))
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from slimprompt import __version__
 from slimprompt.classifiers.base import ImageClassifier
-from slimprompt.classifiers.head import load_classifier, model_digest
+from slimprompt.classifiers.head import load_classifier
 from slimprompt.collections.inputs import Collection, Item
 from slimprompt.collections.output import writer_of
 from slimprompt.collections.parts import PART_SIZE, FinishedPart, Part, PartsFolder, digest_of, parts_of
@@ -32,6 +32,7 @@ from slimprompt.images.encoding import BATCH, encode_padded
 from slimprompt.images.prefetch import prefetched
 from slimprompt.images.views import eval_pixels
 from slimprompt.progress import progress
+from slimprompt.saved.models import model_digest
 from slimprompt.storage import check_files, locked_folder, new_file
 
 #: Seconds between two lines in the log of a command without a terminal.

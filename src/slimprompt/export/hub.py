@@ -7,12 +7,12 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from slimprompt import __version__
-from slimprompt.classifiers.head import read_description, saved_files
 from slimprompt.errors import InputError
 from slimprompt.export.card import check_licence, model_card
 from slimprompt.export.contents import is_local_backbone, public_backbone
 from slimprompt.saved.head import HEAD_FILES
 from slimprompt.saved.hub import hub_error, model_folder, parse_repository
+from slimprompt.saved.models import read_description, saved_files
 from slimprompt.saved.prompt import PROMPT_FILES
 from slimprompt.storage import check_folder, draft_folder, publish, write_file
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from slimprompt.classifiers.base import ImageClassifier
-from slimprompt.classifiers.head import HeadClassifier, load_classifier, read_description
+from slimprompt.classifiers.head import HeadClassifier, load_classifier
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
 from slimprompt.methods.table import METHODS
 from slimprompt.saved.hub import model_folder
+from slimprompt.saved.models import read_description
 
 #: Sets of class names whose text features a model keeps.
 _KEPT = 32

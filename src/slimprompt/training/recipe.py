@@ -188,10 +188,10 @@ MANY_IMAGES = 16
 
 
 def auto_recipe(images_per_class: float, views: int | None = None) -> Recipe:
-    """The recipe for so many images per class: "paper-10x" with 32 / images_per_class train views of each image, one from 16 on.
+    """The recipe for so many images per class: "paper-10x" with fewer train views of each image.
 
-    The number of steps is that of "paper-10x" in any case, also with another number of `views`. With up to 16 images, a class has
-    32 to 48 views.
+    There are 32 / images_per_class of them, and one from 16 images on, unless `views` is given. The number of steps is that of
+    "paper-10x" in any case.
     """
     if views is None:
         views = 1 if images_per_class >= MANY_IMAGES else round(32 / max(1.0, images_per_class))
