@@ -8,6 +8,7 @@ start when it has done so.
 
 from __future__ import annotations
 
+import copy
 import gc
 import hashlib
 import json
@@ -172,6 +173,18 @@ def tiny(model_config) -> Backbone:
     from slimprompt.clip.backbone import load_backbone
 
     return load_backbone(model_config(TINY, TINY_CONFIG), seed=0, device="cpu")
+
+
+def in_double(backbone: Backbone) -> Backbone:
+    """A copy of a backbone in fp64. Two ways of computing the same agree in it to many digits, on every processor."""
+    import torch
+
+    class DoubleBackbone(type(backbone)):
+        @property
+        def dtype(self) -> torch.dtype:
+            return torch.float64
+
+    return DoubleBackbone(**vars(backbone) | {"model": copy.deepcopy(backbone.model).double()})
 
 
 @pytest.fixture(scope="session")

@@ -327,7 +327,8 @@ def test_interrupted_then_killed_then_finished(grid_file: Path, tmp_path: Path) 
     assert "12 of 12 runs complete" in output
 
     environment = RunEnvironment(runs=tmp_path / "undisturbed", cache=tmp_path / "other cache", device="cpu")
-    run_study(study_specs(read_grid(grid_file)), environment.runs, InlineExecutor(environment))
+    specs = study_specs(read_grid(grid_file))
+    run_study(specs, environment.runs, InlineExecutor(environment), prompt_batch=8)
     assert fingerprints(runs) == fingerprints(environment.runs)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import socket
@@ -13,6 +14,13 @@ import pytest
 from tests.docs.pages import ROOT, blocks, commands, run, start
 
 PORT = "8765"
+ACCURACY = re.compile(r" +([\d.]+) %$", re.MULTILINE)
+
+
+def accuracies(printed: str) -> dict[str, float]:
+    """Row of the printed table → accuracy."""
+    found = (ACCURACY.search(line) for line in printed.splitlines())
+    return {match.string[: match.start()]: float(match[1]) for match in found if match}
 
 
 @pytest.mark.slow
@@ -43,11 +51,13 @@ def test_the_tutorial(tmp_path: Path) -> None:
             service.send_signal(signal.SIGTERM)
             service.communicate(timeout=30)
     assert service is not None
-    for line in next(
-        block.text for block in blocks(ROOT / "docs" / "tutorial.md") if block.language == "text"
-    ).splitlines():
-        first = next(text for command, text in printed.items() if command.startswith("slimprompt fit"))
-        assert line in first
+    shown = next(block.text for block in blocks(ROOT / "docs" / "tutorial.md") if block.language == "text")
+    first = next(text for command, text in printed.items() if command.startswith("slimprompt fit"))
+    assert all(line in ACCURACY.sub("", first) for line in ACCURACY.sub("", shown).splitlines())
+    for line, accuracy in accuracies(shown).items():
+        assert accuracies(first)[line] == pytest.approx(
+            accuracy, abs=1
+        )  # training amplifies rounding, which depends on the processor
     assert (tmp_path / "my-prompt" / "prompt.json").is_file()
     assert (tmp_path / "evaluation.html").is_file()
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 577

@@ -33,7 +33,8 @@ def grid_file(small_grid: Callable[..., Grid], tmp_path: Path) -> Path:
 def undisturbed(grid_file: Path, tmp_path: Path) -> Path:
     """The runs of the grid."""
     environment = RunEnvironment(runs=tmp_path / "undisturbed", cache=tmp_path / "other cache", device="cpu")
-    run_study(study_specs(read_grid(grid_file)), environment.runs, InlineExecutor(environment))
+    specs = study_specs(read_grid(grid_file))
+    run_study(specs, environment.runs, InlineExecutor(environment), prompt_batch=8)
     return environment.runs
 
 

@@ -1,28 +1,21 @@
 """Class names of different lengths, backbones in double precision, and open_clip's own text features."""
 
-import copy
-
 import pytest
 import torch
 
 from slimprompt import load_backbone
 from slimprompt.clip.backbone import Backbone
 from slimprompt.text.tokens import CONTEXT, prompt_tokens
+from tests.conftest import in_double
 
 NAMES = ["cat", "red panda", "a_rather_long_name of many different words", "737-300", "forget-me-not"]
-
-
-class DoubleBackbone(Backbone):
-    @property
-    def dtype(self):
-        return torch.float64
 
 
 @pytest.fixture(scope="session", params=["tiny", "pocket"])
 def double(request, tiny) -> Backbone:
     """The tiny model and the pocket model in fp64."""
     backbone = tiny if request.param == "tiny" else load_backbone("pocket", device="cpu")
-    return DoubleBackbone(**vars(backbone) | {"model": copy.deepcopy(backbone.model).double()})
+    return in_double(backbone)
 
 
 def random_context(backbone: Backbone, *shape: int):

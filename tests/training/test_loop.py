@@ -8,17 +8,29 @@ from torch.nn import functional as F
 from slimprompt import InputError, Prompt, Recipe, SharedPrefixTextEncoder, start_prompt
 from slimprompt.training.loop import batches, train
 from slimprompt.training.recipe import RECIPES
+from tests.conftest import in_double
 from tests.text.test_encoder import open_clip_features
 
 NAMES = ["cat", "red panda", "forget-me-not", "dog"]
 
 
 @pytest.fixture
-def task(tiny):
+def task():
     generator = torch.Generator().manual_seed(5)
     labels = torch.arange(24) % 4
     views = F.normalize(torch.randn(300, 24, 24, generator=generator), dim=-1)
     return labels, lambda epoch: views[epoch]
+
+
+@pytest.fixture(scope="module")
+def double(tiny):
+    return in_double(tiny)
+
+
+@pytest.fixture
+def double_task(task):
+    labels, view = task
+    return labels, lambda epoch: view(epoch).double()
 
 
 def test_learning_rate_of_the_protocol():
@@ -44,15 +56,15 @@ def test_batches_of_the_protocol():
 @pytest.mark.parametrize(
     ("variant", "basis"), [("dense", None), ("joint", None), ("fixed-B", "gaussian"), ("fixed-A", "svd")]
 )
-def test_steps_equal_steps_by_hand(tiny, task, variant, basis):
-    """Two epochs of two steps against momentum SGD written out, on open_clip's own full pass."""
-    labels, view = task
+def test_steps_equal_steps_by_hand(double, double_task, variant, basis):
+    """In fp64: two epochs of two steps against momentum SGD written out, on open_clip's own full pass."""
+    labels, view = double_task
     recipe = Recipe(epochs=2, batch_size=12, lr=0.1, weight_decay=0.01)
     rank = None if variant == "dense" else 2
-    prompt = start_prompt(variant, width=32, seed=3, n_ctx=4, rank=rank, basis=basis)
+    prompt = start_prompt(variant, width=32, seed=3, n_ctx=4, rank=rank, basis=basis).double()
     b, a = prompt.B.detach().clone(), prompt.A.detach().clone()
-    encoder = SharedPrefixTextEncoder(tiny, NAMES, 4)
-    train([prompt], encoder, view, labels, tiny.logit_scale, recipe, seed=3)
+    encoder = SharedPrefixTextEncoder(double, NAMES, 4)
+    train([prompt], encoder, view, labels, double.logit_scale, recipe, seed=3)
 
     from slimprompt.seeds import stream_seed
 
@@ -62,16 +74,16 @@ def test_steps_equal_steps_by_hand(tiny, task, variant, basis):
     for epoch in range(2):
         permutation = torch.randperm(24, generator=order)
         for batch in (permutation[:12], permutation[12:]):
-            text = F.normalize(open_clip_features(tiny, NAMES, factors["B"] @ factors["A"]), dim=-1)
-            probability = (tiny.logit_scale * view(epoch)[batch] @ text.T).softmax(1)
+            text = F.normalize(open_clip_features(double, NAMES, factors["B"] @ factors["A"]), dim=-1)
+            probability = (double.logit_scale * view(epoch)[batch] @ text.T).softmax(1)
             loss = -probability[torch.arange(12), labels[batch]].log().mean()
             grads = dict(zip(factors, torch.autograd.grad(loss, list(factors.values())), strict=True))
             with torch.no_grad():
                 for name in prompt.trainable:
                     velocity[name] = 0.9 * velocity[name] + grads[name] + 0.01 * factors[name]
                     factors[name] -= (1e-5 if epoch == 0 else 0.1) * velocity[name]
-    torch.testing.assert_close(prompt.A.detach(), factors["A"].detach(), rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(prompt.B.detach(), factors["B"].detach(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(prompt.A.detach(), factors["A"].detach(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(prompt.B.detach(), factors["B"].detach(), rtol=1e-9, atol=1e-12)
 
 
 def test_the_frozen_factor_keeps_its_bytes(tiny, task):
@@ -198,20 +210,21 @@ def different_prompts():
     ],
     ids=["batches", "full batch", "fast", "early stop"],
 )
-def test_a_prompt_batch_equals_separate_trainings(tiny, task, recipe):
-    labels, views = task
+def test_a_prompt_batch_equals_separate_trainings(double, double_task, recipe):
+    """In fp64, in which training amplifies rounding to far less than the tolerance."""
+    labels, views = double_task
 
     def view(epoch: int) -> torch.Tensor:
         return views(epoch if recipe.views is None else 0)
 
-    encoder = SharedPrefixTextEncoder(tiny, NAMES, 4)
-    together, alone = different_prompts(), different_prompts()
-    curves = train(together, encoder, view, labels, tiny.logit_scale, recipe, seed=2)
+    encoder = SharedPrefixTextEncoder(double, NAMES, 4)
+    together, alone = ([prompt.double() for prompt in different_prompts()] for _ in range(2))
+    curves = train(together, encoder, view, labels, double.logit_scale, recipe, seed=2)
     for prompt, other, curve in zip(together, alone, curves, strict=True):
-        (expected,) = train([other], encoder, view, labels, tiny.logit_scale, recipe, seed=2)
-        torch.testing.assert_close(prompt().detach(), other().detach(), rtol=1e-3, atol=1e-5)
+        (expected,) = train([other], encoder, view, labels, double.logit_scale, recipe, seed=2)
+        torch.testing.assert_close(prompt().detach(), other().detach(), rtol=1e-7, atol=1e-10)
         assert [row.epoch for row in curve] == [row.epoch for row in expected]
-        assert [row.loss for row in curve] == pytest.approx([row.loss for row in expected], rel=1e-4)
+        assert [row.loss for row in curve] == pytest.approx([row.loss for row in expected], rel=1e-8)
         assert [row.accuracy for row in curve] == [row.accuracy for row in expected]
     if recipe.tolerance:
         assert len({len(curve) for curve in curves}) > 1  # each stops when it has converged itself
