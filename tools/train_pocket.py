@@ -5,7 +5,7 @@
 
 loss = ½ (CE over rows + CE over columns) of exp(s) I Tᵀ, where I and T are the unit-length features of a batch of images
 and captions. Writes <out>/<model>.json (open_clip architecture), .safetensors (fp16, with the used vocabulary rows only)
-and .facts.json (hash, preprocessing, training command, zero-shot accuracy on the held-out benchmarks).
+and .facts.json (hash and fingerprint, preprocessing, training command, zero-shot accuracy on the held-out benchmarks).
 """
 
 from __future__ import annotations
@@ -221,8 +221,10 @@ def save(model: torch.nn.Module, name: str, out: Path, facts: dict[str, object])
     save_file(tensors, weights)
     weights.chmod(0o644)
     (out / f"{name}.json").write_text(json.dumps(ARCHITECTURES[name], indent=2) + "\n")
+    sha256 = hashlib.sha256(weights.read_bytes()).hexdigest()
     header = {
-        "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
+        "sha256": sha256,
+        "fingerprint": sha256,  # names the weights in saved prompts; any hash of them would do
         "mean": MEAN,
         "std": STD,
         "interpolation": "bicubic",

@@ -122,6 +122,8 @@ NOT_APPLICABLE = {
     "check_fit2d_predict1d": ROWS,
     "check_methods_subset_invariance": "asks for 1e-7; the float32 features of an image tower vary by more with the batch",
 }
+if torch.backends.cpu.get_cpu_capability() == "DEFAULT":  # no AVX2: they vary with the place in the batch as well
+    NOT_APPLICABLE["check_methods_sample_order_invariance"] = NOT_APPLICABLE["check_methods_subset_invariance"]
 
 
 @pytest.mark.parametrize("kind", ["prompt", "head"])
@@ -144,7 +146,7 @@ def test_estimator_checks(kind, tiny):
             except Exception as error:
                 failed.append(f"{check}: {error}")
     assert not failed, "\n".join(failed)
-    assert n_passed >= 38
+    assert n_passed >= 37 + (torch.backends.cpu.get_cpu_capability() != "DEFAULT")
 
 
 # ---------------------------------------------------------------- model selection and pipelines

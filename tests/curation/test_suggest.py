@@ -80,7 +80,10 @@ def test_near_duplicates_are_not_suggested_twice(
     copies = [Path(shutil.copy(path, tmp_path / f"{number}.png")) for number, path in enumerate(paths)]
     alone = suggest_images(classifier, pocket_bank, paths, 50)
     found = suggest_images(classifier, pocket_bank, [*paths, *copies, *paths], 50)
-    assert found.chosen == alone.chosen and len(found.chosen) == len(paths)
+    assert [one.image for one in found.chosen] == [one.image for one in alone.chosen] and len(alone.chosen) == len(
+        paths
+    )
+    assert [one.margin for one in found.chosen] == pytest.approx([one.margin for one in alone.chosen], abs=1e-5)
     assert (found.n_images, found.n_duplicates) == (2 * len(paths), len(paths))
 
 

@@ -54,10 +54,8 @@ def test_the_tutorial(tmp_path: Path) -> None:
     shown = next(block.text for block in blocks(ROOT / "docs" / "tutorial.md") if block.language == "text")
     first = next(text for command, text in printed.items() if command.startswith("slimprompt fit"))
     assert all(line in ACCURACY.sub("", first) for line in ACCURACY.sub("", shown).splitlines())
-    for line, accuracy in accuracies(shown).items():
-        assert accuracies(first)[line] == pytest.approx(
-            accuracy, abs=1
-        )  # training amplifies rounding, which depends on the processor
+    for line, accuracy in accuracies(shown).items():  # rounding depends on the processor, and training amplifies it
+        assert accuracies(first)[line] == pytest.approx(accuracy, abs=1)
     assert (tmp_path / "my-prompt" / "prompt.json").is_file()
     assert (tmp_path / "evaluation.html").is_file()
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 577

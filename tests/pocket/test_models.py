@@ -2,7 +2,10 @@
 
 import hashlib
 import json
+import os
 import re
+import subprocess
+import sys
 from functools import lru_cache
 from pathlib import Path
 
@@ -53,6 +56,15 @@ def test_weights_match_their_hash_and_are_small() -> None:
         assert hashlib.sha256(weights).hexdigest() == facts["sha256"]
         assert facts["held_out"].keys() == POCKET_BENCHMARKS.keys()
     assert sum(path.stat().st_size for path in MODELS.iterdir()) <= 8_000_000
+
+
+@pytest.mark.slow
+def test_fingerprints_do_not_depend_on_the_processor() -> None:
+    """Without AVX2, as on other processors, torch rounds the random embeddings of untrained tokens in another way."""
+    code = f"from slimprompt import load_backbone; print(*(load_backbone(name).fingerprint for name in {NAMES}))"
+    environment = os.environ | {"ATEN_CPU_CAPABILITY": "default"}
+    printed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert printed.stdout.split() == [load_backbone(name).fingerprint for name in NAMES]
 
 
 def test_all_words_of_the_benchmarks_were_trained() -> None:

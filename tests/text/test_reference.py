@@ -10,7 +10,7 @@ from torch import nn
 from slimprompt import InputError, load_backbone
 from slimprompt.clip.towers import is_plain
 from slimprompt.text.reference import full_pass_encoder, shared_prefix_reference
-from tests.conftest import TINY_CONFIG
+from tests.conftest import TINY_CONFIG, in_double
 from tests.text.conftest import NAMES, features_and_gradient, open_clip_features, random_context
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-12}
@@ -61,13 +61,12 @@ def test_batch_of_deep_contexts(double):
 def test_layer_scale(model_config):
     config = json.loads(json.dumps(TINY_CONFIG))
     config["text_cfg"]["ls_init_value"] = 0.5
-    backbone = load_backbone(model_config("tiny-reference-layer-scale", config), seed=0, device="cpu")
+    backbone = in_double(load_backbone(model_config("tiny-reference-layer-scale", config), seed=0, device="cpu"))
     context = random_context(backbone, 4)
     torch.testing.assert_close(
         features_and_gradient(shared_prefix_reference(backbone, NAMES, 4), context),
         features_and_gradient(full_pass_encoder(backbone, NAMES, 4), context),
-        rtol=1e-4,
-        atol=1e-5,
+        **TIGHT,
     )
 
 

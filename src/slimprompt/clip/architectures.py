@@ -156,8 +156,12 @@ def load_hub(name: str) -> Any:
         raise InputError(f"cannot load {name}: {reason}. {hint}") from None
 
 
-def load_embedded(name: str) -> Any:
-    """A model of this package; its file contains only the token embeddings that were trained."""
+def load_embedded(name: str) -> tuple[Any, str]:
+    """A model of this package, and the fingerprint of its weights.
+
+    Its file contains only the token embeddings that were trained. The others are random numbers whose last digits depend on the
+    processor, so the fingerprint is recorded beside the file instead of computed.
+    """
     from safetensors.torch import load_file
 
     path = _MODELS / f"{name}.safetensors"
@@ -176,7 +180,7 @@ def load_embedded(name: str) -> Any:
     state["token_embedding.weight"] = table
     _load_weights(model, state, str(path), name)
     model.visual.preprocess_cfg.update(mean=tuple(facts["mean"]), std=tuple(facts["std"]))
-    return model
+    return model, facts["fingerprint"]
 
 
 class quiet:

@@ -236,12 +236,16 @@ def load_backbone(
     if precision not in _DTYPES:
         raise unknown("precision", precision, _DTYPES)
     torch_device = _device(str(device))
+    fingerprint = None
     if ":" in name and not name.startswith(("hf-hub:", LOCAL_FOLDER)):
         raise InputError(f"backbone {name!r}: the part before ':' must be hf-hub or local-dir")
     if name.startswith(("hf-hub:", LOCAL_FOLDER)) or name in EMBEDDED:
         if pretrained is not None or seed is not None:
             raise InputError(f"the model {name!r} has its own weights: pass neither pretrained nor seed with it")
-        model = load_embedded(name) if name in EMBEDDED else load_hub(name)
+        if name in EMBEDDED:
+            model, fingerprint = load_embedded(name)
+        else:
+            model = load_hub(name)
     else:
         name = name.replace("/", "-")
         model = load_architecture(name, pretrained, seed, activation, cache or cache_dir())
@@ -249,7 +253,7 @@ def load_backbone(
 
     prompt_support(getattr(model, "text", model)).require(name)
     model.requires_grad_(False).eval()
-    fingerprint = _fingerprint(model)
+    fingerprint = fingerprint or _fingerprint(model)
     _lower_precision(model, precision)
     model.to(torch_device)
     with quiet(), warnings.catch_warnings():
