@@ -62,7 +62,6 @@ def _stand_ins() -> Iterator[None]:
     """While inside, torch's compiler is a stand-in that compiles nothing, and unused optional packages seem not to be there."""
     compiler, details = ModuleType("torch._dynamo"), ModuleType("torch._dynamo.utils")
     compiler.disable = _unchanged  # type: ignore[attr-defined]
-    compiler.allow_in_graph = _unchanged  # type: ignore[attr-defined]  # a decorator in torchvision 0.17
     details.is_compile_supported = lambda device: False  # type: ignore[attr-defined]
     modules: dict[str, Any] = {one.__name__: one for one in (compiler, details)} | dict.fromkeys(_HIDDEN)
     added = {name: module for name, module in modules.items() if name not in sys.modules}

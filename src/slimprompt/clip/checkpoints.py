@@ -76,10 +76,9 @@ def _read(path: Path) -> tuple[Any, bool]:
 def refusal(what: str, error: Exception) -> InputError:
     """The error for weights that cannot be read.
 
-    PyTorch's own text advises to load the file without protection, so only the name of the object is taken from it: "GLOBAL posix.system", or "class
-    posix.system" in torch 2.2 and 2.3.
+    PyTorch's own text advises to load the file without protection, so only the name of the object is taken from it.
     """
-    named = re.search(r"(?:GLOBAL|class) (\S+)|^([\w.]+)$", str(error)) if isinstance(error, pickle.UnpicklingError) else None
+    named = re.search(r"GLOBAL (\S+)|^([\w.]+)$", str(error)) if isinstance(error, pickle.UnpicklingError) else None
     if named:
         return InputError(
             f"{what} holds more than weights ({named[1] or named[2]}) and is not loaded, because that could execute "
