@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import PIL
 import pytest
 from PIL import Image, ImageDraw
 
@@ -42,6 +43,8 @@ TINY_CONFIG = {
     "vision_cfg": {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8},
     "text_cfg": {"context_length": 40, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 3},
 }
+
+PILLOW = int(PIL.__version__.partition(".")[0])
 
 #: Environment variables with which Ray misses a killed raylet after a second instead of twenty; one that is only slow has ten seconds
 #: to answer, as always.

@@ -106,15 +106,17 @@ def server() -> Server:
     return Server()
 
 
+_folders: list[tempfile.TemporaryDirectory[str]] = []  # a folder is removed when its object is
+
+
 @cache
 def forked_python() -> str:
     """A program that is used like `python`, and runs in a fork of the server; see `forked_python.py`.
 
     In the fork, `sys.executable` is this program too.
     """
-    folder = tempfile.TemporaryDirectory(prefix="forked-python-")
-    atexit.register(folder.cleanup)
-    program = Path(folder.name) / "python"
+    _folders.append(tempfile.TemporaryDirectory(prefix="forked-python-"))
+    program = Path(_folders[-1].name) / "python"
     words = [sys.executable, "-IS", str(Path(__file__).with_name("forked_python.py")), server().name, str(program)]
     program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     program.chmod(0o755)

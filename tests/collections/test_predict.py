@@ -62,7 +62,7 @@ def rows(path: Path) -> list[Prediction]:
 def test_probabilities_are_those_of_the_classifier(
     kind: str, models: Path, images: Path, paths: list[Path], tmp_path: Path
 ) -> None:
-    """Up to 1e-5: batches of other sizes differ by float rounding, and rows are rounded to six digits."""
+    """Up to 5e-5: batches of other sizes differ by float rounding, and rows are rounded to six digits."""
     spec = PredictionSpec(str(models / kind), top=3, device="cpu", batch_size=4)
     predict(spec, images, tmp_path / "p.jsonl")
     classifier = load_classifier(models / kind, device="cpu")
@@ -73,7 +73,7 @@ def test_probabilities_are_those_of_the_classifier(
     for row, probabilities, match in zip(found, expected, matches, strict=True):
         by_name = dict(row.classes)
         mine = [by_name[str(name)] for name in classifier.classes_]
-        assert np.abs(np.array(mine) - probabilities).max() < 1e-5 and abs(row.match - match) < 1e-5
+        assert np.abs(np.array(mine) - probabilities).max() < 5e-5 and abs(row.match - match) < 5e-5
         assert row.answer == row.classes[0][0] == classifier.classes_[probabilities.argmax()]
 
 

@@ -4,6 +4,7 @@ from PIL import Image
 
 from slimprompt import InputError
 from slimprompt.images.files import decode_image, image_files, is_hidden, open_image, walk_images
+from tests.conftest import PILLOW
 from tests.images.odd_images import ODD_IMAGES, write_odd_image
 
 DECODES = ("upright", "plain")
@@ -56,6 +57,8 @@ def test_float_pixels_without_data_are_black(tmp_path, value):
 def test_modes(tmp_path, mode):
     path = tmp_path / ("x.png" if mode in ("L", "1", "LA", "RGB") else "x.tif")
     Image.new("RGB", (5, 4), (200, 100, 50)).convert(mode if mode != "LA" else "L").convert(mode).save(path)
+    if mode == "YCbCr" and PILLOW < 13:
+        pytest.skip("Pillow before version 13 cannot read the TIFF file that it writes")
     image = open_image(path)
     assert (image.mode, image.size) == ("RGB", (5, 4))
 

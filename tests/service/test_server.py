@@ -131,7 +131,7 @@ def test_too_many_images_at_once_are_put_off(start, only_prompt):
     waiting = threading.Thread(target=lambda: answers.append(client.post("/predict", files=form(RED, RED)).status_code))
     waiting.start()
     while "slimprompt_admitted_images 2" not in client.get("/metrics").text:
-        pass
+        assert waiting.is_alive()
     response = client.post("/predict", files=form(RED))
     assert response.status_code == 429 and response.headers["retry-after"] == "1"
     assert client.get("/health").status_code == 200  # the event loop is free

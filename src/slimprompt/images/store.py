@@ -17,6 +17,7 @@ import os
 import secrets
 import sqlite3
 import threading
+import weakref
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -70,6 +71,7 @@ class FeatureStore:
         self._suffix, self._dtype = f".{precision}", STORE_PRECISIONS[precision]
         self._lock = threading.RLock()  # SQLite's connection is used by one thread at a time
         self._database = _open(folder, key)
+        weakref.finalize(self, self._database.close).atexit = False  # a store may be dropped without `close`
         self._embed_dim: int | None = None
         self._forget_names()
         self._last_block = 0

@@ -167,7 +167,6 @@ def _parse_form(content_type: str, body: bytes, limits: Limits) -> tuple[list[Up
             raise _too_many(limits)
         file.file_object.seek(0)
         images.append(Upload(_text(file.file_name) or f"image {len(images) + 1}", file.file_object.read()))
-        file.close()
 
     def on_field(field: FormField) -> None:
         if len(fields) == limits.max_classes + _OTHER_PARTS:
