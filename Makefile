@@ -19,11 +19,12 @@ test: $(STAMP)  ## set everything up and run all the tests
 test-fast: $(STAMP)  ## the tests without the slow ones
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
-# uv, unlike pip, can choose the lowest versions that pyproject.toml allows.
+# uv, unlike pip, can choose the lowest versions that pyproject.toml allows. With the newest protobuf, which the oldest mlflow-skinny
+# does not take, it would choose newer trackers.
 test-lowest:  ## the fast tests with the lowest versions of the dependencies; PYTHON=python3.10 is the lowest Python
 	$(PYTHON) -m venv --clear $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
-	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable '.[all,test]'
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable '.[all,test]' 'protobuf==4.25.*'
 	$(LOWEST)/bin/python -m pytest -n auto --dist worksteal -m "not slow"
 
 check: $(STAMP)  ## lint, format and types
