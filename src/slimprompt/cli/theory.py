@@ -11,6 +11,7 @@ import typer
 from slimprompt.cli.options import DataRoot, Device
 from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError
+from slimprompt.progress import LINE_EVERY, progress
 from slimprompt.storage import check_folder
 
 if TYPE_CHECKING:
@@ -81,18 +82,21 @@ def theory(
         model = load_backbone(backbone, pretrained, device=device)
         objective = few_shot_objective(model, benchmark, shots=shots, seed=seed, n_ctx=m, data_root=data_root)
         say(f"loss: {objective.title}")
-    result = check_theory(
-        m=m,
-        d=d,
-        rank=r,
-        trials=trials,
-        seed=seed,
-        records=records,
-        objective=objective,
-        title=objective.title if objective else "",
-        steps=steps,
-        relative_damping=damping,
-    )
+    with progress("checking", None, "text passes", line_every=LINE_EVERY) as advance:
+        if objective is not None:
+            objective.on_pass = advance
+        result = check_theory(
+            m=m,
+            d=d,
+            rank=r,
+            trials=trials,
+            seed=seed,
+            records=records,
+            objective=objective,
+            title=objective.title if objective else "",
+            steps=steps,
+            relative_damping=damping,
+        )
     _print_statements(result.statements, verbose)
     if out is not None:
         page, *others = write_theory(result, out)

@@ -147,3 +147,12 @@ def test_text_tower_that_is_not_causal(model_config, labels):
     assert np.sum(gradient(objective, point) * direction) == pytest.approx(slope, rel=1e-7)
     product = objective.curvature(point)
     assert np.sum(direction * product(direction)) > 0
+
+
+def test_every_text_pass_is_reported(objective, point, monkeypatch):
+    passes = []
+    monkeypatch.setattr(objective, "on_pass", lambda: passes.append(1), raising=False)
+    gradient(objective, point)
+    assert len(passes) == 1
+    hessian_product(objective, point, point)
+    assert len(passes) == 3

@@ -47,6 +47,8 @@ class PromptObjective:
     """
 
     lower_bound = 0.0  # cross-entropy is not negative
+    on_pass: Callable[[], object] = staticmethod(lambda: None)
+    """Called before each pass of the text tower, for a progress bar."""
 
     def __init__(
         self,
@@ -116,6 +118,7 @@ class PromptObjective:
         return torch.tensor(prompt, dtype=torch.float64, device=self._device, requires_grad=True)
 
     def _text(self, context: Tensor) -> Tensor:
+        self.on_pass()
         return F.normalize(self._encode(context), dim=-1)
 
     def _logits(self, text: Tensor) -> Tensor:
