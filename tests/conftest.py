@@ -25,7 +25,7 @@ import PIL
 import pytest
 from PIL import Image, ImageDraw
 
-from tests.hub_server import TOKEN, Hub, hub
+from tests.hub_server import TOKEN, Hub, hub, use_hub
 from tests.shortcuts import RENDERED, copy_rendered_benchmarks, read_vocabulary_once, shortcuts  # noqa: F401
 
 os.environ["OMP_NUM_THREADS"] = "1"  # numpy, scipy and torch read it when they are loaded, here and in child processes
@@ -147,8 +147,7 @@ def local_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     from huggingface_hub import constants
 
     with hub() as state:
-        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, state.address)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        use_hub(state.address, monkeypatch)
         monkeypatch.setattr(constants, "ENDPOINT", state.address)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))

@@ -17,6 +17,8 @@ from threading import Thread
 from typing import Any
 from urllib.parse import unquote
 
+import pytest
+
 TOKEN = "hf_token_that_may_write"
 READ_ONLY = "hf_token_that_may_only_read"
 
@@ -79,6 +81,25 @@ def hub() -> Iterator[Hub]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def use_hub(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let huggingface_hub read files from this address; before version 1.0, a second module had the template of their URLs."""
+    from huggingface_hub import constants
+
+    template = address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("huggingface_hub.file_download.HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
+
+
+def go_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with HF_HUB_OFFLINE=1; before version 1.0, huggingface_hub looked at it only when it opened a session."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import _http
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    if opened := getattr(_http, "_get_session_from_cache", None):
+        monkeypatch.setattr(_http, "_get_session_from_cache", opened.__wrapped__)
 
 
 class _Refusal(Exception):
@@ -229,7 +250,7 @@ class _Handler(BaseHTTPRequestHandler):
 _CALLS = (
     (("POST",), r"/api/repos/create", _Handler.create),
     (("POST",), r"/api/validate-yaml", _Handler.validate_yaml),
-    (("GET",), r"/api/models/([^/]+/[^/]+)", _Handler.info),
+    (("GET",), r"/api/models/([^/]+/[^/]+?)(?:/revision/main)?", _Handler.info),
     (("POST",), r"/api/models/([^/]+/[^/]+)/preupload/(.+)", _Handler.preupload),
     (("POST",), r"/api/models/([^/]+/[^/]+)/commit/(.+)", _Handler.commit),
     (("POST",), r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch", _Handler.lfs_batch),

@@ -12,7 +12,7 @@ import torch
 from slimprompt import HeadClassifier, InputError, Prompt, PromptClassifier, load_classifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.saved.hub import model_folder
-from tests.hub_server import READ_ONLY, Hub, Repository
+from tests.hub_server import READ_ONLY, Hub, Repository, go_offline, use_hub
 
 NAMES = ["otter", "red panda"]
 
@@ -77,16 +77,13 @@ def test_a_head_by_its_name(local_hub: Hub, tiny: Backbone, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("offline", ["unreachable", "broken", "HF_HUB_OFFLINE"])
 def test_offline_use(offline: str, there: Repository, local_hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
     folder = model_folder("hf:user/name")
     if offline == "HF_HUB_OFFLINE":
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        go_offline(monkeypatch)
         assert model_folder("hf:user/name") == folder  # as asked for: no note
     else:
         if offline == "unreachable":
-            template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(local_hub.address, "http://127.0.0.1:1")
-            monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+            use_hub("http://127.0.0.1:1", monkeypatch)
         else:
             local_hub.failing = True
         with pytest.warns(UserWarning, match="hub cannot be reached: using hf:user/name as it was downloaded before"):

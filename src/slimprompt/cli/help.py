@@ -36,7 +36,7 @@ class Command(TyperCommand):
             super().format_help(ctx, formatter)
             return
         self.format_usage(ctx, formatter)
-        for line in ["", *self.help.replace("\\[", "[").split("\n")]:  # the escape of Rich's markup
+        for line in ["", *self.help.split("\n")]:
             formatter.write(_wrapped(line, width, indent=2))
         panel = None
         for parameter in self.get_params(ctx):
@@ -58,7 +58,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _wrapped(line: str, width: int, indent: int) -> str:
-    space = " " * indent
+    line, space = line.replace("\\[", "["), " " * indent  # the escape of Rich's markup
     return (
         textwrap.fill(line, max(width - 1, 30), initial_indent=space, subsequent_indent=space, break_on_hyphens=False)
         + "\n"

@@ -192,7 +192,7 @@ def _exported(network: nn.Module, size: tuple[int, int], name: str) -> Any:
                 network,
                 (pixels,),
                 dynamo=True,
-                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
                 input_names=["pixels"],
                 output_names=["probabilities"],
                 verbose=False,
