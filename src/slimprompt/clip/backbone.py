@@ -52,7 +52,7 @@ class Backbone:
     precision
         Precision of the frozen forward passes: "fp32", "bf16" or "fp16".
     fingerprint
-        Hash of the full-precision weights and of the activation. Backbones with equal fingerprints and equal
+        Hash of the full-precision weights and of the activation; recorded, not computed, for embedded models. Backbones with equal fingerprints and equal
         preprocessing give equal features up to the precision of the forward pass.
     """
 
