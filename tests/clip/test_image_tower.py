@@ -9,7 +9,8 @@ import pytest
 import torch
 from open_clip.transformer import QuickGELU
 
-from slimprompt.clip.image_tower import image_features, reads_class_token
+from slimprompt.clip import image_tower
+from slimprompt.clip.image_tower import image_features, image_features_in_parts, reads_class_token
 
 _SIZES = {"image_size": 32, "patch_size": 8, "layers": 3, "width": 32, "head_width": 16}
 
@@ -67,3 +68,36 @@ def test_a_residual_network_is_run_by_open_clip() -> None:
     with torch.inference_mode():
         assert not reads_class_token(tower)
         assert torch.equal(image_features(tower, pixels), tower(pixels))
+
+
+@pytest.mark.parametrize("quick_gelu", [False, True])
+def test_features_in_single_precision(quick_gelu: bool) -> None:
+    """With the products of `slimprompt.clip.products`, and with torch's own as in an exported network."""
+    tower = _tower(quick_gelu, width=96).float()
+    pixels = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = tower(pixels)
+        for found in (image_features(tower, pixels), image_features(tower, pixels, torch.nn.functional.linear)):
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("n_queries", [1, 5])
+def test_attention_equals_torchs_module(n_queries: int) -> None:
+    block = _tower(width=32).transformer.resblocks[0]
+    rows = torch.randn(3, 5, 32, dtype=torch.float64)
+    queries = rows if n_queries == 5 else rows[:, :1]
+    found = image_tower._attention(block.attn, queries, rows, torch.nn.functional.linear)
+    torch.testing.assert_close(found, block.attention(queries, rows, rows))
+
+
+def test_parts_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large batches are encoded in parts of nearly equal size: 7 images of 17 rows with about 40 rows per part."""
+    tower = _tower()
+    pixels = torch.randn(7, 3, 32, 32, dtype=torch.float64)
+    sizes = []
+    tower.conv1.register_forward_hook(lambda _module, _inputs, out: sizes.append(len(out)))
+    with torch.inference_mode():
+        expected = image_features_in_parts(tower, pixels)
+        monkeypatch.setattr(image_tower, "_ROWS", 40)
+        torch.testing.assert_close(image_features_in_parts(tower, pixels), expected)
+    assert sizes == [7, 3, 2, 2]

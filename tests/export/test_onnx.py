@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from slimprompt import Backbone, HeadClassifier, InputError, PromptClassifier, load_backbone
-from slimprompt.clip.image_tower import torch_attention
 from slimprompt.export import export_onnx, onnx
 from slimprompt.methods.head import CacheHead
 from tests.conftest import TINY
@@ -64,13 +63,6 @@ def test_prompts_on_both_kinds_of_towers(
         "mean": list(config.mean),
         "std": list(config.std),
     }
-
-
-def test_attention_in_fewer_operators(one_layer: Backbone) -> None:
-    (block,) = one_layer.model.visual.transformer.resblocks
-    rows = torch.randn(3, 5, 32, generator=torch.Generator().manual_seed(0))
-    for queries in (rows, rows[:, :1]):
-        torch.testing.assert_close(onnx._attention(block, queries, rows), torch_attention(block, queries, rows))
 
 
 @pytest.mark.parametrize("method", ["gda", "tip-adapter"])

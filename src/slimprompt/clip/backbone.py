@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from slimprompt.clip.architectures import EMBEDDED, LOCAL_FOLDER, load_architecture, load_embedded, load_hub, quiet
-from slimprompt.clip.image_tower import image_features
+from slimprompt.clip.image_tower import image_features_in_parts
 from slimprompt.clip.towers import TOKENIZER_EXTRA, end_of_text, prompt_support
 from slimprompt.clip.weights import ACTIVATIONS, absolute_weights
 from slimprompt.errors import InputError, shown, unknown
@@ -130,7 +130,7 @@ class Backbone:
     @torch.inference_mode()
     def encode_images(self, pixels: Tensor) -> Tensor:
         """Pixels (n, 3, height, width) → unit-length features (n, embed_dim), fp32."""
-        features = image_features(self.model.visual, pixels.to(self.device, self.dtype))
+        features = image_features_in_parts(self.model.visual, pixels.to(self.device, self.dtype))
         return F.normalize(features.float(), dim=-1)
 
     @torch.inference_mode()

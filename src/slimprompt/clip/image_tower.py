@@ -2,11 +2,12 @@
 
 CLIP reads the feature at the class token, so in the last block only that row is needed beyond its keys and values. QuickGELU,
 `u · sigmoid(s u)` with s = 1.702, is `silu(s u) / s`: one pass over the widest activations instead of three, with both
-factors inside the neighbouring matrix products.
+factors at the narrow rows around them. Products with weights are those of `slimprompt.clip.products`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,20 +16,20 @@ from open_clip.transformer import QuickGELU, VisionTransformer
 from torch import Tensor
 from torch.nn import functional as F
 
+from slimprompt.clip.products import linear
 from slimprompt.clip.towers import QUICK_GELU_SCALE, is_plain
 
+#: Rows of the products of one part of a batch on a CPU. More rows are not faster; some numbers, such as 32 · 257 of a ViT-L/14, are much
+#: slower.
+_ROWS = 5000
+#: x, weight, bias → x Wᵀ + b.
+Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
-def torch_attention(block: Any, queries: Tensor, keys: Tensor) -> Tensor:
-    """Query rows (n, n_queries, width) and key rows (n, n_keys, width) → (n, n_queries, width), by the module of a block."""
-    return block.attention(queries, keys, keys)
 
-
-def image_features(
-    tower: Any, pixels: Tensor, attention: Callable[[Any, Tensor, Tensor], Tensor] = torch_attention
-) -> Tensor:
+def image_features(tower: Any, pixels: Tensor, linear: Linear = linear) -> Tensor:
     """Pixels (n, 3, height, width) → features (n, embed_dim), not normalised, for inference.
 
-    `attention` computes the attention of the blocks of a vision transformer.
+    `linear` computes the products with the weights of the blocks of a vision transformer.
     """
     if not reads_class_token(tower):
         return tower(pixels)
@@ -36,10 +37,18 @@ def image_features(
     *blocks, last = tower.transformer.resblocks
     for block in blocks:
         y = block.ln_1(x)
-        x = _add_mlp(x + block.ls_1(attention(block, y, y)), block)
+        x = _add_mlp(x + block.ls_1(_attention(block.attn, y, y, linear)), block, linear)
     y = last.ln_1(x)
-    x = _add_mlp(x[:, :1] + last.ls_1(attention(last, y[:, :1], y)), last)  # (n, 1, width)
+    x = _add_mlp(x[:, :1] + last.ls_1(_attention(last.attn, y[:, :1], y, linear)), last, linear)  # (n, 1, width)
     return tower.ln_post(x[:, 0]) @ tower.proj
+
+
+def image_features_in_parts(tower: Any, pixels: Tensor) -> Tensor:
+    """`image_features`, on a CPU in equal parts of a few thousand rows."""
+    if pixels.device.type != "cpu" or not reads_class_token(tower):
+        return image_features(tower, pixels)
+    n_rows = len(pixels) * len(tower.positional_embedding)
+    return torch.cat([image_features(tower, part) for part in pixels.tensor_split(max(1, math.ceil(n_rows / _ROWS)))])
 
 
 def reads_class_token(tower: Any) -> bool:
@@ -56,13 +65,29 @@ def reads_class_token(tower: Any) -> bool:
     )
 
 
-def _add_mlp(x: Tensor, block: Any) -> Tensor:
+def _attention(module: Any, queries: Tensor, keys: Tensor, linear: Linear) -> Tensor:
+    """Query rows (n, n_queries, width) and key rows (n, n_keys, width) → (n, n_queries, width)."""
+    weight, bias, width = module.in_proj_weight, module.in_proj_bias, queries.shape[-1]
+
+    def heads(rows: Tensor) -> Tensor:  # (n, n_heads, n_rows, width of a head)
+        return rows.unflatten(-1, (module.num_heads, -1)).transpose(1, 2)
+
+    if queries is keys:
+        q, k, v = linear(keys, weight, bias).chunk(3, dim=-1)
+    else:
+        q = linear(queries, weight[:width], bias[:width])
+        k, v = linear(keys, weight[width:], bias[width:]).chunk(2, dim=-1)
+    mixed = F.scaled_dot_product_attention(heads(q), heads(k), heads(v))
+    return linear(mixed.transpose(1, 2).flatten(2), module.out_proj.weight, module.out_proj.bias)
+
+
+def _add_mlp(x: Tensor, block: Any, linear: Linear) -> Tensor:
     """x + mlp(norm(x)) of a block, (n, rows, width)."""
+    expand, activation, contract = block.mlp.c_fc, block.mlp.gelu, block.mlp.c_proj
     y = block.ln_2(x)
-    if not isinstance(block.mlp.gelu, QuickGELU):
-        return x + block.ls_2(block.mlp(y))
-    s, expand, contract = QUICK_GELU_SCALE, block.mlp.c_fc, block.mlp.c_proj
-    hidden = torch.addmm(expand.bias, y.flatten(0, 1), expand.weight.t(), beta=s, alpha=s)  # (n · rows, mlp_width)
-    hidden = F.silu(hidden, inplace=True)
-    out = torch.addmm(contract.bias, hidden, contract.weight.t(), alpha=1 / s)  # (n · rows, width)
-    return x + block.ls_2(out.view_as(x))
+    if not isinstance(activation, QuickGELU):
+        hidden = activation(linear(y, expand.weight, expand.bias))  # (n, rows, mlp_width)
+        return x + block.ls_2(linear(hidden, contract.weight, contract.bias))
+    s = QUICK_GELU_SCALE
+    hidden = F.silu(linear(s * y, expand.weight, s * expand.bias), inplace=True)  # (n, rows, mlp_width)
+    return torch.add(x, block.ls_2(linear(hidden, contract.weight, s * contract.bias)), alpha=1 / s)

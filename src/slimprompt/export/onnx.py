@@ -139,7 +139,7 @@ class _Network(nn.Module):
             self.register_buffer(name, None if tensor is None else tensor.detach().cpu().clone())
 
     def forward(self, pixels: Tensor) -> Tensor:
-        features = F.normalize(image_features(self.image_tower, pixels, _attention), dim=-1)  # (n, embed_dim)
+        features = F.normalize(image_features(self.image_tower, pixels, F.linear), dim=-1)  # (n, embed_dim)
         logits = self.scale * features @ self.weights.T
         if self.bias is not None:
             logits = logits + self.bias
@@ -147,24 +147,6 @@ class _Network(nn.Module):
             alpha, beta = self.cache
             logits = logits + alpha * torch.exp(-beta * (1 - features @ self.keys.T)) @ self.values
         return torch.softmax(logits / self.temperature, dim=1)
-
-
-def _attention(block: Any, queries: Tensor, keys: Tensor) -> Tensor:
-    """Attention of a block in fewer operators than torch's module has; the time of an export grows with their number."""
-    module, width = block.attn, queries.shape[-1]
-
-    def project(rows: Tensor, part: slice) -> Tensor:
-        return F.linear(rows, module.in_proj_weight[part], module.in_proj_bias[part])
-
-    def heads(rows: Tensor) -> Tensor:  # (n, n_heads, n_rows, width of a head)
-        return rows.unflatten(-1, (module.num_heads, -1)).transpose(1, 2)
-
-    if queries is keys:
-        q, k, v = project(keys, slice(None)).chunk(3, dim=-1)
-    else:
-        q, (k, v) = project(queries, slice(width)), project(keys, slice(width, None)).chunk(2, dim=-1)
-    mixed = F.scaled_dot_product_attention(heads(q), heads(k), heads(v))
-    return module.out_proj(mixed.transpose(1, 2).flatten(2))
 
 
 def _on_cpu(tower: nn.Module) -> nn.Module:

@@ -29,7 +29,7 @@ def activation_bytes(blocks: Sequence[FrozenBlock], layout: BlockLayout, n_rows:
     itemsize
         Bytes of one number.
     """
-    mlp_width, width = blocks[0].expand.weight.shape
+    mlp_width, width = blocks[0].mlp_width, blocks[0].width
     masks = [group.mask for group in (layout.prefix_group, *layout.groups) if group]  # (n · a, p + t) each
     by_row = n_rows * (2 * width + mlp_width)  # input and middle of the block, input of the activation
     by_padded_row = sum(len(mask) for mask in masks) * 3 * width  # queries, keys and values

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from slimprompt.clip.products import FrozenLinear
 from slimprompt.clip.towers import QUICK_GELU_SCALE
 from slimprompt.text.kernels.attention import QKV, SequenceGroup, attend, attend_backward
 from slimprompt.text.kernels.rows import RowGather
@@ -31,25 +32,28 @@ class FrozenBlock:
 
     def __init__(self, block: Any) -> None:
         attention, mlp = block.attn, block.mlp
-        width = attention.embed_dim
         self.n_heads: int = attention.num_heads
+        self.mlp_width, self.width = mlp.c_fc.weight.shape
         self.norm_1, self.norm_2 = (_Norm.of(norm) for norm in (block.ln_1, block.ln_2))
         self.qkv, self.q, self.kv = (
-            _Linear(attention.in_proj_weight[rows], attention.in_proj_bias[rows])
-            for rows in (slice(None), slice(None, width), slice(width, None))
+            FrozenLinear(attention.in_proj_weight[rows], attention.in_proj_bias[rows])
+            for rows in (slice(None), slice(None, self.width), slice(self.width, None))
         )
-        self.out = _with_layer_scale(attention.out_proj, block.ls_1)
-        self.expand = _Linear(mlp.c_fc.weight, mlp.c_fc.bias)
-        self.contract = _with_layer_scale(mlp.c_proj, block.ls_2)
-        # QuickGELU(h) = h σ(s h) = silu(s h) / s; the factors s and 1/s are part of the matrix products.
-        self._s = QUICK_GELU_SCALE if isinstance(mlp.gelu, QuickGELU) else None
+        self.out = FrozenLinear(*_with_layer_scale(attention.out_proj, block.ls_1))
+        # QuickGELU(h) = h σ(s h) = silu(s h) / s. The factor s is part of the layer norm and of the biases, 1/s of the residual sum.
+        self._quick_gelu = isinstance(mlp.gelu, QuickGELU)
         self._approximate = getattr(mlp.gelu, "approximate", "none")
+        self._s = s = QUICK_GELU_SCALE if self._quick_gelu else 1.0
+        self._scaled_norm_2 = self.norm_2._replace(weight=s * self.norm_2.weight, bias=s * self.norm_2.bias)
+        self._expand = FrozenLinear(mlp.c_fc.weight, s * mlp.c_fc.bias)
+        weight, bias = _with_layer_scale(mlp.c_proj, block.ls_2)
+        self._contract = FrozenLinear(weight, s * bias)
 
     def constant_qkv(self, x: Tensor, row_index: list[Tensor]) -> tuple[QKV, ...]:
         """Queries, keys and values of constant rows x (n_rows, width), one `QKV` per group of `row_index`."""
         y, *_ = _norm(x, self.norm_1)  # (n_rows, width)
         rows = RowGather(row_index, len(x), self.n_heads, 3, x.device)
-        return tuple(_triples(rows.gather(F.linear(y, *self.qkv), 1)))
+        return tuple(_triples(rows.gather(self.qkv(y), 1)))
 
     def project(self, y: Tensor, layout: BlockLayout) -> tuple[list[Tensor], list[Tensor]]:
         """y (n_prompts, n_computed, width) → queries of the query rows; keys and values k, v, k, v, … of all rows.
@@ -58,11 +62,11 @@ class FrozenBlock:
         """
         assert layout.projections is not None
         if layout.query_rows is None:
-            parts = layout.projections.gather(F.linear(y, *self.qkv), y.size(0))  # q, k, v, q, k, v, …
+            parts = layout.projections.gather(self.qkv(y), y.size(0))  # q, k, v, q, k, v, …
             return parts[::3], [part for number, part in enumerate(parts) if number % 3]
         query_y = y.index_select(1, layout.query_rows)  # (n_prompts, n_query_rows, width)
-        qs = layout.outputs.gather(F.linear(query_y, *self.q), y.size(0))
-        return qs, layout.projections.gather(F.linear(y, *self.kv), y.size(0))
+        qs = layout.outputs.gather(self.q(query_y), y.size(0))
+        return qs, layout.projections.gather(self.kv(y), y.size(0))
 
     def project_backward(
         self, grad_qs: list[Tensor], grad_kvs: list[Tensor], n_prompts: int, layout: BlockLayout
@@ -71,37 +75,35 @@ class FrozenBlock:
         assert layout.projections is not None
         if layout.query_rows is None:
             qkvs = [part for qkv in zip(grad_qs, grad_kvs[::2], grad_kvs[1::2], strict=True) for part in qkv]
-            grad_y = layout.projections.scatter(qkvs, n_prompts) @ self.qkv.weight  # (n_prompts · n_computed, width)
+            # (n_prompts · n_computed, width)
+            grad_y = self.qkv.input_gradient(layout.projections.scatter(qkvs, n_prompts))
             return grad_y.view(n_prompts, -1, grad_y.shape[1])
-        grad_y = layout.projections.scatter(grad_kvs, n_prompts) @ self.kv.weight  # (n_prompts · n_computed, width)
-        grad_query_y = layout.outputs.scatter(grad_qs, n_prompts) @ self.q.weight  # (n_prompts · n_query_rows, width)
+        # (n_prompts · n_computed, width) and (n_prompts · n_query_rows, width)
+        grad_y = self.kv.input_gradient(layout.projections.scatter(grad_kvs, n_prompts))
+        grad_query_y = self.q.input_gradient(layout.outputs.scatter(grad_qs, n_prompts))
         grad_y, grad_query_y = (part.view(n_prompts, -1, part.shape[1]) for part in (grad_y, grad_query_y))
         return grad_y.index_add_(1, layout.query_rows, grad_query_y)
 
-    def hidden(self, y: Tensor) -> Tensor:
-        """y (rows, width) → s · expand(y), the input of the activation (rows, mlp_width)."""
-        weight, bias = self.expand
-        return torch.addmm(bias, y, weight.t(), beta=self._s or 1, alpha=self._s or 1)
+    def hidden(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x (rows, width) → s · expand(norm_2(x)), the input of the activation (rows, mlp_width), with mean and rstd of the norm."""
+        y, mean, rstd = _norm(x, self._scaled_norm_2)  # s · norm_2(x), (rows, width)
+        return self._expand(y), mean, rstd
 
     def add_mlp(self, x: Tensor, hidden: Tensor) -> Tensor:
         """x + contract(activation(hidden)), (rows, width)."""
-        weight, bias = self.contract
-        active = F.silu(hidden) if self._s else F.gelu(hidden, approximate=self._approximate)  # (rows, mlp_width)
-        return (x + bias).addmm_(active, weight.t(), alpha=1 / (self._s or 1))
+        active = (
+            F.silu(hidden) if self._quick_gelu else F.gelu(hidden, approximate=self._approximate)
+        )  # (rows, mlp_width)
+        return torch.add(x, self._contract(active), alpha=1 / self._s)
 
     def mlp_backward(self, grad: Tensor, hidden: Tensor) -> Tensor:
         """Gradient of `y` (rows, width) from the gradient of `add_mlp`; s cancels."""
-        grad_hidden = grad @ self.contract.weight  # (rows, mlp_width)
-        if self._s:
+        grad_hidden = self._contract.input_gradient(grad)  # (rows, mlp_width)
+        if self._quick_gelu:
             aten.silu_backward.grad_input(grad_hidden, hidden, grad_input=grad_hidden)
         else:
             aten.gelu_backward.grad_input(grad_hidden, hidden, approximate=self._approximate, grad_input=grad_hidden)
-        return grad_hidden @ self.expand.weight
-
-
-class _Linear(NamedTuple):
-    weight: Tensor
-    bias: Tensor
+        return self._expand.input_gradient(grad_hidden)
 
 
 class _Norm(NamedTuple):
@@ -118,12 +120,12 @@ class _Norm(NamedTuple):
         return cls(norm.normalized_shape, norm.weight, norm.bias, norm.eps, norm.weight.dtype)
 
 
-def _with_layer_scale(linear: nn.Linear, scale: Any) -> _Linear:
+def _with_layer_scale(layer: nn.Linear, scale: Any) -> tuple[Tensor, Tensor]:
     """Weight and bias of a linear layer followed by a layer scale (or by nothing)."""
     if isinstance(scale, LayerScale):
-        gamma = scale.gamma.to(linear.weight.dtype)
-        return _Linear(linear.weight * gamma[:, None], linear.bias * gamma)
-    return _Linear(linear.weight, linear.bias)
+        gamma = scale.gamma.to(layer.weight.dtype)
+        return layer.weight * gamma[:, None], layer.bias * gamma
+    return layer.weight, layer.bias
 
 
 @dataclass
@@ -208,9 +210,8 @@ class _Block(torch.autograd.Function):
         heads_out = layout.outputs.scatter([out for out, _ in attended], n_prompts)  # (rows, width)
 
         residual = x if layout.query_rows is None else x.index_select(1, layout.query_rows)
-        middle = (residual.reshape(-1, width) + block.out.bias).addmm_(heads_out, block.out.weight.t())  # (rows, width)
-        y, mean_2, rstd_2 = _norm(middle, block.norm_2)  # (rows, width)
-        hidden = block.hidden(y)  # (rows, mlp_width)
+        middle = block.out(heads_out).add_(residual.reshape(-1, width))  # (rows, width)
+        hidden, mean_2, rstd_2 = block.hidden(middle)  # (rows, mlp_width)
         out = block.add_mlp(middle, hidden)  # (rows, width), rows = n_prompts · n_query_rows
 
         ctx.block, ctx.layout, ctx.shape, ctx.n_attended = block, layout, x.shape, len(attended)
@@ -230,7 +231,9 @@ class _Block(torch.autograd.Function):
         grad = grad.reshape(-1, width)  # (rows, width)
         grad_y = block.mlp_backward(grad, hidden)  # (rows, width)
         grad_middle = _norm_backward(grad_y, middle, mean_2, rstd_2, block.norm_2).add_(grad)  # (rows, width)
-        grad_outs = layout.outputs.gather_gradient(grad_middle @ block.out.weight, n_prompts)  # (b, n · a, e) each
+        grad_outs = layout.outputs.gather_gradient(
+            block.out.input_gradient(grad_middle), n_prompts
+        )  # (b, n · a, e) each
 
         prefix_kv, grad_prefix_kv = (prefix_k, prefix_v), [grad_k, grad_v]
         grad_qs: list[Tensor] = []

@@ -1,0 +1,97 @@
+"""Products with frozen weights, by the faster of torch's two matrix libraries for x86 processors.
+
+For fp32, torch's own functions call MKL. On an AMD processor with AVX-512, oneDNN, which is part of torch as well, is more than twice
+as fast (`benchmarks/products.py`). torch has no public function for an fp32 product by oneDNN; the operators used here are those that
+`torch.compile` calls for frozen models.
+"""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x Wᵀ + b, without gradients: x (…, inner), W (columns, inner), b (columns,) → (…, columns).
+
+    W may be a transposed view, so `linear(x, weight.t())` is x W. Equals `torch.nn.functional.linear` up to float rounding.
+    """
+    if not uses_onednn(x.device, x.dtype):
+        return F.linear(x, weight, bias)
+    if x.numel() == x.shape[-1]:
+        # One row takes another path, whose rounding depends on the order in which W is stored; two rows do not.
+        return _onednn_linear(x.expand(2, *x.shape), weight, bias)[0]
+    return _onednn_linear(x, weight, bias)
+
+
+class FrozenLinear:
+    """x Wᵀ + b of a frozen layer, and the gradient of its input.
+
+    The first gradient packs W for both products. This makes them faster and takes twice the memory of W; the results are the same, bit
+    by bit. A layer that only runs forward is not packed.
+
+    Parameters
+    ----------
+    weight
+        W (columns, inner).
+    bias
+        b (columns,).
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        self._weight, self._bias = weight, bias
+        self._transposed: Tensor | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (…, inner) → (…, columns)."""
+        return linear(x, self._weight, self._bias)
+
+    def input_gradient(self, grad: Tensor) -> Tensor:
+        """Gradient of the output (…, columns) → gradient of x (…, inner)."""
+        if self._transposed is None:
+            self._weight, self._transposed = packed(self._weight), packed(self._weight.t())
+        return linear(grad, self._transposed)
+
+
+def packed(weight: Tensor) -> Tensor:
+    """A copy of a weight in the order in which oneDNN reads it, for `linear`; the weight itself where `linear` does not call oneDNN."""
+    if uses_onednn(weight.device, weight.dtype):
+        return _reordered(weight)
+    return weight
+
+
+@cache
+def uses_onednn(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether `linear` calls oneDNN: for fp32 on an x86 processor with AVX2, if this build of torch has the operator."""
+    return (
+        device.type == "cpu"
+        and dtype == torch.float32
+        and platform.machine().lower() in ("x86_64", "amd64")
+        and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+        and torch.backends.mkldnn.is_available()
+        and _operator_works()
+    )
+
+
+def _operator_works() -> bool:
+    """Whether the operator exists and computes what `linear` promises, also for a transposed weight."""
+    x, bias = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([5.0, 6.0, 7.0])
+    weight = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    try:
+        views = (weight, weight.t().contiguous().t())
+        products = [_onednn_linear(x, each, bias) for each in (*views, *map(_reordered, views))]
+    except (AttributeError, RuntimeError):  # another build or version of torch
+        return False
+    return all(torch.equal(product, F.linear(x, weight, bias)) for product in products)
+
+
+def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
+
+
+def _reordered(weight: Tensor) -> Tensor:
+    return torch.ops.mkldnn._reorder_linear_weight.default(weight)
