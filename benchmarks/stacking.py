@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from text_encoder import N_CTX, best_times, make_step, names, products_only, weight_products
+from text_encoder import (
+    N_CTX,
+    best_times,
+    fastest_rate,
+    make_step,
+    names,
+    products_only,
+    square_products,
+    weight_products,
+)
 from text_encoder import backbone as vit_b_16
 from torch.nn import functional as F
 
@@ -84,11 +93,10 @@ def measure(backbone: Backbone, n_classes: int, batch: int, steps: int, repeats:
 def account(n_classes: int, batch: int, seconds: float) -> dict[str, Any]:
     """Rates of one prompt and of a batch, and the gains that follow from them."""
     n_tokens = SharedPrefixTextEncoder(vit_b_16(), names(n_classes), N_CTX).n_tokens
-    square = torch.randn(2048, 2048)
     one, many = (weight_products(n_tokens, n_classes, n_prompts) for n_prompts in (1, batch))
     times = best_times(
         {
-            "square": lambda: square @ square,
+            **square_products(),
             "step": make_step("kernels", n_classes),
             "products": products_only(one),
             "batch_step": make_step("kernels", n_classes, n_prompts=batch),
@@ -97,7 +105,7 @@ def account(n_classes: int, batch: int, seconds: float) -> dict[str, Any]:
         seconds,
         clock=time.process_time,
     )
-    rate = 2 * 2048**3 / times["square"]
+    rate = fastest_rate(times)
     n_operations = sum(2 * rows * inner * columns for rows, inner, columns in one)
     prompts = {"step": 1, "products": 1, "batch_step": batch, "batch_products": batch}
     fractions = {name: n * n_operations / times[name] / rate for name, n in prompts.items()}

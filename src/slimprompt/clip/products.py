@@ -44,17 +44,17 @@ class FrozenLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         self._weight, self._bias = weight, bias
-        self._transposed: Tensor | None = None
+        self._packed: tuple[Tensor, Tensor] | None = None  # W and Wᵀ, set in one assignment: threads may share a layer
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (…, inner) → (…, columns)."""
-        return linear(x, self._weight, self._bias)
+        return linear(x, self._packed[0] if self._packed else self._weight, self._bias)
 
     def input_gradient(self, grad: Tensor) -> Tensor:
         """Gradient of the output (…, columns) → gradient of x (…, inner)."""
-        if self._transposed is None:
-            self._weight, self._transposed = packed(self._weight), packed(self._weight.t())
-        return linear(grad, self._transposed)
+        if self._packed is None:
+            self._packed = packed(self._weight), packed(self._weight.t())
+        return linear(grad, self._packed[1])
 
 
 def packed(weight: Tensor) -> Tensor:

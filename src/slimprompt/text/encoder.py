@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from slimprompt.clip.backbone import Backbone
 from slimprompt.clip.towers import supports_shared_prefix
 from slimprompt.errors import InputError
-from slimprompt.text.kernels.block import BlockLayout, FrozenBlock, run_block
+from slimprompt.text.kernels.block import BlockLayout, frozen_block, run_block
 from slimprompt.text.layout import block_layouts, default_chunk_size
 from slimprompt.text.memory import activation_budget, activation_bytes, chunks_that_fit
 from slimprompt.text.reference import FullPass, check_depth, output_dtype, project
@@ -92,7 +92,7 @@ class SharedPrefixTextEncoder:
         suffixes = [sequences[index][n_prefix:] for index in order]
         n_suffix_tokens = sum(map(len, suffixes))
         size = chunk_size or default_chunk_size(n_suffix_tokens, len(suffixes), backbone.text_width)
-        self._blocks = [FrozenBlock(block) for block in self._tower.transformer.resblocks]
+        self._blocks = [frozen_block(block) for block in self._tower.transformer.resblocks]
         with torch.no_grad():
             self._chunks = [
                 self._make_chunk(sequences[0][:n_prefix], suffixes[start : start + size], has_prefix=start == 0)

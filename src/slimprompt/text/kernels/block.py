@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from open_clip.transformer import LayerScale, QuickGELU
@@ -19,6 +20,24 @@ from slimprompt.text.kernels.attention import QKV, SequenceGroup, attend, attend
 from slimprompt.text.kernels.rows import RowGather
 
 aten = torch.ops.aten
+
+_FROZEN: WeakKeyDictionary[nn.Module, tuple[object, FrozenBlock]] = WeakKeyDictionary()
+
+
+def frozen_block(block: Any) -> FrozenBlock:
+    """The constants of a block of open_clip. Encoders of one backbone share them, with their packed weights.
+
+    They are made again if the activation of the block is another one, or if its weights were moved, converted or changed
+    (except through `.data`, which torch does not count as a change).
+    """
+    weights = [
+        (each.data_ptr(), each.dtype, None if each.is_inference() else each._version) for each in block.parameters()
+    ]
+    key = repr(block.mlp.gelu), weights
+    known = _FROZEN.get(block)
+    if known is None or known[0] != key:
+        known = _FROZEN[block] = key, FrozenBlock(block)
+    return known[1]
 
 
 class FrozenBlock:
