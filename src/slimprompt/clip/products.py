@@ -1,4 +1,4 @@
-"""Products with frozen weights, by the faster of torch's two matrix libraries for x86 processors.
+"""Products with frozen weights, by oneDNN on x86 processors.
 
 For fp32, torch's own functions call MKL. On an AMD processor with AVX-512, oneDNN, which is part of torch as well, is more than twice
 as fast (`benchmarks/products.py`). torch has no public function for an fp32 product by oneDNN; the operators used here are those that

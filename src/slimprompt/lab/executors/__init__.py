@@ -18,7 +18,7 @@ from slimprompt.lab.spec import RunSpec
 
 #: A run whose process dies this often (most likely because it ran out of memory) counts as failed.
 ATTEMPTS = 3
-_WORKER_MEMORY_GB = 2.0
+_WORKER_MEMORY_GB = 2.5
 
 
 class Executor(Protocol):
