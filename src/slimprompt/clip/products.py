@@ -8,7 +8,7 @@ as fast (`benchmarks/products.py`). torch has no public function for an fp32 pro
 from __future__ import annotations
 
 import platform
-from functools import cache
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -18,21 +18,16 @@ from torch.nn import functional as F
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b, without gradients: x (…, inner), W (columns, inner), b (columns,) → (…, columns).
 
-    W may be a transposed view, so `linear(x, weight.t())` is x W. Equals `torch.nn.functional.linear` up to float rounding.
+    W may be a transposed view, so `linear(x, weight.t())` is x W, or `packed`. Equals `torch.nn.functional.linear` up to float
+    rounding, which may depend on the order in which W is stored.
     """
     if not uses_onednn(x.device, x.dtype):
         return F.linear(x, weight, bias)
-    if x.numel() == x.shape[-1]:
-        # One row takes another path, whose rounding depends on the order in which W is stored; two rows do not.
-        return _onednn_linear(x.expand(2, *x.shape), weight, bias)[0]
     return _onednn_linear(x, weight, bias)
 
 
 class FrozenLinear:
     """x Wᵀ + b of a frozen layer, and the gradient of its input.
-
-    The first gradient packs W for both products. This makes them faster and takes twice the memory of W; the results are the same, bit
-    by bit. A layer that only runs forward is not packed.
 
     Parameters
     ----------
@@ -40,21 +35,32 @@ class FrozenLinear:
         W (columns, inner).
     bias
         b (columns,).
+    pack
+        Pack W for each of the two products when it is first needed. This makes them faster and takes the memory of W each time.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        self._weight, self._bias = weight, bias
-        self._packed: tuple[Tensor, Tensor] | None = None  # W and Wᵀ, set in one assignment: threads may share a layer
+    def __init__(self, weight: Tensor, bias: Tensor, *, pack: bool = False) -> None:
+        self._plain, self._bias, self._pack = weight, bias, packed if pack else lambda weight: weight
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (…, inner) → (…, columns)."""
-        return linear(x, self._packed[0] if self._packed else self._weight, self._bias)
+        return linear(x, self._weight, self._bias)
 
     def input_gradient(self, grad: Tensor) -> Tensor:
         """Gradient of the output (…, columns) → gradient of x (…, inner)."""
-        if self._packed is None:
-            self._packed = packed(self._weight), packed(self._weight.t())
-        return linear(grad, self._packed[1])
+        return linear(grad, self._transposed)
+
+    def packing(self) -> FrozenLinear:
+        """The same layer with packed weights."""
+        return FrozenLinear(self._plain, self._bias, pack=True)
+
+    @cached_property
+    def _weight(self) -> Tensor:
+        return self._pack(self._plain)
+
+    @cached_property
+    def _transposed(self) -> Tensor:
+        return self._pack(self._plain.t())
 
 
 def packed(weight: Tensor) -> Tensor:

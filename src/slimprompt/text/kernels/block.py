@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -67,6 +68,15 @@ class FrozenBlock:
         self._expand = FrozenLinear(mlp.c_fc.weight, s * mlp.c_fc.bias)
         weight, bias = _with_layer_scale(mlp.c_proj, block.ls_2)
         self._contract = FrozenLinear(weight, s * bias)
+
+    @cached_property
+    def packing(self) -> FrozenBlock:
+        """The same block with packed weights, for training."""
+        block = copy.copy(self)
+        for name, layer in vars(self).items():
+            if isinstance(layer, FrozenLinear):
+                setattr(block, name, layer.packing())
+        return block
 
     def constant_qkv(self, x: Tensor, row_index: list[Tensor]) -> tuple[QKV, ...]:
         """Queries, keys and values of constant rows x (n_rows, width), one `QKV` per group of `row_index`."""
@@ -210,6 +220,8 @@ class _Block(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, given_k: Tensor | None, given_v: Tensor | None, block: FrozenBlock, layout: BlockLayout
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        if any(ctx.needs_input_grad):
+            block = block.packing
         n_prompts, _, width = x.shape
         computed = x[:, : layout.n_computed]  # (n_prompts, n_computed, width)
         qs: list[Tensor] = []  # (b, n · a, e) each
