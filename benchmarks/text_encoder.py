@@ -1,6 +1,7 @@
 """Time and memory of a text step: kernels against the plain shared-prefix reference and against open_clip's full pass.
 
     python benchmarks/text_encoder.py [--classes 20 47 100 1000] [--depth 1] [--seconds 15] [--json FILE]
+    python benchmarks/text_encoder.py --texts
     python benchmarks/text_encoder.py --shared-beginnings
 
 A step is the forward and backward pass of all class features at ViT-B/16 size (width 512, 12 layers, 77 tokens, random
@@ -13,6 +14,9 @@ step in a separate process. "Of torch's rate" is the rate of the weight products
 the kernels use; "products alone" is the rate of these products without anything between them, relative to the same.
 
 Freed memory: the kernel step with and without `allocator.keep_freed_memory`, each in separate processes.
+
+With --texts, times the features of complete texts, "a photo of a <class of ImageNet>.", as zero-shot classification needs them:
+`text.encoder.encode_texts` against open_clip's `encode_text`, once each.
 
 With --shared-beginnings, nothing is timed: for the class names of each benchmark in the data root (SLIMPROMPT_DATA) and for
 open_clip's names of ImageNet's classes, prints the tokens per step, and how many there would be if class names that begin with
@@ -29,7 +33,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
 
@@ -41,6 +45,7 @@ from slimprompt.allocator import keep_freed_memory
 from slimprompt.clip.products import linear, packed
 from slimprompt.data.benchmarks import BENCHMARKS
 from slimprompt.data.catalogue import benchmark_folder, find_source, load_benchmark
+from slimprompt.text.encoder import encode_texts
 from slimprompt.text.reference import full_pass_encoder, shared_prefix_reference
 from slimprompt.text.tokens import prompt_tokens
 
@@ -89,7 +94,7 @@ def best_times(
     """
     best = dict.fromkeys(functions, float("inf"))
     begin, rounds = clock(), 0
-    while rounds < 2 or clock() - begin < seconds:
+    while rounds < 4 or clock() - begin < seconds:
         for name, function in functions.items():
             start = clock()
             function()
@@ -221,6 +226,26 @@ def measure_allocator(n_classes: int) -> dict[str, float]:
     }
 
 
+def measure_texts() -> None:
+    """Table of the time of complete texts."""
+    print("| texts | open_clip | encode_texts | speedup | largest difference |\n" + "|---:" * 5 + "|")
+    for n in (10, 100, 1000):
+        texts = [f"a photo of a {name}." for name in IMAGENET_CLASSNAMES[:n]]
+        passes = {"open_clip": backbone().encode_texts, "slimprompt": partial(encode_texts, backbone())}
+        features, seconds = {}, {}
+        for name, encode in passes.items():
+            encode(texts[:2])  # warm-up
+            begin = time.perf_counter()
+            features[name] = encode(texts)
+            seconds[name] = time.perf_counter() - begin
+        difference = (features["open_clip"] - features["slimprompt"]).abs().max()
+        print(
+            f"| {n:,} | {seconds['open_clip']:.2f} s | {seconds['slimprompt']:.2f} s"
+            f" | {seconds['open_clip'] / seconds['slimprompt']:.1f}× | {difference:.1e} |",
+            flush=True,
+        )
+
+
 def shared_beginnings() -> None:
     """Table of token counts: one prefix for all classes, and a tree of all shared beginnings."""
     lists = {"imagenet (open_clip)": list(IMAGENET_CLASSNAMES)}
@@ -241,7 +266,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--classes", type=int, nargs="+", default=[20, 47, 100, 1000], help="numbers of classes")
     parser.add_argument("--depth", type=int, nargs="+", default=[1], help="layers with a context of their own")
-    parser.add_argument("--seconds", type=float, default=15, help="time per number of classes; at least two rounds")
+    parser.add_argument("--seconds", type=float, default=15, help="time per number of classes; at least four rounds")
     parser.add_argument(
         "--allocator-classes", type=int, nargs="+", default=[100, 1000], help="numbers of classes of the second table"
     )
@@ -249,6 +274,7 @@ def main() -> None:
         "--full-limit", type=int, default=100, help="maximum number of classes of the full pass; scaled beyond"
     )
     parser.add_argument("--json", help="also write the results to this file")
+    parser.add_argument("--texts", action="store_true", help="only time the features of complete texts")
     parser.add_argument("--shared-beginnings", action="store_true", help="only count tokens of real class names")
     parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -261,6 +287,9 @@ def main() -> None:
         return
 
     keep_freed_memory()  # as the commands do
+    if options.texts:
+        measure_texts()
+        return
     print(
         "| classes | depth | tokens | tokens, full pass | step | kernels against reference | kernels against full pass"
         " | memory | memory, full pass | of torch's rate | of the fastest rate | products alone |\n"

@@ -9,6 +9,8 @@ import torch
 
 from slimprompt import InputError, SharedPrefixTextEncoder, load_backbone
 from slimprompt.clip.towers import config_support
+from slimprompt.text import encoder as encoder_module
+from slimprompt.text.encoder import encode_texts
 from slimprompt.text.reference import shared_prefix_reference
 from tests.conftest import TINY_CONFIG
 from tests.text.conftest import NAMES, features_and_gradient, open_clip_features, random_context
@@ -286,3 +288,40 @@ def test_batch_of_contexts_equals_separate_passes(tiny, position, chunk_size):
     grad = torch.randn(batched.shape, generator=torch.Generator().manual_seed(2))
     grads = [torch.autograd.grad(features, contexts, grad, retain_graph=True)[0] for features in (batched, separate)]
     torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [f"a photo of a {name}." for name in ("cat", "red fox", "large grey cat", "cat")],
+        ["cat", "two dogs and a bird in a tree"],  # nothing but the start token in common
+        ["a photo of a cat"],
+        ["a cat", "a cat sitting"],  # one text is the beginning of another
+    ],
+    ids=["template", "no common word", "one text", "beginning"],
+)
+@pytest.mark.parametrize("unit_length", [True, False])
+def test_texts_equal_open_clip(double, texts, unit_length):
+    expected = double.encode_texts(texts, unit_length=unit_length)
+    found = encode_texts(double, texts, unit_length=unit_length)
+    assert found.dtype == expected.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_texts_in_several_chunks_equal_open_clip(tiny, monkeypatch):
+    monkeypatch.setattr(encoder_module, "default_chunk_size", lambda *_: 2)
+    texts = [f"a photo of a {name}." for name in ("cat", "red fox", "dog", "large grey cat", "bird")]
+    torch.testing.assert_close(encode_texts(tiny, texts), tiny.encode_texts(texts), rtol=1e-4, atol=1e-5)
+
+
+def test_texts_of_a_tower_without_a_shared_prefix(model_config):
+    config = json.loads(json.dumps(TINY_CONFIG))
+    config["text_cfg"]["no_causal_mask"] = True
+    backbone = load_backbone(model_config("tiny-texts-not-causal", config), seed=0, device="cpu")
+    texts = ["a photo of a cat.", "a photo of a dog."]
+    assert torch.equal(encode_texts(backbone, texts), backbone.encode_texts(texts))
+
+
+def test_a_text_that_is_too_long_is_refused(tiny):
+    with pytest.raises(InputError, match="has more than the"):
+        encode_texts(tiny, ["a cat", "word " * 60])

@@ -127,6 +127,21 @@ class Backbone:
             end = _last_token(ids) + (0 if _has_end_token(self.tokenizer) else 1)
         return ids[: end + 1]
 
+    def tokenize_text(self, text: str) -> list[int]:
+        """`tokenize`, for a text that the model is to read as it is.
+
+        Raises
+        ------
+        InputError
+            If the text is longer than the context length.
+        """
+        ids = self.tokenize(text)
+        if len(ids) > self.context_length:
+            raise InputError(
+                f"the text {shown(text)} has more than the {self.context_length} tokens that {self.name} reads; shorten it"
+            )
+        return ids
+
     @torch.inference_mode()
     def encode_images(self, pixels: Tensor) -> Tensor:
         """Pixels (n, 3, height, width) → unit-length features (n, embed_dim), fp32."""
@@ -143,10 +158,7 @@ class Backbone:
             If a text is longer than the context length.
         """
         for text in texts:
-            if len(self.tokenize(text)) > self.context_length:
-                raise InputError(
-                    f"the text {shown(text)} has more than the {self.context_length} tokens that {self.name} reads; shorten it"
-                )
+            self.tokenize_text(text)
         features = []
         for start in range(0, len(texts), batch_size):
             ids = self.tokenizer(list(texts[start : start + batch_size]), context_length=self.context_length).to(

@@ -13,6 +13,7 @@ from slimprompt.errors import InputError, first_few
 from slimprompt.images.bank import EVAL_VIEW, FeatureBank, train_view_name
 from slimprompt.images.files import Decode, ImageSource
 from slimprompt.methods.zero_shot import template_texts, zero_shot_features
+from slimprompt.text.encoder import encode_texts
 from slimprompt.training.recipe import Recipe
 
 #: Image features that one recipe may use; the bank checks each of them before the first step.
@@ -86,7 +87,7 @@ class Task:
     def template_features(self) -> Tensor:
         """Features of each class in each template, not of unit length, (n_templates, n_classes, embed_dim)."""
         texts = template_texts(self.class_names, self.templates)
-        features = self.bank.backbone.encode_texts(texts, unit_length=False).clone()
+        features = encode_texts(self.bank.backbone, texts, unit_length=False).clone()
         return features.view(len(self.templates), len(self.class_names), -1)
 
     @property

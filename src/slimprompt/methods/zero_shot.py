@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError, printable, shown
 from slimprompt.methods.head import FittedHead, Head
+from slimprompt.text.encoder import encode_texts
 
 if TYPE_CHECKING:
     from slimprompt.methods.task import Task
@@ -47,7 +48,7 @@ def zero_shot_head(backbone: Backbone, class_names: Sequence[str], templates: Se
 @torch.inference_mode()
 def zero_shot_features(backbone: Backbone, class_names: Sequence[str], templates: Sequence[str]) -> Tensor:
     """Unit-length class features (n_classes, embed_dim); the features of several templates are averaged."""
-    features = torch.stack([backbone.encode_texts(template_texts(class_names, [template])) for template in templates])
+    features = torch.stack([encode_texts(backbone, template_texts(class_names, [template])) for template in templates])
     return F.normalize(features.mean(0), dim=-1)
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from slimprompt.clip.backbone import Backbone
@@ -76,13 +77,26 @@ class SharedPrefixTextEncoder:
         if kept_chunks is not None and kept_chunks < 0:
             raise InputError(f"kept_chunks must be 0 or more chunks, not {kept_chunks}; None keeps as many as fit")
         check_depth(backbone, depth)
-        self.backbone, self.n_ctx, self.depth, self.n_classes = backbone, n_ctx, depth, len(class_names)
-        self._tower = backbone.text_tower
+        self.backbone, self.n_ctx, self.depth = backbone, n_ctx, depth
         sequences = prompt_tokens(backbone, class_names, n_ctx, position)
-        n_prefix = shared_prefix_length(sequences)
+        self._set_up(sequences, shared_prefix_length(sequences), chunk_size, kept_chunks)
+
+    @classmethod
+    def of_sequences(cls, backbone: Backbone, sequences: list[list[int]], n_prefix: int) -> SharedPrefixTextEncoder:
+        """Encoder of token sequences without a context, whose first `n_prefix` tokens are equal; it takes a context (0, width)."""
+        encoder = cls.__new__(cls)
+        encoder.backbone, encoder.n_ctx, encoder.depth = backbone, 0, 1
+        encoder._set_up(sequences, n_prefix, None, None)
+        return encoder
+
+    def _set_up(
+        self, sequences: list[list[int]], n_prefix: int, chunk_size: int | None, kept_chunks: int | None
+    ) -> None:
+        backbone, self.n_classes = self.backbone, len(sequences)
+        self._tower = backbone.text_tower
         self.shared_prefix = n_prefix > 0 and supports_shared_prefix(self._tower)
         if not self.shared_prefix:
-            self._full_pass = FullPass(backbone, sequences, depth, chunk_size)
+            self._full_pass = FullPass(backbone, sequences, self.depth, chunk_size)
             self.n_tokens, self.n_chunks = self._full_pass.n_tokens, self._full_pass.n_chunks
             return
 
@@ -214,3 +228,36 @@ class _Chunk(NamedTuple):
     context_index: Tensor  # index of the context vector that each of them receives
     layouts: list[BlockLayout]  # one per block
     activation_bytes: int  # saved for the backward pass of one prompt
+
+
+@torch.inference_mode()
+def encode_texts(backbone: Backbone, texts: Sequence[str], *, unit_length: bool = True) -> Tensor:
+    """Texts → features (n, embed_dim), fp32, equal to `Backbone.encode_texts` up to float rounding, and faster.
+
+    The tokens with which all texts begin are computed once, and padding is left out. Towers that cannot share a prefix take open_clip's
+    own pass.
+
+    Parameters
+    ----------
+    backbone
+        The frozen CLIP model.
+    texts
+        Complete texts.
+    unit_length
+        Normalise the features.
+
+    Raises
+    ------
+    InputError
+        If a text is longer than the context length.
+    """
+    sequences = [backbone.tokenize_text(text) for text in texts]
+    shortest = min(map(len, sequences), default=0)
+    n_prefix = 0
+    while n_prefix < shortest - 1 and len({sequence[n_prefix] for sequence in sequences}) == 1:
+        n_prefix += 1
+    if n_prefix == 0 or not supports_shared_prefix(backbone.text_tower):
+        return backbone.encode_texts(texts, unit_length=unit_length)
+    encode = SharedPrefixTextEncoder.of_sequences(backbone, sequences, n_prefix)
+    features = encode(torch.zeros(0, backbone.text_width, device=backbone.device)).float()
+    return F.normalize(features, dim=-1) if unit_length else features
