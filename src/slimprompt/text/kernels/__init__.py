@@ -9,8 +9,8 @@ They compute what `slimprompt.text.reference` does, with fewer operations:
 - The prefix is never copied per class: the queries of all classes meet its keys in one product per head.
 - Only attention pads the sequences; all products with weights run on unpadded rows.
 - Queries, keys and values are one product and one gather, except in the last block.
-- Weights are frozen, so the backward pass computes gradients of activations only, and residual sums and scalings are
-  part of the neighbouring matrix product.
+- Weights are frozen, so the backward pass computes gradients of activations only, and scalings are part of the neighbouring
+  operations. Products with weights call oneDNN where it is available (`slimprompt.clip.products`), packed in training.
 - Queries, keys and values of constant rows are computed once (first block), and only the end-of-text rows continue
   after the attention of the last block.
 
