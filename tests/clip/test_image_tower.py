@@ -100,4 +100,6 @@ def test_parts_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
         expected = image_features_in_parts(tower, pixels)
         monkeypatch.setattr(image_tower, "_ROWS", 40)
         torch.testing.assert_close(image_features_in_parts(tower, pixels), expected)
-    assert sizes == [7, 3, 2, 2]
+        monkeypatch.setattr(image_tower, "_ROWS", 5)  # fewer than one image has
+        torch.testing.assert_close(image_features_in_parts(tower, pixels[:2]), expected[:2])
+    assert sizes == [7, 3, 2, 2, 1, 1]

@@ -1,5 +1,7 @@
 """Features and gradients equal those of the plain reference and of open_clip's own full pass."""
 
+import copy
+import gc
 import json
 from importlib import resources
 
@@ -310,6 +312,7 @@ def test_texts_equal_open_clip(double, texts, unit_length):
 
 def test_texts_in_several_chunks_equal_open_clip(tiny, monkeypatch):
     monkeypatch.setattr(encoder_module, "default_chunk_size", lambda *_: 2)
+    monkeypatch.setattr(encoder_module, "_TEXTS", 4)
     texts = [f"a photo of a {name}." for name in ("cat", "red fox", "dog", "large grey cat", "bird")]
     torch.testing.assert_close(encode_texts(tiny, texts), tiny.encode_texts(texts), rtol=1e-4, atol=1e-5)
 
@@ -325,3 +328,32 @@ def test_texts_of_a_tower_without_a_shared_prefix(model_config):
 def test_a_text_that_is_too_long_is_refused(tiny):
     with pytest.raises(InputError, match="has more than the"):
         encode_texts(tiny, ["a cat", "word " * 60])
+
+
+def test_training_after_texts_were_encoded():
+    """The constants of a block, which both share, may have been made in inference mode."""
+    backbone = load_backbone("pocket", device="cpu")
+    encode_texts(backbone, ["a photo of a cat.", "a photo of a dog."])
+    assert_equals_open_clip(backbone, NAMES, 6)
+
+
+def test_only_passes_with_gradients_pack_weights():
+    """Passes without gradients give the same bytes before and after training; packed weights go with the encoders that need them."""
+    backbone = load_backbone("pocket", device="cpu")
+    context = random_context(backbone, 6)
+    encoder, other = (SharedPrefixTextEncoder(backbone, names, 6) for names in (NAMES, NAMES[:2]))
+    with torch.no_grad():
+        before = encoder(context)
+        assert encoder._packed_blocks is None
+    features, gradient = features_and_gradient(encoder, context)
+    torch.testing.assert_close(features, before, rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        assert torch.equal(encoder(context), before)
+    copied = copy.deepcopy(encoder)
+    assert torch.equal(features_and_gradient(copied, context)[1], gradient)
+    features_and_gradient(other, context)
+    assert other._packed_blocks[0] is encoder._packed_blocks[0]
+    frozen = encoder._blocks[0]
+    del encoder, other, copied
+    gc.collect()
+    assert frozen._packing() is None

@@ -44,11 +44,12 @@ def image_features(tower: Any, pixels: Tensor, linear: Linear = linear) -> Tenso
 
 
 def image_features_in_parts(tower: Any, pixels: Tensor) -> Tensor:
-    """`image_features`, on a CPU in equal parts of a few thousand rows."""
+    """`image_features`, on a CPU in parts of nearly equal size, of a few thousand rows or one image."""
     if pixels.device.type != "cpu" or not reads_class_token(tower):
         return image_features(tower, pixels)
     n_rows = len(pixels) * len(tower.positional_embedding)
-    return torch.cat([image_features(tower, part) for part in pixels.tensor_split(max(1, math.ceil(n_rows / _ROWS)))])
+    n_parts = max(1, min(len(pixels), math.ceil(n_rows / _ROWS)))
+    return torch.cat([image_features(tower, part) for part in pixels.tensor_split(n_parts)])
 
 
 def reads_class_token(tower: Any) -> bool:

@@ -85,8 +85,10 @@ def uses_onednn(device: torch.device, dtype: torch.dtype) -> bool:
 
 def _operator_works() -> bool:
     """Whether the operator exists and computes what `linear` promises, also for a transposed weight."""
-    x, bias = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([5.0, 6.0, 7.0])
-    weight = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    x, weight, bias = (
+        torch.tensor(rows, dtype=torch.float32, device="cpu")  # whatever torch's defaults are
+        for rows in ([[1, 2], [3, 4]], [[1, 2], [3, 4], [5, 6]], [5, 6, 7])
+    )
     try:
         views = (weight, weight.t().contiguous().t())
         products = [_onednn_linear(x, each, bias) for each in (*views, *map(_reordered, views))]
@@ -96,6 +98,7 @@ def _operator_works() -> bool:
 
 
 def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    bias = None if bias is None else bias.contiguous()  # the operator ignores the stride of a bias
     return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
 
 

@@ -18,11 +18,14 @@ from torch.utils.checkpoint import checkpoint
 from slimprompt.clip.backbone import Backbone
 from slimprompt.clip.towers import supports_shared_prefix
 from slimprompt.errors import InputError
-from slimprompt.text.kernels.block import BlockLayout, frozen_block, run_block
+from slimprompt.text.kernels.block import BlockLayout, FrozenBlock, frozen_block, run_block
 from slimprompt.text.layout import block_layouts, default_chunk_size
 from slimprompt.text.memory import activation_budget, activation_bytes, chunks_that_fit
 from slimprompt.text.reference import FullPass, check_depth, output_dtype, project
 from slimprompt.text.tokens import CONTEXT, Position, prompt_tokens, shared_prefix_length
+
+#: Texts that `encode_texts` prepares at once, which bounds its memory.
+_TEXTS = 1000
 
 
 class SharedPrefixTextEncoder:
@@ -107,6 +110,7 @@ class SharedPrefixTextEncoder:
         n_suffix_tokens = sum(map(len, suffixes))
         size = chunk_size or default_chunk_size(n_suffix_tokens, len(suffixes), backbone.text_width)
         self._blocks = [frozen_block(block) for block in self._tower.transformer.resblocks]
+        self._packed_blocks: list[FrozenBlock] | None = None
         with torch.no_grad():
             self._chunks = [
                 self._make_chunk(sequences[0][:n_prefix], suffixes[start : start + size], has_prefix=start == 0)
@@ -151,12 +155,16 @@ class SharedPrefixTextEncoder:
             return self(context[None])[0]
         context = context.to(self.backbone.device, self.backbone.dtype)
         context = context.view(len(context), self.depth, *one[-2:])  # (n_prompts, depth, n_ctx, width)
+        blocks = self._blocks
+        if context.requires_grad and torch.is_grad_enabled():
+            # Every pass with gradients is packed and no other one, so that features do not depend on the passes before.
+            blocks = self._packed_blocks = self._packed_blocks or [block.packing() for block in blocks]
         first, *others = self._chunks
-        features, prefix_kv = self._run_chunk(first, context)
+        features, prefix_kv = self._run_chunk(first, blocks, context)
         chunk_features = [features]  # (n_prompts, classes of the chunk, embed_dim) each
         n_recomputed = len(others) - self.kept_chunks(len(context))
         for index, chunk in enumerate(others):
-            run = partial(self._run_later_chunk, chunk)
+            run = partial(self._run_later_chunk, chunk, blocks)
             if index < n_recomputed:
                 chunk_features.append(checkpoint(run, context, *prefix_kv, use_reentrant=False))
             else:
@@ -195,7 +203,7 @@ class SharedPrefixTextEncoder:
         )
 
     def _run_chunk(
-        self, chunk: _Chunk, context: Tensor, prefix_kv: Sequence[Tensor] = ()
+        self, chunk: _Chunk, blocks: list[FrozenBlock], context: Tensor, prefix_kv: Sequence[Tensor] = ()
     ) -> tuple[Tensor, list[Tensor]]:
         """Features of the classes of one chunk, and the keys and values of the prefix in every block.
 
@@ -203,7 +211,7 @@ class SharedPrefixTextEncoder:
         """
         x = chunk.rows.expand(len(context), -1, -1)  # (n_prompts, n_rows, width)
         computed_kv: list[Tensor] = []
-        for layer, (block, layout) in enumerate(zip(self._blocks, chunk.layouts, strict=True)):
+        for layer, (block, layout) in enumerate(zip(blocks, chunk.layouts, strict=True)):
             if layer < self.depth and len(chunk.context_rows):
                 vectors = context[:, layer].index_select(1, chunk.context_index)  # (n_prompts, context rows, width)
                 # In the first layer a vector is added to its position embedding; in the others it replaces the row.
@@ -215,9 +223,9 @@ class SharedPrefixTextEncoder:
                 computed_kv += kv
         return project(self._tower, self._tower.ln_final(x)), computed_kv
 
-    def _run_later_chunk(self, chunk: _Chunk, context: Tensor, *prefix_kv: Tensor) -> Tensor:
+    def _run_later_chunk(self, chunk: _Chunk, blocks: list[FrozenBlock], context: Tensor, *prefix_kv: Tensor) -> Tensor:
         """Features of the classes of a chunk after the first."""
-        return self._run_chunk(chunk, context, prefix_kv)[0]
+        return self._run_chunk(chunk, blocks, context, prefix_kv)[0]
 
 
 class _Chunk(NamedTuple):
@@ -252,12 +260,19 @@ def encode_texts(backbone: Backbone, texts: Sequence[str], *, unit_length: bool 
         If a text is longer than the context length.
     """
     sequences = [backbone.tokenize_text(text) for text in texts]
-    shortest = min(map(len, sequences), default=0)
-    n_prefix = 0
-    while n_prefix < shortest - 1 and len({sequence[n_prefix] for sequence in sequences}) == 1:
-        n_prefix += 1
-    if n_prefix == 0 or not supports_shared_prefix(backbone.text_tower):
+    if not supports_shared_prefix(backbone.text_tower) or len({sequence[0] for sequence in sequences}) != 1:
         return backbone.encode_texts(texts, unit_length=unit_length)
-    encode = SharedPrefixTextEncoder.of_sequences(backbone, sequences, n_prefix)
-    features = encode(torch.zeros(0, backbone.text_width, device=backbone.device)).float()
+    no_context = torch.zeros(0, backbone.text_width, device=backbone.device)
+    features = torch.cat(
+        [
+            SharedPrefixTextEncoder.of_sequences(backbone, part, _common_beginning(part))(no_context).float()
+            for part in (sequences[start : start + _TEXTS] for start in range(0, len(sequences), _TEXTS))
+        ]
+    )
     return F.normalize(features, dim=-1) if unit_length else features
+
+
+def _common_beginning(sequences: list[list[int]]) -> int:
+    """Number of leading tokens that all sequences share, without the last token of any of them."""
+    shortest = min(map(len, sequences))
+    return next((n for n in range(shortest - 1) if len({ids[n] for ids in sequences}) > 1), shortest - 1)

@@ -85,19 +85,3 @@ def test_constants_are_released_with_the_model(tiny):
     del block
     gc.collect()
     assert len(_FROZEN) == n_before
-
-
-def test_only_passes_with_gradients_pack_weights(tiny):
-    """A pass without gradients gives the same bytes before and after training in the same process."""
-    block = FrozenBlock(copy.deepcopy(tiny.text_tower.transformer.resblocks[0]))
-    x = torch.randn(2, 6, tiny.text_width, generator=torch.Generator().manual_seed(0))
-    layout = prefix_and_one_row(6, block.n_heads, x)
-    before, _ = run_block(x, None, block, layout)
-    assert "packing" not in vars(block)
-    leaf = x.clone().requires_grad_()
-    trained, _ = run_block(leaf, None, block, layout)
-    assert "packing" in vars(block)
-    torch.testing.assert_close(trained, before)
-    (grad,) = torch.autograd.grad(trained.sum(), leaf)
-    assert grad.abs().sum() > 0
-    assert torch.equal(run_block(x, None, block, layout)[0], before)

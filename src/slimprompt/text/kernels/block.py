@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from open_clip.transformer import LayerScale, QuickGELU
@@ -28,8 +28,8 @@ _FROZEN: WeakKeyDictionary[nn.Module, tuple[object, FrozenBlock]] = WeakKeyDicti
 def frozen_block(block: Any) -> FrozenBlock:
     """The constants of a block of open_clip. Encoders of one backbone share them, with their packed weights.
 
-    They are made again if the activation of the block is another one, or if its weights were moved, converted or changed
-    (except through `.data`, which torch does not count as a change).
+    New encoders get new constants if the activation of the block is another one, or if its weights were moved, converted or
+    changed, as far as torch counts changes: it does not through `.data`, nor those of weights made in inference mode.
     """
     weights = [
         (each.data_ptr(), each.dtype, None if each.is_inference() else each._version) for each in block.parameters()
@@ -68,15 +68,21 @@ class FrozenBlock:
         self._expand = FrozenLinear(mlp.c_fc.weight, s * mlp.c_fc.bias)
         weight, bias = _with_layer_scale(mlp.c_proj, block.ls_2)
         self._contract = FrozenLinear(weight, s * bias)
+        self._packing: ref[FrozenBlock] | None = None
 
-    @cached_property
     def packing(self) -> FrozenBlock:
-        """The same block with packed weights, for training."""
-        block = copy.copy(self)
-        for name, layer in vars(self).items():
-            if isinstance(layer, FrozenLinear):
-                setattr(block, name, layer.packing())
+        """The same block with packed weights, for training: one object as long as an encoder holds it."""
+        block = self._packing() if self._packing else None
+        if block is None:
+            block = copy.copy(self)
+            for name, layer in vars(self).items():
+                if isinstance(layer, FrozenLinear):
+                    setattr(block, name, layer.packing())
+            self._packing = ref(block)
         return block
+
+    def __deepcopy__(self, _: dict[int, Any]) -> FrozenBlock:
+        return self  # frozen, and packed weights cannot be copied
 
     def constant_qkv(self, x: Tensor, row_index: list[Tensor]) -> tuple[QKV, ...]:
         """Queries, keys and values of constant rows x (n_rows, width), one `QKV` per group of `row_index`."""
@@ -120,13 +126,12 @@ class FrozenBlock:
 
     def add_mlp(self, x: Tensor, hidden: Tensor) -> Tensor:
         """x + contract(activation(hidden)), (rows, width)."""
-        active = (
-            F.silu(hidden) if self._quick_gelu else F.gelu(hidden, approximate=self._approximate)
-        )  # (rows, mlp_width)
+        # (rows, mlp_width)
+        active = F.silu(hidden) if self._quick_gelu else F.gelu(hidden, approximate=self._approximate)
         return torch.add(x, self._contract(active), alpha=1 / self._s)
 
     def mlp_backward(self, grad: Tensor, hidden: Tensor) -> Tensor:
-        """Gradient of `y` (rows, width) from the gradient of `add_mlp`; s cancels."""
+        """Gradient of norm_2(x) (rows, width) from the gradient of `add_mlp`; s cancels."""
         grad_hidden = self._contract.input_gradient(grad)  # (rows, mlp_width)
         if self._quick_gelu:
             aten.silu_backward.grad_input(grad_hidden, hidden, grad_input=grad_hidden)
@@ -220,8 +225,6 @@ class _Block(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, given_k: Tensor | None, given_v: Tensor | None, block: FrozenBlock, layout: BlockLayout
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        if any(ctx.needs_input_grad):
-            block = block.packing
         n_prompts, _, width = x.shape
         computed = x[:, : layout.n_computed]  # (n_prompts, n_computed, width)
         qs: list[Tensor] = []  # (b, n · a, e) each
