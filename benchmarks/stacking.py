@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="training steps; ten times as many for a narrow tower")
     parser.add_argument("--repeats", type=int, default=2, help="measurements of each way")
     parser.add_argument("--account", action="store_true", help="only show what bounds the gain at ViT-B/16 size")
-    parser.add_argument("--seconds", type=float, default=30, help="CPU time per row of --account; at least four rounds")
+    parser.add_argument("--seconds", type=float, default=30, help="CPU time per row of --account; at least two rounds")
     parser.add_argument("--json", help="also write the results to this file")
     options = parser.parse_args()
     keep_freed_memory()

@@ -90,15 +90,18 @@ def best_times(
 ) -> dict[str, float]:
     """Best time of each function. They run in turn, so that other load on the machine affects all of them equally.
 
-    On one thread, `time.process_time` as the clock leaves out the time in which other processes had the core.
+    In its turn, a function runs for at least half a second: the first call after a function that freed gigabytes may have to map its memory
+    anew, which steps of a training do not. On one thread, `time.process_time` as the clock leaves out the time in which other processes had the core.
     """
     best = dict.fromkeys(functions, float("inf"))
     begin, rounds = clock(), 0
-    while rounds < 4 or clock() - begin < seconds:
+    while rounds < 2 or clock() - begin < seconds:
         for name, function in functions.items():
-            start = clock()
-            function()
-            best[name] = min(best[name], clock() - start)
+            turn = clock()
+            while clock() - turn < 0.5:
+                start = clock()
+                function()
+                best[name] = min(best[name], clock() - start)
         rounds += 1
     return best
 
@@ -266,7 +269,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--classes", type=int, nargs="+", default=[20, 47, 100, 1000], help="numbers of classes")
     parser.add_argument("--depth", type=int, nargs="+", default=[1], help="layers with a context of their own")
-    parser.add_argument("--seconds", type=float, default=15, help="time per number of classes; at least four rounds")
+    parser.add_argument("--seconds", type=float, default=15, help="time per number of classes; at least two rounds")
     parser.add_argument(
         "--allocator-classes", type=int, nargs="+", default=[100, 1000], help="numbers of classes of the second table"
     )
