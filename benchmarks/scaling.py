@@ -140,7 +140,7 @@ def plot(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
     for axis, title in ((left, "seconds per step"), (right, "peak memory of the process, GiB")):
         axis.set(xlabel="tokens per step", title=title)
         axis.grid(alpha=0.3)
-        axis.margins(x=0.16, y=0.12)
+        axis.margins(x=0.24, y=0.14)
         for row in rows:
             value = row["seconds"] if axis is left else row["peak_gib"]
             axis.annotate(
