@@ -41,7 +41,7 @@ def test_a_bias_with_a_stride() -> None:
 
 
 @pytest.mark.usefixtures("undecided")
-def test_the_choice_does_not_depend_on_torchs_default_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_choice_does_not_depend_on_torchs_default_type() -> None:
     expected = uses_onednn(CPU, torch.float32)
     torch.set_default_dtype(torch.float64)
     try:
@@ -72,12 +72,12 @@ def test_the_results_of_a_layer_do_not_depend_on_the_order_of_calls() -> None:
     """A layer and its packed copy stay what they are; weights are packed only when they are needed."""
     x, grad = random(1, 64), random(1, 192, seed=3)
     plain = FrozenLinear(random(192, 64, seed=1), random(192, seed=2))
-    packing = plain.packing()
-    first = plain(x), packing(x)
-    assert "_transposed" not in vars(packing)
-    packing.input_gradient(grad), plain.input_gradient(grad)
+    packed_layer = plain.with_packed_weights()
+    first = plain(x), packed_layer(x)
+    assert "_transposed" not in vars(packed_layer)
+    packed_layer.input_gradient(grad), plain.input_gradient(grad)
     assert torch.equal(plain(x), first[0])
-    assert torch.equal(packing(x), first[1])
+    assert torch.equal(packed_layer(x), first[1])
     torch.testing.assert_close(*first)
 
 

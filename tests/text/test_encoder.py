@@ -356,4 +356,4 @@ def test_only_passes_with_gradients_pack_weights():
     frozen = encoder._blocks[0]
     del encoder, other, copied
     gc.collect()
-    assert frozen._packing() is None
+    assert frozen._packed() is None

@@ -127,8 +127,8 @@ class Backbone:
             end = _last_token(ids) + (0 if _has_end_token(self.tokenizer) else 1)
         return ids[: end + 1]
 
-    def tokenize_text(self, text: str) -> list[int]:
-        """`tokenize`, for a text that the model is to read as it is.
+    def tokenize_within_limit(self, text: str) -> list[int]:
+        """`tokenize`, with an error for a text that the model cannot read as a whole.
 
         Raises
         ------
@@ -158,7 +158,7 @@ class Backbone:
             If a text is longer than the context length.
         """
         for text in texts:
-            self.tokenize_text(text)
+            self.tokenize_within_limit(text)
         features = []
         for start in range(0, len(texts), batch_size):
             ids = self.tokenizer(list(texts[start : start + batch_size]), context_length=self.context_length).to(

@@ -1,8 +1,8 @@
 """Image features of a frozen vision transformer with less work, equal to open_clip's up to float rounding.
 
 CLIP reads the feature at the class token, so in the last block only that row is needed beyond its keys and values. QuickGELU,
-`u · sigmoid(s u)` with s = 1.702, is `silu(s u) / s`: one pass over the widest activations instead of three, with both
-factors at the narrow rows around them. Products with weights are those of `slimprompt.clip.products`.
+`u · sigmoid(s u)` with s = 1.702, is `silu(s u) / s`: one pass over the widest activations instead of three; both factors are
+applied to narrower rows, before and after. Products with weights are those of `slimprompt.clip.products`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ def reads_class_token(tower: Any) -> bool:
 
 
 def _attention(module: Any, queries: Tensor, keys: Tensor, linear: Linear) -> Tensor:
-    """Query rows (n, n_queries, width) and key rows (n, n_keys, width) → (n, n_queries, width)."""
+    """Query rows (n, n_queries, width) and key rows (n, n_keys, width) → (n, n_queries, width).
+
+    torch's module would call its own products, and makes more operators of an exported network.
+    """
     weight, bias, width = module.in_proj_weight, module.in_proj_bias, queries.shape[-1]
 
     def heads(rows: Tensor) -> Tensor:  # (n, n_heads, n_rows, width of a head)

@@ -36,11 +36,11 @@ class FrozenLinear:
     bias
         b (columns,).
     pack
-        Pack W for each of the two products when it is first needed. This makes them faster and takes the memory of W each time.
+        Keep a packed copy of W for each of the two products, made when it is first needed. This takes memory and saves time.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, *, pack: bool = False) -> None:
-        self._plain, self._bias, self._pack = weight, bias, packed if pack else lambda weight: weight
+        self._plain, self._bias, self._pack = weight, bias, pack
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (…, inner) → (…, columns)."""
@@ -50,17 +50,17 @@ class FrozenLinear:
         """Gradient of the output (…, columns) → gradient of x (…, inner)."""
         return linear(grad, self._transposed)
 
-    def packing(self) -> FrozenLinear:
-        """The same layer with packed weights."""
+    def with_packed_weights(self) -> FrozenLinear:
+        """The same layer, with `pack`."""
         return FrozenLinear(self._plain, self._bias, pack=True)
 
     @cached_property
     def _weight(self) -> Tensor:
-        return self._pack(self._plain)
+        return packed(self._plain) if self._pack else self._plain
 
     @cached_property
     def _transposed(self) -> Tensor:
-        return self._pack(self._plain.t())
+        return packed(self._plain.t()) if self._pack else self._plain.t()
 
 
 def packed(weight: Tensor) -> Tensor:

@@ -157,8 +157,8 @@ class SharedPrefixTextEncoder:
         context = context.view(len(context), self.depth, *one[-2:])  # (n_prompts, depth, n_ctx, width)
         blocks = self._blocks
         if context.requires_grad and torch.is_grad_enabled():
-            # Every pass with gradients is packed and no other one, so that features do not depend on the passes before.
-            blocks = self._packed_blocks = self._packed_blocks or [block.packing() for block in blocks]
+            # Passes with gradients always use packed weights, other passes never: results do not depend on earlier passes.
+            blocks = self._packed_blocks = self._packed_blocks or [block.with_packed_weights() for block in blocks]
         first, *others = self._chunks
         features, prefix_kv = self._run_chunk(first, blocks, context)
         chunk_features = [features]  # (n_prompts, classes of the chunk, embed_dim) each
@@ -259,7 +259,7 @@ def encode_texts(backbone: Backbone, texts: Sequence[str], *, unit_length: bool 
     InputError
         If a text is longer than the context length.
     """
-    sequences = [backbone.tokenize_text(text) for text in texts]
+    sequences = [backbone.tokenize_within_limit(text) for text in texts]
     if not supports_shared_prefix(backbone.text_tower) or len({sequence[0] for sequence in sequences}) != 1:
         return backbone.encode_texts(texts, unit_length=unit_length)
     no_context = torch.zeros(0, backbone.text_width, device=backbone.device)

@@ -68,17 +68,17 @@ class FrozenBlock:
         self._expand = FrozenLinear(mlp.c_fc.weight, s * mlp.c_fc.bias)
         weight, bias = _with_layer_scale(mlp.c_proj, block.ls_2)
         self._contract = FrozenLinear(weight, s * bias)
-        self._packing: ref[FrozenBlock] | None = None
+        self._packed: ref[FrozenBlock] | None = None  # a weak reference
 
-    def packing(self) -> FrozenBlock:
-        """The same block with packed weights, for training: one object as long as an encoder holds it."""
-        block = self._packing() if self._packing else None
+    def with_packed_weights(self) -> FrozenBlock:
+        """The same block with packed weights, for training. Encoders share it; it is released with the last of them."""
+        block = self._packed() if self._packed else None
         if block is None:
             block = copy.copy(self)
             for name, layer in vars(self).items():
                 if isinstance(layer, FrozenLinear):
-                    setattr(block, name, layer.packing())
-            self._packing = ref(block)
+                    setattr(block, name, layer.with_packed_weights())
+            self._packed = ref(block)
         return block
 
     def __deepcopy__(self, _: dict[int, Any]) -> FrozenBlock:
