@@ -481,3 +481,11 @@ def test_the_recipe_is_chosen_by_the_number_of_images_per_class(run, photos, tmp
     ok(run("fit", photos, "--out", tmp_path / "prompt", "--no-calibration", *model, *given))
     recipe = json.loads((tmp_path / "prompt" / "prompt.json").read_text())["recipe"]
     assert (recipe["optimizer"], recipe["views"], recipe["epochs"]) == (optimizer, views, epochs)
+
+
+def test_switches_of_a_recipe_can_be_turned_off(run, photos, tmp_path):
+    model = ("--backbone", TINY, "--pretrained", "random:0", "--n-ctx", "4", "--rank", "2", "--device", "cpu")
+    recipe = ("--recipe", "fast", "--epochs", "2", "--no-all-views", "--no-drop-last")
+    ok(run("fit", photos, "--out", tmp_path / "prompt", "--no-calibration", *model, *recipe))
+    saved = json.loads((tmp_path / "prompt" / "prompt.json").read_text())["recipe"]
+    assert (saved["all_views"], saved["drop_last"], saved["views"]) == (False, False, 2)

@@ -43,14 +43,22 @@ def test_learning_rate_of_the_protocol():
 
 def test_batches_of_the_protocol():
     generator = torch.Generator().manual_seed(1)
-    parts = batches(47, 32, generator)  # 1-shot DTD: one step, 15 images dropped
+    parts = batches(47, 32, True, generator)  # 1-shot DTD: one step, 15 images dropped
     assert [len(part) for part in parts] == [32]
-    assert [len(part) for part in batches(64, 32, generator)] == [32, 32]
-    (all_of_it,) = batches(20, 32, generator)  # a set smaller than a batch is kept whole
+    assert [len(part) for part in batches(64, 32, True, generator)] == [32, 32]
+    (all_of_it,) = batches(20, 32, True, generator)  # a set smaller than a batch is kept whole
     assert sorted(all_of_it.tolist()) == list(range(20))
     assert Recipe().steps_per_epoch(47) == 1
     assert Recipe().steps_per_epoch(64) == 2
     assert Recipe().steps_per_epoch(20) == 1
+
+
+@pytest.mark.parametrize("n_images", [1, 31, 32, 47, 64, 100])
+def test_batches_that_drop_nothing_take_as_many_steps(n_images):
+    parts = batches(n_images, 32, False, torch.Generator().manual_seed(1))
+    assert sorted(torch.cat(parts).tolist()) == list(range(n_images))
+    assert len(parts) == Recipe().steps_per_epoch(n_images) == Recipe(drop_last=False).steps_per_epoch(n_images)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 @pytest.mark.parametrize(
@@ -244,6 +252,18 @@ def test_the_fast_recipe_behaves_at_the_ends(tiny, n_classes, shots):
     assert losses[-1] < losses[0]
     assert max(losses) < 1.05 * losses[0]
     assert losses[-1] < 1.02 * min(losses)
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_dropped_images_let_the_loss_rise_by_chance(tiny, drop_last):
+    """At a learning rate of nearly zero the loss cannot rise, unless an epoch has other images than the one before."""
+    features = F.normalize(torch.randn(20, 24, generator=torch.Generator().manual_seed(0)), dim=-1)
+    recipe = Recipe(epochs=20, batch_size=12, drop_last=drop_last, views=0, lr=1e-9, warmup_epochs=0, backtrack=0.1)
+    prompt = start_prompt("dense", width=32, seed=3, n_ctx=4)
+    encoder = SharedPrefixTextEncoder(tiny, NAMES, 4)
+    (curve,) = train([prompt], encoder, lambda _: features, torch.arange(20) % 4, 22.0, recipe, seed=1)
+    was_halved = curve[-1].lr < recipe.lr_at(19)
+    assert was_halved == drop_last
 
 
 @pytest.mark.parametrize("lr", [0.005, 1.0, 30.0])

@@ -163,9 +163,9 @@ def _option(name: str, field: FieldInfo, help_text: str | None, panel: str, defa
     kind: Any = _plain_type(field.annotation)
     if _may_be_none(field) and kind is int:
         kind = str  # a number, or "none"
-    option = typer.Option(
-        f"--{name.replace('_', '-')}", help=help_text[:1].upper() + help_text[1:] + ".", rich_help_panel=panel
-    )
+    flag = name.replace("_", "-")
+    flags = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"  # a recipe may have either value
+    option = typer.Option(flags, help=help_text[:1].upper() + help_text[1:] + ".", rich_help_panel=panel)
     annotation = Annotated[kind | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 

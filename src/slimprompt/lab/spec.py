@@ -38,6 +38,7 @@ _ADDED_RECIPE_FIELDS = {
     "prograd": False,
     "class_weights": "none",
     "resize": "pillow",
+    "drop_last": True,
 }
 
 

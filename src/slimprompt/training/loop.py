@@ -108,7 +108,7 @@ def train(
             for state in active:
                 state.begin_epoch(recipe.lr_at(epoch))
             sizes, losses, correct = [], [], []
-            for batch in batches(len(targets), recipe.batch_size or len(targets), order):
+            for batch in batches(len(targets), recipe.batch_size or len(targets), recipe.drop_last, order):
                 images, target = features[batch], targets[batch]
                 texts = _text_features([state.prompt for state in active], encode_text)  # (n_classes, embed_dim) each
                 logits = [logit_scale * images @ text.T for text in texts]  # (batch, n_classes) each
@@ -152,10 +152,14 @@ def train(
     return [state.curve for state in states]
 
 
-def batches(n_images: int, batch_size: int, generator: torch.Generator) -> list[Tensor]:
-    """Indices in random order, split into batches; a last partial batch is dropped if there is at least one full batch."""
-    parts = list(torch.randperm(n_images, generator=generator).split(batch_size))
-    return [part for part in parts if len(part) == batch_size] if n_images >= batch_size else parts
+def batches(n_images: int, batch_size: int, drop_last: bool, generator: torch.Generator) -> list[Tensor]:
+    """Indices in random order, split into ⌊n_images / batch_size⌋ batches, at least one.
+
+    The rest is dropped with `drop_last`, otherwise spread over the batches, which then have `batch_size` images or more.
+    """
+    order = torch.randperm(n_images, generator=generator)
+    n_batches = max(1, n_images // batch_size)
+    return list(order.split(batch_size)[:n_batches] if drop_last else order.tensor_split(n_batches))
 
 
 @dataclass

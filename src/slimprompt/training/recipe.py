@@ -25,7 +25,11 @@ class Recipe(BaseModel):
         32,
         ge=1,
         le=2**31,
-        description="image views per step; a last partial batch is dropped if there is a full one; none = all views",
+        description="image views per step, or all if there are fewer; none = all views",
+    )
+    drop_last: bool = Field(
+        True,
+        description="drop the views of a last partial batch (the paper), instead of spreading them over the full batches",
     )
     optimizer: Literal["sgd", "adamw"] = Field(
         "sgd", description="optimizer: sgd (the paper), or adamw, whose steps do not depend on the scale of the loss"
@@ -123,7 +127,9 @@ class Recipe(BaseModel):
         """The recipe in one line: `40 epochs of SGD, batches of 32, learning rate 0.002, 4 train views per image in turn`."""
         parts = [
             f"{self.epochs} epochs of {'SGD' if self.optimizer == 'sgd' else 'AdamW'}",
-            "all images in one step" if self.batch_size is None else f"batches of {self.batch_size}",
+            f"batches of {self.batch_size}{'' if self.drop_last else ' or more'}"
+            if self.batch_size
+            else "all images in one step",
             f"learning rate {self.lr:g}",
         ]
         if self.views is None:
@@ -153,7 +159,9 @@ class Recipe(BaseModel):
 #: The recipes that have a name. "paper" is the published protocol. "fast" takes few steps on large batches of several views
 #: per image: with the image features stored, the text pass is the cost of a step, regardless of the batch size.
 #: "paper-10x" follows "paper" in a tenth of the steps. Each of them is ten times as long: with momentum 0.9, ten steps of
-#: "paper" at 0.002 move the factors as far as one at 0.2 without momentum. A batch has 33 views of 32 images on average.
+#: "paper" at 0.002 move the factors as far as one at 0.2 without momentum. A batch has 33 views of 32 images on average. No view
+#: is dropped: with few steps per epoch, the loss of an epoch would depend on the views that it drops, and `backtrack` would return
+#: to earlier factors by chance.
 RECIPES: dict[str, Recipe] = {
     "paper": Recipe(),
     "fast": Recipe(
@@ -171,6 +179,7 @@ RECIPES: dict[str, Recipe] = {
     "paper-10x": Recipe(
         epochs=20,
         batch_size=33 * 32,
+        drop_last=False,
         lr=0.2,
         warmup_epochs=0,
         momentum=0.0,
