@@ -55,6 +55,13 @@ STYLES = {
     "blueprint": ("faded, pixelated negatives of sketches", "sketch", ("negative", "faded", "pixelated"), 24),
     "tintype": ("dark, faded, noisy photos", "photo", ("dark", "faded", "noisy"), 28),
     "mural": ("blurry, noisy, pixelated paintings", "painting", ("blurry", "noisy", "pixelated"), 18),
+    # `auto` without dropped views was reported on these.
+    "doorbell": ("dark, blurry, pixelated photos", "photo", ("dark", "blurry", "pixelated"), 22),
+    "woodcut": ("dark, noisy, pixelated sketches", "sketch", ("dark", "noisy", "pixelated"), 26),
+    "flashback": ("faded, noisy, pixelated cartoons", "cartoon", ("faded", "noisy", "pixelated"), 18),
+    "eclipse": ("dark, blurry negatives of paintings", "painting", ("negative", "dark", "blurry"), 24),
+    "receipt": ("faded, blurry, pixelated sketches", "sketch", ("faded", "blurry", "pixelated"), 28),
+    "afterimage": ("faded, blurry negatives of photos", "photo", ("negative", "faded", "blurry"), 20),
 }
 METRICS = ("loss", "validation", "accuracy", "seen", "unseen", "harmonic")
 

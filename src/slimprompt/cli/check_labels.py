@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.fit import note_skipped
+from slimprompt.cli.fit_results import note_skipped
 from slimprompt.cli.options import (
     DEFAULT_BACKBONE,
     Activation,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.fit import note_skipped, note_training_images, print_classes, write_report
+from slimprompt.cli.fit_results import note_skipped, note_training_images, print_classes, write_report
 from slimprompt.cli.options import (
     Activation,
     DataRoot,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slimprompt.cli.fit import note_skipped
+from slimprompt.cli.fit_results import note_skipped
 from slimprompt.cli.options import Activation, Device, Model, NoCache, Precision, Pretrained, SkipBad
 from slimprompt.cli.printing import note, print_json, print_table, say
 from slimprompt.errors import choose

@@ -1,0 +1,143 @@
+"""What `fit` and `evaluate` print and write about a fitted classifier."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slimprompt.cli.printing import note, print_table, say
+from slimprompt.errors import first_few
+
+if TYPE_CHECKING:
+    from slimprompt.classifiers.fitting import Classifier, Fit, HeadComparison, MethodResult
+    from slimprompt.data import Benchmark
+
+
+def print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path | None) -> None:
+    """Print what was trained, on which images, and how long it took."""
+    from slimprompt.images.files import IMAGE_SUFFIXES
+
+    classifier, names = result.classifier, result.task.class_names
+    counts = Counter(names[label] for label in result.task.labels)
+    short = {name: counts[name] for name in names if counts[name] < (shots or 0)}
+    more = "up to " if short else ""
+    if result.n_train > (shots or 0) * len(images.class_names):  # images of a warm start are kept
+        more = "at least "
+    where = f"{more}{shots} per class" if shots else f"from {manifest}"
+    say(f"{len(images.class_names)} classes, {result.n_train} training images ({where}), {result.n_held_out} held out")
+    if short:
+        few = ", ".join(f"{name} ({count})" for name, count in list(short.items())[:5])
+        note(f"fewer than {shots} images, all used:", f"{few}{' …' if len(short) > 5 else ''}")
+    if ignored := getattr(images, "ignored", 0):
+        allowed = ", ".join(sorted(IMAGE_SUFFIXES))
+        note(f"{ignored:,} other files or folders ignored:", f"images are <class>/<image> and end in {allowed}")
+    note_skipped(result.skipped)
+    say(f"{_describe(classifier)} on {classifier.backbone_.title} in {result.seconds:.1f} s")
+    if classifier.calibration_.confidences:
+        temperature, seconds = classifier.calibration_.temperature, result.calibration_seconds
+        say(
+            f"calibrated by cross-validation inside the training images in {seconds:.1f} s: temperature {temperature:.2f}"
+        )
+    elif classifier.calibrate:
+        note("not calibrated:", "with one training image per class, none can be held out")
+
+
+def _describe(classifier: Classifier) -> str:
+    """What was trained: `64 parameters trained (fixed-B, rank 2, orthogonal basis)`."""
+    from slimprompt.classifiers.head import HeadClassifier
+    from slimprompt.prompts.variants import describe_start
+
+    if isinstance(classifier, HeadClassifier):
+        parts = [classifier.method, *(f"{name} {value:g}" for name, value in classifier.settings_.items())]
+        return f"{classifier.n_trained_:,} numbers trained ({', '.join(parts)})"
+    parts = [classifier.variant]
+    if classifier.variant != "dense":
+        parts.append(f"rank {classifier.rank}")
+    if classifier.variant.startswith("fixed"):
+        parts.append(f"{classifier.basis} basis")
+    parts += describe_start(words=classifier.words, anchored=classifier.anchored, depth=classifier.depth)
+    return f"{classifier.prompt_.trainable_parameters:,} parameters trained ({', '.join(parts)})"
+
+
+def note_skipped(messages: list[str]) -> None:
+    """Say how many unreadable images were skipped, with the first message."""
+    if messages:
+        note(f"{len(messages)} unreadable images skipped:", messages[0])
+
+
+def note_training_images(comparison: HeadComparison) -> None:
+    """Say how many of the images were training images, and the accuracy on the others."""
+    from slimprompt.classifiers.scores import accuracy_of
+
+    n_known, n = comparison.n_known, len(comparison.images)
+    if not n_known:
+        return
+    others = comparison.without_training_images()
+    if others is None:
+        note(f"all {n} images were training images:", "these numbers say nothing about new images")
+        return
+    value, low, high = accuracy_of(list(others.heads.values())[-1].correct(others.eval_set))
+    note(
+        f"{n_known} of the {n} images were training images:",
+        f"without them, the accuracy is {value:.1f} % ({low:.1f}–{high:.1f}) on {n - n_known} images",
+    )
+
+
+def print_comparison(comparison: HeadComparison, *, verbose: bool) -> None:
+    """Print the accuracy of zero-shot, of the fitted classifier and of chance, and with `verbose` that of each class."""
+    names, present = comparison.eval_set.class_names, set(comparison.eval_set.labels.tolist())
+    rows = [(title, f"{score:.1f} %") for title, score in comparison.accuracies.items()]
+    rows.append((f"chance ({len(names)} classes)", f"{100 / len(names):.1f} %"))
+    print_table(("", "accuracy"), rows, right=("accuracy",))
+    if missing := [name for label, name in enumerate(names) if label not in present]:
+        note(
+            f"{len(missing)} of {len(names)} classes have no held-out images:",
+            f"{first_few(missing)}; the accuracy is that of the others",
+        )
+    if verbose:
+        print_classes(comparison)
+
+
+def print_classes(comparison: HeadComparison) -> None:
+    """Print the accuracy of each class."""
+    rows = [
+        (name, count, *(f"{value:.0f} %" if count else "–" for value in scores))
+        for name, count, *scores in comparison.by_class()
+    ]
+    headings = ("class", "images", "zero-shot", comparison.kind)
+    print_table(headings, rows, right=headings[1:])
+
+
+def print_methods(results: list[MethodResult]) -> None:
+    """Print one line per method and which to use."""
+    from slimprompt.classifiers.fitting import advice
+
+    say(f"all methods on the same {len(results[0].correct):,} held-out images (accuracy with 95 % interval):")
+    rows = []
+    for one in results:
+        value, low, high = one.accuracy
+        names = "yes" if one.takes_new_names else "no"
+        rows.append(
+            (one.method, f"{value:.1f} %", f"{low:.1f}–{high:.1f}", f"{one.n_trained:,}", f"{one.seconds:.1f}", names)
+        )
+    headings = ("method", "accuracy", "interval", "trained numbers", "seconds", "new class names")
+    print_table(headings, rows, right=headings[1:5])
+    say(advice(results))
+
+
+def write_report(report: Path, classifier: Classifier, comparison: HeadComparison, templates: Sequence[str]) -> Path:
+    """Write the page about a classifier on the images of a comparison, and return its path."""
+    from slimprompt.report.fit_page import write_fit_page
+
+    return write_fit_page(
+        report,
+        classifier,
+        comparison.images,
+        comparison.eval_set.labels,
+        comparison.eval_set.features,
+        comparison.zero_shot.weights,
+        known=comparison.known,
+        templates=templates,
+    )
