@@ -20,7 +20,7 @@ from slimprompt.methods.cross_validation import folds
 from slimprompt.methods.table import METHODS
 from slimprompt.methods.task import Task
 
-QUICK = {"n_ctx": 4, "rank": 2, "recipe": {"epochs": 3, "views": 0}, "cache": False}
+QUICK = {"n_ctx": 4, "rank": 2, "recipe": {"epochs": 20, "views": 0}, "cache": False}
 
 
 def test_probabilities_are_those_of_scipy():
@@ -50,6 +50,16 @@ def test_the_temperature_stays_finite_if_all_images_are_right() -> None:
     logits = np.tile([2.0, 0.0, -1.0], (4, 1))
     confidence = softmax(logits, fit_temperature(logits, np.zeros(4, dtype=int))).max()
     assert 0.75 < confidence < 0.9  # four of four right: about 5/6
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_logits_that_say_nothing_have_no_temperature(scale) -> None:
+    """All images wrong, or as often as by chance: T → ∞ would make all probabilities equal."""
+    logits = scale * np.tile([3.0, 0.0, 0.0], (12, 1))
+    assert fit_temperature(logits, np.ones(12, dtype=int)) == 1.0
+    assert fit_temperature(logits, np.arange(12) % 3) == 1.0
+    found = calibration_of(logits, np.arange(12) % 3)
+    assert found.temperature == 1.0 and len(found.confidences) == 12
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
@@ -104,7 +114,16 @@ def make(kind, tiny, **fields):
     return HeadClassifier(kind, tiny, views=0, cache=False, **fields)
 
 
-@pytest.mark.parametrize("kind", ["prompt", "gda", "tip-adapter", "zero-shot"])
+def test_a_model_that_says_nothing_is_not_calibrated(tiny, photos) -> None:
+    """Zero-shot with random weights: the temperature would make all probabilities equal."""
+    paths = sorted(photos.glob("*/*.png"))
+    labels = [path.parent.name for path in paths]
+    plain, calibrated = (make("zero-shot", tiny, calibrate=on).fit(paths, labels) for on in (False, True))
+    assert calibrated.calibration_.temperature == 1.0 and len(calibrated.calibration_.confidences) == 18
+    assert np.array_equal(calibrated.predict_proba(paths), plain.predict_proba(paths))
+
+
+@pytest.mark.parametrize("kind", ["prompt", "gda", "tip-adapter"])
 def test_a_calibrated_classifier_predicts_the_same_classes(kind, tiny, photos, tmp_path) -> None:
     paths = sorted(photos.glob("*/*.png"))
     labels = [path.parent.name for path in paths]

@@ -14,6 +14,8 @@ NONE_OF_THESE = "none of these"
 FOLDS = 3
 #: Temperatures that can be found.
 _LOWEST, _HIGHEST = 1e-4, 1e4
+#: A temperature is used if its log loss is below that of equal probabilities by at least this fraction.
+_SMALLEST_GAIN = 0.01
 #: Confidences that are stored; of more images, their percentiles.
 _STORED = 101
 
@@ -22,6 +24,7 @@ class Calibration(NamedTuple):
     """Probabilities are softmax(logits / temperature)."""
 
     temperature: float = 1.0
+    """1 if none was found."""
     confidences: tuple[float, ...] = ()
     """Largest probabilities of the held-out training images, ascending; of more than 101 images, the percentiles 0 to 100.
     Empty if nothing was held out."""
@@ -68,7 +71,8 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
     """argmin over T of the mean log loss of softmax(logits / T), with one pseudo-mistake.
 
     Of n images, the true class has weight (n + 1) / (n + 2) and the strongest other class 1 / (n + 2), as in Platt's
-    scaling. So T does not go to 0 if all images are classified correctly, as happens with few shots.
+    scaling. So T does not go to 0 if all images are classified correctly, as happens with few shots. If the logits say nothing about
+    these images, equal probabilities would be best, T → ∞. There is no temperature then, and the result is 1.
 
     Parameters
     ----------
@@ -91,7 +95,8 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
         return -float(((n + 1) * logs[rows, labels] + logs[rows, rivals]).mean()) / (n + 2)
 
     found = minimize_scalar(loss, bounds=(np.log(_LOWEST), np.log(_HIGHEST)), method="bounded")
-    return float(np.exp(found.x))
+    uninformative = found.fun > (1 - _SMALLEST_GAIN) * np.log(logits.shape[1])  # log loss of equal probabilities
+    return 1.0 if uninformative else float(np.exp(found.x))
 
 
 class ReliabilityBin(NamedTuple):
