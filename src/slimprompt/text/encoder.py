@@ -28,8 +28,8 @@ from slimprompt.text.tokens import CONTEXT, Position, prompt_tokens, shared_pref
 _TEXTS = 1000
 
 
-class SharedPrefixTextEncoder:
-    """context (…, n_ctx, width) → class features (…, n_classes, embed_dim).
+class SequenceEncoder:
+    """context (…, n_ctx, width) → features (…, n_sequences, embed_dim) of token sequences that begin with the same tokens.
 
     A context of depth > 1 is (…, depth, n_ctx, width): before layer l, the rows of the context are replaced by its l-th
     context. Features and gradients equal those of open_clip's full pass up to float rounding. A text tower that is not causal, or
@@ -39,20 +39,14 @@ class SharedPrefixTextEncoder:
     ----------
     backbone
         The frozen CLIP model.
-    class_names
-        Class names, in the order of the features.
+    sequences
+        Tokens of each sequence; `CONTEXT` stands where a context vector is put.
+    n_prefix
+        Number of tokens with which all sequences begin.
     n_ctx
         Number of context vectors.
-    position
-        Position of the class name among the context vectors: "end", "middle" or "front".
-    depth
-        Number of layers of the text tower that receive a context of their own.
-    chunk_size
-        Classes per pass. By default all classes form one chunk unless a step would need more than a few GB.
-    kept_chunks
-        Number of chunks, besides the first, that keep their activations for the backward pass. The others compute their
-        forward pass again, which takes less memory and more time; the results are the same. By default as many are kept
-        as fit into half of the memory that is available when the encoder is made (`slimprompt.text.memory`).
+    depth, chunk_size, kept_chunks
+        As in `SharedPrefixTextEncoder`, for sequences instead of classes.
 
     Attributes
     ----------
@@ -67,35 +61,15 @@ class SharedPrefixTextEncoder:
     def __init__(
         self,
         backbone: Backbone,
-        class_names: Sequence[str],
-        n_ctx: int,
-        position: Position = "end",
+        sequences: list[list[int]],
+        n_prefix: int,
+        n_ctx: int = 0,
         *,
         depth: int = 1,
         chunk_size: int | None = None,
         kept_chunks: int | None = None,
     ) -> None:
-        if chunk_size is not None and chunk_size < 1:
-            raise InputError(f"chunk_size must be at least 1 class, not {chunk_size}")
-        if kept_chunks is not None and kept_chunks < 0:
-            raise InputError(f"kept_chunks must be 0 or more chunks, not {kept_chunks}; None keeps as many as fit")
-        check_depth(backbone, depth)
         self.backbone, self.n_ctx, self.depth = backbone, n_ctx, depth
-        sequences = prompt_tokens(backbone, class_names, n_ctx, position)
-        self._set_up(sequences, shared_prefix_length(sequences), chunk_size, kept_chunks)
-
-    @classmethod
-    def of_sequences(cls, backbone: Backbone, sequences: list[list[int]], n_prefix: int) -> SharedPrefixTextEncoder:
-        """Encoder of token sequences without a context, whose first `n_prefix` tokens are equal; it takes a context (0, width)."""
-        encoder = cls.__new__(cls)
-        encoder.backbone, encoder.n_ctx, encoder.depth = backbone, 0, 1
-        encoder._set_up(sequences, n_prefix, None, None)
-        return encoder
-
-    def _set_up(
-        self, sequences: list[list[int]], n_prefix: int, chunk_size: int | None, kept_chunks: int | None
-    ) -> None:
-        backbone, self.n_classes = self.backbone, len(sequences)
         self._tower = backbone.text_tower
         self.shared_prefix = n_prefix > 0 and supports_shared_prefix(self._tower)
         if not self.shared_prefix:
@@ -103,9 +77,9 @@ class SharedPrefixTextEncoder:
             self.n_tokens, self.n_chunks = self._full_pass.n_tokens, self._full_pass.n_chunks
             return
 
-        # Sorted by length, neighbouring classes need little padding.
+        # Sorted by length, neighbouring sequences need little padding.
         order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
-        self._unsort = torch.tensor(order, device=backbone.device).argsort()  # (n_classes,)
+        self._unsort = torch.tensor(order, device=backbone.device).argsort()  # (n_sequences,)
         suffixes = [sequences[index][n_prefix:] for index in order]
         n_suffix_tokens = sum(map(len, suffixes))
         size = chunk_size or default_chunk_size(n_suffix_tokens, len(suffixes), backbone.text_width)
@@ -132,7 +106,7 @@ class SharedPrefixTextEncoder:
         return chunks_that_fit([n_prompts * chunk.activation_bytes for chunk in self._chunks], self._budget)
 
     def __call__(self, context: Tensor) -> Tensor:
-        """Class features, unnormalised, in fp32 (fp64 if the backbone is in fp64).
+        """Features of the sequences, unnormalised, in fp32 (fp64 if the backbone is in fp64).
 
         Parameters
         ----------
@@ -142,7 +116,7 @@ class SharedPrefixTextEncoder:
         Returns
         -------
         Tensor
-            (n_classes, embed_dim) or (n_prompts, n_classes, embed_dim).
+            (n_sequences, embed_dim) or (n_prompts, n_sequences, embed_dim).
         """
         one = (self.depth, self.n_ctx, self.backbone.text_width)[0 if self.depth > 1 else 1 :]  # shape of one context
         if context.shape[-len(one) :] != one or context.ndim not in (len(one), len(one) + 1):
@@ -228,6 +202,56 @@ class SharedPrefixTextEncoder:
         return self._run_chunk(chunk, blocks, context, prefix_kv)[0]
 
 
+class SharedPrefixTextEncoder(SequenceEncoder):
+    """context (…, n_ctx, width) → class features (…, n_classes, embed_dim).
+
+    The sequence of a class has its name and the context; `SequenceEncoder` says how its feature is computed, and which attributes an
+    encoder has.
+
+    Parameters
+    ----------
+    backbone
+        The frozen CLIP model.
+    class_names
+        Class names, in the order of the features.
+    n_ctx
+        Number of context vectors.
+    position
+        Position of the class name among the context vectors: "end", "middle" or "front".
+    depth
+        Number of layers of the text tower that receive a context of their own.
+    chunk_size
+        Classes per pass. By default all classes form one chunk unless a step would need more than a few GB.
+    kept_chunks
+        Number of chunks, besides the first, that keep their activations for the backward pass. The others compute their
+        forward pass again, which takes less memory and more time; the results are the same. By default as many are kept
+        as fit into half of the memory that is available when the encoder is made (`slimprompt.text.memory`).
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        class_names: Sequence[str],
+        n_ctx: int,
+        position: Position = "end",
+        *,
+        depth: int = 1,
+        chunk_size: int | None = None,
+        kept_chunks: int | None = None,
+    ) -> None:
+        if chunk_size is not None and chunk_size < 1:
+            raise InputError(f"chunk_size must be at least 1 class, not {chunk_size}")
+        if kept_chunks is not None and kept_chunks < 0:
+            raise InputError(f"kept_chunks must be 0 or more chunks, not {kept_chunks}; None keeps as many as fit")
+        check_depth(backbone, depth)
+        self.n_classes = len(class_names)
+        sequences = prompt_tokens(backbone, class_names, n_ctx, position)
+        n_prefix = shared_prefix_length(sequences)
+        super().__init__(
+            backbone, sequences, n_prefix, n_ctx, depth=depth, chunk_size=chunk_size, kept_chunks=kept_chunks
+        )
+
+
 class _Chunk(NamedTuple):
     """Rows and block layouts of the classes that are encoded in one pass."""
 
@@ -265,7 +289,7 @@ def encode_texts(backbone: Backbone, texts: Sequence[str], *, unit_length: bool 
     no_context = torch.zeros(0, backbone.text_width, device=backbone.device)
     features = torch.cat(
         [
-            SharedPrefixTextEncoder.of_sequences(backbone, part, _common_beginning(part))(no_context).float()
+            SequenceEncoder(backbone, part, _common_beginning(part))(no_context).float()
             for part in (sequences[start : start + _TEXTS] for start in range(0, len(sequences), _TEXTS))
         ]
     )
