@@ -78,6 +78,8 @@ class Job(NamedTuple):
     seed: int
     test_images: int
     """Images per class in the test split."""
+    logit_scale: float | None = None
+    """Factor on the cosine similarities in training; by default that of the backbone."""
 
 
 class Cell(NamedTuple):
@@ -89,6 +91,7 @@ class Cell(NamedTuple):
     shots: int
     seed: int
     test_images: int
+    logit_scale: float | None
     variant: str
 
 
@@ -123,13 +126,16 @@ def open_benchmark(name: str, test_images: int) -> Any:
 
 
 @lru_cache
-def open_bank(backbone: str) -> Any:
+def open_bank(backbone: str, logit_scale: float | None = None) -> Any:
     import torch
 
     from slimprompt import FeatureBank, load_backbone
 
     torch.set_num_threads(1)
-    return FeatureBank(load_backbone(backbone, device="cpu"))
+    bank = FeatureBank(load_backbone(backbone, device="cpu"))
+    if logit_scale is not None:
+        bank.backbone.model.logit_scale.data.fill_(math.log(logit_scale))
+    return bank
 
 
 @lru_cache
@@ -149,7 +155,7 @@ def run(job: Job, deadline: float) -> list[dict[str, Any]]:
     from slimprompt.methods.task import Task
     from slimprompt.training.metrics import harmonic_mean
 
-    bank, recipe = open_bank(job.backbone), parse_recipe(job.recipe, job.shots)
+    bank, recipe = open_bank(job.backbone, job.logit_scale), parse_recipe(job.recipe, job.shots)
     whole = open_benchmark(job.benchmark, job.test_images)
     sample = few_shot(whole, job.shots, job.seed)
     base, new = (sample, None) if job.split == "all" else base_new(sample)
@@ -207,6 +213,9 @@ def main() -> None:
     parser.add_argument("--shots", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--test-images", type=int, default=96, help="images per class in the test splits")
+    parser.add_argument(
+        "--logit-scale", type=float, help="train with this logit scale; CLIP's is 100, the pocket model's 22"
+    )
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument(
         "--minutes", type=float, default=math.inf, help="start no training after this time; re-run to resume"
@@ -214,11 +223,11 @@ def main() -> None:
     options = parser.parse_args()
     deadline = time.time() + 60 * options.minutes
     rows = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
-    done = {Job(*(row[name] for name in Job._fields)) for row in rows}
+    done = {Job._make(row.get(name) for name in Job._fields) for row in rows}
     # All recipes of a sample in turn, so that the runs of an interrupted command are matched.
     samples = product(options.seeds, options.backbones, options.benchmarks, options.shots, ("all", "base"))
     jobs = [
-        Job(recipe, backbone, benchmark, split, shots, seed, options.test_images)
+        Job(recipe, backbone, benchmark, split, shots, seed, options.test_images, options.logit_scale)
         for seed, backbone, benchmark, shots, split in samples
         for recipe in options.recipes
     ]
@@ -239,7 +248,7 @@ def print_report(rows: list[dict[str, Any]], recipes: list[str]) -> None:
     """Print Markdown tables: the means of the first recipe, and the paired differences of each other recipe to it."""
     cells: dict[Cell, dict[str, dict[str, Any]]] = defaultdict(dict)
     for row in rows:
-        cells[Cell(*(row[name] for name in Cell._fields))][row["recipe"]] = row
+        cells[Cell._make(row.get(name) for name in Cell._fields)][row["recipe"]] = row
     first, *others = recipes
     for recipe in others or [first]:
         matched = {cell: found for cell, found in cells.items() if recipe in found and first in found}
