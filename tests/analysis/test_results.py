@@ -2,7 +2,7 @@ import pytest
 
 from slimprompt.analysis.arms import BEST_DENSE, dense, joint, transfer
 from slimprompt.analysis.observations import observe
-from slimprompt.analysis.results import CellKey, Estimate, Results, average
+from slimprompt.analysis.results import CellKey, Estimate, Results, average, best_of
 from slimprompt.errors import InputError
 from slimprompt.lab.records import load_records
 from slimprompt.lab.spec import RunSpec
@@ -53,6 +53,15 @@ def test_best_dense_is_the_better_length(results):
     lengths = [results.cell("RN50", "DTD", dense(m), 1) for m in (4, 8)]
     assert results.dense_lengths() == [4, 8]
     assert results.cell("RN50", "DTD", BEST_DENSE, 1).mean == max(one.mean for one in lengths)
+
+
+def test_the_best_is_decided_on_common_seeds():
+    easy, hard = Estimate(70.0, 0, 2, by_seed={1: 60.0, 2: 80.0}), Estimate(61.0, None, 1, by_seed={1: 61.0})
+    assert best_of({"easy": easy, "hard": hard}) == "hard"
+    assert best_of({"easy": easy, "other": Estimate(61.0, None, 1, by_seed={3: 61.0})}) is None
+    assert best_of({}) is None
+    cells = {CellKey("RN50", "DTD", *dense(m), 1): one for m, one in ((4, easy), (16, hard))}
+    assert Results(cells).cell("RN50", "DTD", BEST_DENSE, 1) is hard
 
 
 def test_parameters_come_from_the_records(results):

@@ -1,6 +1,7 @@
 """`slimprompt tables`, `claims`, `compare` and `geometry` as a user types them."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -72,6 +73,8 @@ def test_geometry_of_a_single_run_has_no_pairs(tmp_path):
 def test_claims_on_runs(runs):
     output = invoke("claims", runs).output
     assert "harmonic_wins" in output and "does not hold" in output
+    assert re.search(r"at 1 shot \(n = \d seeds?\)", output)
+    assert re.search(r"\(n = \d+ cells\)", output)
     verbose = invoke("claims", runs, "--name", "harmonic_wins", "--verbose").output
     assert "holds if:" in verbose and "DTD, 4-shot" in verbose
     assert "rank_saturation" not in verbose
@@ -176,6 +179,10 @@ def test_a_negative_seed_is_refused(runs):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (
+            ["tables", "RUNS", "--where", "variant=jont"],
+            "no run has variant=jont: they have dense, fixed-A, fixed-B, joint",
+        ),
         (["claims"], "give either a folder of runs or --published"),
         (["claims", "RUNS", "--published"], "give either a folder of runs or --published"),
         (["claims", "--published", "--where", "shots=1"], "--where is for runs: leave it out with --published"),

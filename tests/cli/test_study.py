@@ -72,6 +72,16 @@ def test_the_papers_plan_counts_its_runs_without_data_or_weights(run: Run, monke
     assert not Path("runs").exists()
 
 
+def test_values_that_no_run_uses_are_named(run: Run, grid_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLIMPROMPT_DATA", raising=False)
+    result = run("study", "base-to-new", "--plan", "--ranks", "2,4", "--bases", "orthogonal,gaussian")
+    assert "note: no run of base-to-new uses these values of the grid: ranks 2; bases gaussian\n" in result.stderr
+    grid_file.write_text(grid_file.read_text() + "bases: svd\n")
+    result = run("study", grid_file, "--workers", 1, "--epochs", 1, "--views", 0)
+    assert result.stderr.startswith("note: no run of headline uses these values of the grid: bases svd\n")
+    assert "note" not in run("study", "base-to-new", "--plan").stderr  # only what was given
+
+
 def test_plan_for_people_and_machines(run: Run, grid_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "slimprompt.lab.plan.measure_speed", partial(measure_speed, seconds=0.01)
@@ -102,8 +112,12 @@ def test_a_study_from_start_to_end(run: Run, grid_file: Path) -> None:
     assert name in shown and "recipe.epochs" in shown and "learning rate" in shown and "█" in shown
     assert json.loads(run("runs", "show", name, "--json").stdout)["status"] == "complete"
 
+    assert run("runs", "list", "runs").stdout == run("runs", "list").stdout
+    assert run("runs", "show", f"runs/{name[:10]}").stdout == shown
+    nothing = run("runs", "list", "--where", "variant=jont").stdout
+    assert nothing == "0 runs in runs\nno run has variant=jont: they have dense, joint\n"
     kept = run("runs", "rm", name, "--where", "shots=1")
-    assert "no run matches" in kept.stdout
+    assert "no run matches; no run has shots=1: they have 2" in kept.stdout
     assert run("runs", "rm", name).exit_code == 1  # nobody answered the question
     assert Path("runs", name).exists()
     assert "4 runs deleted" in run("runs", "rm", "--where", "variant=dense", "--where", "shots=2", "--yes").stdout
@@ -142,9 +156,22 @@ def test_failures_are_listed_and_the_exit_code_tells(run: Run, grid_file: Path) 
     assert "Traceback" in run("runs", "show", "--runs", "elsewhere", name).stdout
 
 
+def test_a_damaged_run_can_be_removed(run: Run, tmp_path: Path) -> None:
+    damaged, empty, other = (tmp_path / "runs" / name for name in ("a" * 16, "b" * 16, "copy"))
+    for folder in (damaged, empty, other):
+        folder.mkdir(parents=True)
+    for folder in (damaged, other):
+        (folder / "record.json").write_text("{")
+    assert "is not a run record" in str(run("runs", "rm", "copy", "--yes").exception)
+    shown = run("runs", "rm", "aaaa", f"runs/{empty.name}", "--yes").stdout
+    assert "aaaaaaaa  damaged  " in shown and "2 runs deleted" in shown
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["copy"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("runs", "list", "here", "--runs", "there"), "which folder: here or there? Give it once"),
         (("study", "hedline"), "unknown study 'hedline'; did you mean 'headline'"),
         (("study", "headline", "--datasets", "dtdd"), "unknown benchmark 'dtdd'; did you mean 'dtd'"),
         (
@@ -152,7 +179,10 @@ def test_failures_are_listed_and_the_exit_code_tells(run: Run, grid_file: Path) 
             "no run can be trained on imagenet_sketch, which has",
         ),
         (("study", "baselines", "--datasets", "imagenet_a,imagenet_r", "--plan"), "which have only test images"),
-        (("study", "headline", "--shots", "one"), "shots.0: Input should be a valid integer"),
+        (
+            ("study", "headline", "--shots", "one"),
+            "shots: write whole numbers, such as 1 or [1, 2, 3] (given: ['one'])",
+        ),
         (("study", "headline", "--executor", "rey"), "unknown executor 'rey'; did you mean 'ray'"),
         (("study", "headline", "--address", "auto"), "are for the Ray executor"),
         (("study", "nothing.yaml"), "cannot read the grid file nothing.yaml"),

@@ -91,7 +91,7 @@ def test_many_writers_of_one_run_leave_one_whole_run(tmp_path: Path) -> None:
         (record,) = load_records(tmp_path)
         assert record.factors().keys() == FACTORS.keys()
         assert run_folders(tmp_path) == [spec().fingerprint]
-        remove_run(record)
+        remove_run(record.folder)
 
 
 def test_a_folder_that_is_being_written_is_not_a_record(tmp_path: Path) -> None:

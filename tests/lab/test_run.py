@@ -323,6 +323,13 @@ def test_what_the_reader_warns_of_is_recorded(run_spec: MakeSpec, environment: R
     assert "not comparable with published ones" in note
 
 
+def test_classes_with_too_few_images_are_recorded(run_spec: MakeSpec, run_cache: RunCache) -> None:
+    enough, few = (make_run(run_spec(shots=shots), run_cache) for shots in (1, 1000))
+    assert enough.facts["notes"] == []
+    names = "brown disc (5), orange disc (5), pink disc (5), …"
+    assert few.facts["notes"] == [f"{few.spec.dataset}: fewer than 1000 images, all used: {names}"]
+
+
 def test_missing_pictures_stop(run_spec: MakeSpec, environment: RunEnvironment, tmp_path: Path) -> None:
     (tmp_path / "dtd").mkdir()
     items = {part: [[f"a/{i}.jpg", i, f"class {i}"] for i in range(47)] for part in ("train", "val", "test")}

@@ -303,7 +303,7 @@ def test_complete_runs_of_a_batch_are_trained_again_but_kept(run_spec: MakeSpec,
     before = executor.collect()
     contents = fingerprints(environment.runs)
     kept = (before[0].folder / "record.json").read_bytes()
-    remove_run(before[1])
+    remove_run(before[1].folder)
     executor.submit(specs)
     after = executor.collect()
     assert [record.facts["trained_together"] for record in after] == [3, 3, 3]

@@ -139,7 +139,37 @@ def test_indistinguishable_is_decided_by_a_paired_test():
     assert outcome("matched_dense_indistinguishable", runs([0.3, -0.2, 0.1, -0.3, 0.2, -0.1])).verdict == "holds"
     clear = outcome("matched_dense_indistinguishable", runs([2.0, 2.1, 1.9, 2.2, 1.8, 2.0]))
     assert clear.verdict == "does not hold"
-    assert clear.n == 6
+    assert (clear.n, clear.unit) == (6, "dataset")
+    narrow, wide = ([0.3, -0.2, 0.1, -0.3, 0.2, -0.1], [9.0, -9.0, 3.0, -3.0, 6.0, -6.0])
+    assert "not confirmed" not in outcome("matched_dense_indistinguishable", runs(narrow)).note
+    remark = outcome("matched_dense_indistinguishable", runs(wide)).note
+    assert remark == "not refuted, but not confirmed: the 95 % interval [-7.45, +7.45] is wider than ±0.5"
+
+
+@pytest.mark.parametrize(
+    ("gains", "note"),
+    [
+        ((1.5, 1.4, 1.6), ""),
+        ((9.0, -9.0, 0.3), "not clear: the 95 % interval over datasets [-22.26, +22.46] contains 0"),
+        ((1.5,), "one matched cell: nothing can be tested"),
+        ((-9.0, 2.0, 2.0), ""),  # does not hold
+    ],
+)
+def test_a_gain_that_may_be_chance_is_said(gains, note):
+    entries = [
+        (name, arm, 1, "accuracy", 60.0 + (arm == joint(4)) * gain)
+        for name, gain in zip("abc", gains, strict=False)
+        for arm in (dense(4), joint(4))
+    ]
+    found = outcome("one_shot_gain_over_matched_dense", Evidence(cells(entries)))
+    assert (found.note, found.unit) == (note, "seed")
+    assert found.verdict == ("holds" if sum(gains) > 0 else "does not hold")
+
+
+def test_no_advantage_by_a_wide_interval_is_not_confirmed():
+    found = transfers({("x", "y"): (79.0, 70.0, 60.0, 60.0), ("y", "x"): (61.0, 70.0, 60.0, 60.0)})
+    result = outcome("source_b_no_advantage", found)
+    assert result.verdict == "holds" and "not refuted, but not confirmed" in result.note
 
 
 def bases(gaussian, orthogonal, svd, learned, *, trainable=(70.0, 70.0, 70.0)):
@@ -366,7 +396,7 @@ def test_small_study_decides_all_claims_it_has_runs_for(tmp_path):
     assert verdicts["parameter_counts"] == "holds"
     for finding in findings:
         assert finding.as_dict()["name"] == finding.name
-        assert finding.bound and finding.sentence and finding.where
+        assert finding.bound and finding.sentence and finding.where and finding.unit
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,18 @@ def test_zero_shot_follows_the_held_out_images(tmp_path: Path):
     assert texts(figures.shots_curve(results)).count("zero-shot") == 1
 
 
+def test_the_best_arm_of_the_summary_is_decided_on_common_seeds():
+    values = {dense(16): {1: 60.0, 2: 80.0}, joint(4): {1: 61.0}}
+    cells = {
+        CellKey("pocket", "DTD", *arm, 4): Estimate(
+            sum(by_seed.values()) / len(by_seed), None, len(by_seed), (), by_seed
+        )
+        for arm, by_seed in values.items()
+    }
+    (row,) = summary_table(Results(cells), []).rows
+    assert [(one.value, one.bold) for one in row.cells] == [(70.0, False), (61.0, True)]
+
+
 def test_averages_are_over_the_best_covered_datasets_and_the_caption_names_them(tmp_path: Path):
     for dataset, variants in (("dtd", ("dense", "joint")), ("food101", ("dense", "joint")), ("pocket-toy", ("dense",))):
         for variant in variants:
@@ -161,6 +173,15 @@ def test_fixed_factors_are_compared_on_common_seeds():
 
     for figure in (figures.transfer_matrix, figures.fixed_against_trained):
         assert figure(results({1: 61.0, 2: 90.0})).svg == figure(results({1: 61.0})).svg
+
+
+def test_a_basis_of_your_own_is_compared_with_the_trained_one():
+    values = {joint(4): 60.0, fixed_basis("orthogonal", 4): 61.0, fixed_basis("my_bases:cosine", 4): 62.0}
+    cells = {
+        CellKey("pocket", "DTD", *arm, 4): Estimate(value, None, 1, (), {1: value}) for arm, value in values.items()
+    }
+    shown = texts(figures.fixed_against_trained(Results(cells)))
+    assert "my_bases:cosine B" in shown and "my_bases:cosine (n = 1)" in shown
 
 
 def test_learning_curves_omit_other_numbers_of_epochs_and_missing_curves(tmp_path: Path):

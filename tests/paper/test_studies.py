@@ -10,6 +10,7 @@ import pytest
 
 from slimprompt.data.catalogue import benchmark_info
 from slimprompt.errors import InputError
+from slimprompt.lab.grid import unused_values
 from slimprompt.lab.studies import STUDIES as LAB_STUDIES
 from slimprompt.lab.study import with_sources
 from slimprompt.paper.studies import (
@@ -131,6 +132,34 @@ def test_a_study_takes_its_own_values_where_the_grid_has_them() -> None:
     assert {(s.rank, s.shots, s.backbone) for s in STUDIES["transfer"](other)} == {(2, 1, "RN50")}
 
 
+@pytest.mark.parametrize(
+    ("study", "fields", "expected"),
+    [
+        (
+            "base-to-new",
+            {"ranks": [2, 4], "bases": ["orthogonal", "gaussian"]},
+            {"ranks": ["2"], "bases": ["gaussian"], "short_ctx": ["4"]},
+        ),
+        (
+            "transfer",
+            {"shots": [1, 16], "bases": "svd", "ranks": 2},
+            {"backbones": ["RN50"], "shots": ["1"], "bases": ["svd"], "short_ctx": ["4"]},
+        ),
+        ("baselines", {"ranks": [2, 8], "bases": "svd"}, {"ranks": ["8"], "short_ctx": ["4"]}),
+        ("cross-dataset", {"shots": [1, 4]}, {"ranks": ["1", "2", "8"]}),
+        ("headline", {"pairs": [["dtd", "food101"]], "bases": "svd", "ranks": 4}, {"pairs": ["dtd → food101"]}),
+        ("all", {"shots": [1, 16], "ranks": [2, 3]}, {}),
+    ],
+)
+def test_values_that_no_run_uses(study: str, fields: dict[str, Any], expected: dict[str, list[str]]) -> None:
+    grid = make_grid({"study": study, **fields})
+    assert expected.items() <= unused_values(grid, study_specs(grid)).items()
+
+
+def test_every_value_of_the_papers_grid_is_used() -> None:
+    assert unused_values(PAPER, study_specs(PAPER)) == {}
+
+
 @pytest.mark.parametrize("name", ["ViT-B/16", "ViT-B-16-quickgelu", "ViT-L-14"])
 def test_transfers_are_on_the_vision_transformers_of_the_grid(name: str) -> None:
     specs = STUDIES["transfer"](make_grid({"backbones": ["RN50-quickgelu", name]}))
@@ -159,6 +188,9 @@ def test_a_study_without_runs_says_so() -> None:
     assert study_specs(make_grid({"study": "all", "datasets": "dtd"}))  # the others have runs
     with pytest.raises(InputError, match="a transfer needs a source and a target among the datasets"):
         study_specs(make_grid({"study": "transfer", "datasets": "dtd"}))
+    reason = r"dtd, food101: none of the paper's \(source, target\) pairs is among .* `pairs` in a grid file"
+    with pytest.raises(InputError, match=reason):
+        study_specs(make_grid({"study": "transfer", "datasets": ["dtd", "food101"]}))
 
 
 def test_sources_come_before_their_dependants_and_are_added() -> None:
@@ -224,9 +256,18 @@ def test_grid_files(tmp_path: Path) -> None:
         ("study: 5", "study.0: Input should be a valid string"),
         ("recipe: {5: 3}", "unknown recipe field 5"),
         ("recipe: 5", "recipe: Input should be a valid dictionary"),
-        ("pairs: 5", "pairs: Input should be a valid tuple"),
+        ("pairs: 5", r"pairs: write a list of \[source, target\], such as \[\[dtd, food101\]\] \(given: 5\)"),
+        ("pairs: [[dtd]]", r"pairs: write a list of \[source, target\]"),
+        ("pairs: [dtd, food101]", r"pairs: write a list of \[source, target\]"),
+        ("seeds: 1-3", r"seeds: write whole numbers, such as 1 or \[1, 2, 3\] \(given: \['1-3'\]\)"),
+        ("ranks: [4, {}]", "ranks: write whole numbers"),
+        (
+            "shots: 1\nseeds: 2\nshots: 4",
+            "cannot read the grid file .*: 'shots' is given 2 times; give every field once",
+        ),
+        ("recipe: {epochs: 1, epochs: 2}", "'epochs' is given 2 times"),
         ("seeds: 0x" + "f" * 5000, "seeds.0: Input should be less than"),
-        ("seeds: 2024-13-77", "cannot read the grid file|valid integer"),
+        ("seeds: 2024-13-77", "cannot read the grid file|write whole numbers"),
         (f"seeds: {list(range(5000))}\nshots: {list(range(1, 500))}", "5,000 seeds × .* are more than 100,000 runs"),
         ("datasets: " + "a" * 5000, "unknown benchmark 'aaaa"),
         ('datasets: "a\\0b"', "unknown benchmark"),

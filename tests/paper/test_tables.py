@@ -219,6 +219,65 @@ def test_a_missing_seed_is_noted(tmp_path):
     assert any("n = 2 to 3 seeds" in note for note in tables["rank_sweep"].notes)
 
 
+def seeded(values):
+    """An estimate from values by seed."""
+    return Estimate(sum(values.values()) / len(values), None, len(values), by_seed=values)
+
+
+def tables_of(cells, dataset="DTD", shots=1):
+    """The paper's tables of arms on one dataset and RN50, from their values by seed."""
+    results = Results({CellKey("RN50", dataset, *arm, shots): seeded(values) for arm, values in cells.items()})
+    return {table.name: table for table in paper_tables(results)}
+
+
+def test_differences_and_bold_compare_common_seeds():
+    """Seed 2 is easier; on seed 1, which both have, dense is better."""
+    tables = tables_of({joint(4): {1: 60.0, 2: 70.0}, dense(4): {1: 61.0}, dense(16): {1: 60.5}})
+    (row,) = tables["headline"].rows
+    assert [one.value for one in row.cells] == [60.5, 61.0, 65.0, -1.0]
+    assert [one.bold for one in row.cells] == [False, True, False, False]
+    assert row.cells[-1].n == 1
+    assert any("common seeds" in note for note in tables["headline"].notes)
+    assert cell(tables["best_delta"], "DTD", "1", column="Δ Best–Ctx16").value == -0.5
+
+
+def test_without_common_seeds_there_is_no_difference_and_no_best():
+    tables = tables_of({joint(4): {2: 70.0}, joint(2): {1: 60.0}, dense(4): {1: 61.0}})
+    (row,) = tables["headline"].rows
+    assert row.cells[-1].text() == "—" and not any(one.bold for one in row.cells)
+    assert "1 of 3 cells have no runs or no common seeds (—)." in tables["headline"].notes
+    (best,) = tables["best_delta"].rows
+    assert {one.text() for one in best.cells} == {"—"}  # which rank is better is not known
+    assert "5 of 5 cells have no runs or no common seeds (—)." in tables["best_delta"].notes
+
+
+def test_the_best_transfer_is_decided_on_common_seeds():
+    modes = {"source-A": {1: 60.0}, "random-A": {1: 61.0}, "source-B": {1: 62.0, 2: 70.0}, "random-B": {1: 63.0}}
+    cells = {
+        CellKey("RN50", "DTD", *transfer(mode, 4), 16, source="Food101" if "source" in mode else ""): seeded(values)
+        for mode, values in modes.items()
+    }
+    tables = {table.name: table for table in paper_tables(Results(cells))}
+    (row,) = tables["transfer_best_delta"].rows
+    assert [one.value for one in row.cells[:3]] == [63.0, "Freeze Random B, Train A", 1.0]
+
+
+def test_a_basis_of_your_own_has_its_columns_and_tests():
+    arms = {joint(4): 70.0, fixed_basis("orthogonal", 4): 70.5, fixed_basis("my_bases:cosine", 4): 71.0}
+    cells = {
+        CellKey("RN50", dataset, *arm, 1): seeded({1: value, 2: value + offset})
+        for arm, value in arms.items()
+        for dataset, offset in (("DTD", 0.5), ("Food101", 1.0))
+    }
+    results = Results(cells)
+    tables = {table.name: table for table in paper_tables(results)}
+    average = cell(tables["fixedB"], "RN50", "4", column="1-shot my_bases:cosine")
+    assert (average.value, average.bold) == (71.375, True)
+    assert cell(tables["b_ablation_rank4_rn50"], "DTD", "1", column="my_bases:cosine").value == 71.25
+    tested = [row.labels[3:] for row in comparisons(results).rows]
+    assert ("fixed-B my_bases:cosine r4", "joint r4") in tested
+
+
 def test_no_runs_give_empty_tables():
     tables = paper_tables(Results({}))
     assert [table.name for table in tables] == PAPER_NAMES[:9]
@@ -284,9 +343,31 @@ def test_another_length_than_the_published_one_is_said():
     spec = RunSpec(backbone="RN50", dataset="dtd", shots=1, seed=1, variant="joint", rank=4, n_ctx=8)
     results = Results({CellKey("RN50", "DTD", *joint(4), 1): Estimate(60.0, 0.1, 3)})
     for length, expected in ((8, True), (16, False)):
-        compared = [spec.model_copy(update={"n_ctx": length})]
-        table = {one.name: one for one in paper_tables(results, None, compared, compare_published=True)}["rank_sweep"]
+        specs = [spec.model_copy(update={"n_ctx": length})]
+        table = {one.name: one for one in paper_tables(results, specs=specs, compare_published=True)}["rank_sweep"]
         assert ("Here low-rank prompts have 8 context tokens, the published ones 16." in table.notes) == expected
+
+
+def test_another_protocol_than_the_papers_is_said():
+    how = {"position": "middle", "precision": "bf16", "recipe": {"epochs": 20}}
+    base = {"backbone": "RN50", "dataset": "dtd", "shots": 1, "seed": 1}
+    results = Results({CellKey("RN50", "DTD", *joint(4), 1): Estimate(60.0, 0.1, 3)})
+
+    def notes(*fields):
+        specs = [RunSpec(**base, **one) for one in fields]
+        tables = {one.name: one for one in paper_tables(results, specs=specs, compare_published=True)}
+        return [note for note in tables["rank_sweep"].notes if "differ from the paper's grid" in note]
+
+    low = {"variant": "joint", "rank": 4}
+    expected = "position middle (there: end); precision bf16 (there: fp32); recipe.epochs 20 (there: 200)"
+    assert notes(low, {**low, **how}) == [f"These runs differ from the paper's grid in {expected}."]
+    assert notes(low, {"method": "tip-adapter"}, {**low, "depth": 3}) == []  # of other rows
+
+
+def test_a_missing_mark_is_explained():
+    tables = {table.name: table for table in paper_tables(published_results(), compare_published=True)}
+    (note,) = [note for note in tables["headline"].notes if note.startswith("In brackets")]
+    assert "no mark where the paper prints no standard deviation" in note
 
 
 def test_best_results_are_compared_whichever_arm_is_best(results):

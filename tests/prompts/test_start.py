@@ -209,6 +209,17 @@ def too_wide(p0, rank, generator):
     return torch.ones(len(p0), rank + 1)
 
 
+def zero(p0, rank, generator):
+    return torch.zeros(len(p0), rank)
+
+
+def repeated(p0, rank, generator):
+    """The first two columns are the same up to float rounding."""
+    basis = torch.randn(len(p0), rank, generator=generator)
+    basis[:, 1] = basis[:, 0] / 3 * 3
+    return basis
+
+
 def broken(p0, rank, generator):
     raise ZeroDivisionError("a mistake of the user")
 
@@ -226,7 +237,10 @@ def test_a_basis_of_your_own_starts_at_the_projection_of_p0(p0):
         (f"{__name__}:too_wide", r"shape \(16, 4\); it gave \(16, 5\)"),
         (f"{__name__}:broken", "failed: ZeroDivisionError: a mistake of the user"),
         (f"{__name__}:M", "failed: TypeError"),
-        (f"{__name__}:absent", "has no absent"),
+        (f"{__name__}:zero", "must give 4 linearly independent columns; its numerical rank is 0"),
+        (f"{__name__}:repeated", "its numerical rank is 3. Change the function, or choose a lower rank"),
+        (f"{__name__}:absent", "has no absent; its functions are .*hadamard, too_wide"),
+        ("slimprompt.prompts:absent", "slimprompt.prompts has no absent; it has no functions"),
         ("antigravity:fly", r"antigravity is not imported; import it first \(--import antigravity\)"),
         ("my bases:hadamard", "unknown basis for fixed-B"),
     ],

@@ -7,16 +7,18 @@ dataset, method, basis, rank, shots, metric and source (`CellKey`) and holds mea
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import pandas as pd
 
 from slimprompt.analysis.arms import BEST_DENSE, Arm, dense
 from slimprompt.analysis.statistics import macro_by_seed, summarise
 from slimprompt.errors import unknown
+
+K = TypeVar("K", bound=Hashable)
 
 Unit = Literal["dataset", "run", "seed"]
 #: What counts as one observation of a paired comparison.
@@ -90,6 +92,8 @@ def average(estimates: Iterable[Estimate | None]) -> Estimate | None:
 
 def on_common_seeds(estimates: Sequence[Estimate]) -> list[Estimate]:
     """The estimates over the seeds that all of them have; empty if there is none. Published estimates have no seeds and stay."""
+    if not estimates:
+        return []
     seeds = set.intersection(*(set(one.by_seed) for one in estimates))
     if all(len(one.by_seed) == len(seeds) for one in estimates):
         return list(estimates)
@@ -100,6 +104,13 @@ def on_common_seeds(estimates: Sequence[Estimate]) -> list[Estimate]:
         for one, summary, by_seed in zip(estimates, summaries, shared, strict=True)
         if summary
     ]
+
+
+def best_of(estimates: Mapping[K, Estimate]) -> K | None:
+    """Key of the highest mean over the seeds that all estimates have; None if there is no such seed."""
+    shared = on_common_seeds(list(estimates.values()))
+    means = {key: one.mean for key, one in zip(estimates, shared, strict=False)}  # `shared` is complete or empty
+    return max(means, key=lambda key: means[key], default=None)
 
 
 class Results:
@@ -164,13 +175,15 @@ class Results:
     ) -> Estimate | None:
         """One cell, or None if it has no runs.
 
-        `BEST_DENSE` is chosen among the dense lengths unless it is stored as a cell. `source` is ignored for arms that do
-        not depend on one.
+        `BEST_DENSE` is chosen among the dense lengths (see `best_of`) unless it is stored as a cell. `source` is ignored for
+        arms that do not depend on one.
         """
         found = self.cells.get(CellKey(backbone, dataset, *arm, shots, metric, source).canonical)
         if found is None and arm == BEST_DENSE:
-            lengths = [self.cell(backbone, dataset, dense(m), shots, metric) for m in self.dense_lengths(backbone)]
-            found = max((one for one in lengths if one), key=lambda one: one.mean, default=None)
+            cells = {m: self.cell(backbone, dataset, dense(m), shots, metric) for m in self.dense_lengths(backbone)}
+            known = {m: one for m, one in cells.items() if one}
+            best = best_of(known)
+            found = None if best is None else known[best]
         return found
 
     def of_any_arm(self, backbone: str, dataset: str, shots: int, metric: str) -> dict[int, float]:

@@ -10,6 +10,7 @@ from typing import Any
 from slimprompt.analysis.arms import Arm, dataset_title, dense, fixed_basis, joint
 from slimprompt.analysis.results import Results
 from slimprompt.lab.records import Record
+from slimprompt.prompts.variants import is_own_basis
 from slimprompt.training.metrics import harmonic_mean
 
 #: Key fields of the accuracies of prompts that train both factors, for `Results.axis`.
@@ -24,6 +25,11 @@ def nearest_rank(ranks: Iterable[int]) -> int:
 def headline_rank(results: Results, metric: str) -> int:
     """The rank that represents low rank in the main comparison: 4, or the nearest one with results."""
     return nearest_rank(results.axis("rank", method="factorized", basis="trainable", metric=metric))
+
+
+def own_bases(results: Results, **where: Any) -> list[str]:
+    """The fixed bases of the user's own, `module:function`, of the cells that match `where`."""
+    return [basis for basis in results.axis("basis", method="factorized", **where) if is_own_basis(basis)]
 
 
 def full_length(results: Results) -> int:

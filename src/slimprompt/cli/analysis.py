@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimprompt.cli.options import Where
-from slimprompt.cli.printing import print_json, print_table, say
+from slimprompt.cli.printing import count, print_json, print_table, say
 from slimprompt.errors import InputError, choose
 from slimprompt.storage import check_folder
 
@@ -32,14 +32,15 @@ Published = Annotated[bool, typer.Option("--published", help="Use the paper's pu
 def _records(runs: Path, where: Sequence[str] | None) -> list[Record]:
     """The complete runs that meet the conditions; settings that differ between runs are reported on standard error."""
     from slimprompt.analysis.observations import mixed_settings
-    from slimprompt.lab.records import load_records, runs_command, select_records
+    from slimprompt.lab.records import load_records, runs_command, select_records, unmet_conditions
 
     found = load_records(runs, show=True)
     records = select_records(found, where or ())
     if not records:
         conditions = f" that meet {' and '.join(where)}" if where else ""
+        total = "; ".join([f"{len(found)} complete runs in total", *unmet_conditions(found, where or ())])
         raise InputError(
-            f"no complete runs{conditions} in {runs} ({len(found)} complete runs in total); "
+            f"no complete runs{conditions} in {runs} ({total}); "
             f"make some with `slimprompt study`, or list them with `{runs_command('list', runs)}`"
         )
     for line in mixed_settings(records):
@@ -188,7 +189,7 @@ def _print_findings(findings: Sequence[Finding], verbose: bool) -> None:
         for one in outcomes:
             verdict = typer.style(one.verdict.ljust(width), fg=VERDICTS[one.verdict].color)
             value = f"{one.scope}: {one.value}" if one.scope else one.value
-            say(f"{verdict}{value}" + (f" (n = {one.n})" if one.n else ""))
+            say(f"{verdict}{value}" + (f" (n = {count(one.n, one.unit)})" if one.n else ""))
             remarks = [f"paper: {one.paper}"] if one.paper else []
             remarks += [one.note] if one.note else []
             for line in (*remarks, *(one.cells if verbose else ())):
@@ -336,7 +337,8 @@ def _build_tables(runs: Path | None, where: Sequence[str] | None, compare_publis
     results = Results.of(observe(records))
     # the paper's table shows no chance level, so few draws are enough
     found = measure(records, class_subset=class_subset_of(where or ()), draws=10, show=True)
-    built = paper_tables(results, found.medians(), found.compared, compare_published=compare_published)
+    specs = [record.spec for record in records]
+    built = paper_tables(results, found.medians(), found.compared, specs=specs, compare_published=compare_published)
     methods = methods_tables(results, costs(records))
     if compare_published:
         methods = [with_published_methods(table) for table in methods]

@@ -19,13 +19,25 @@ if TYPE_CHECKING:
 
 app = App(help="Inspect the runs of studies: list, show, remove.", no_args_is_help=True)
 
+_DEFAULT = Path("runs")
+
 
 @app.command("list")
-def list_runs(runs: RunsFolder = Path("runs"), where: Where = None) -> None:
+def list_runs(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="RUNS", help="Folder of the run folders, as --runs.", show_default=False)
+    ] = None,
+    runs: RunsFolder = _DEFAULT,
+    where: Where = None,
+) -> None:
     """List runs with their status and result, one per line."""
     from slimprompt.lab.observer import result
-    from slimprompt.lab.records import scan_records, select_records
+    from slimprompt.lab.records import scan_records, select_records, unmet_conditions
 
+    if folder is not None:
+        if runs not in (_DEFAULT, folder):
+            raise InputError(f"which folder: {folder} or {runs}? Give it once, as RUNS or as --runs")
+        runs = folder
     found, damaged = scan_records(runs)
     records = select_records(found, where or ())
     records.sort(key=lambda record: (record.spec.backbone, record.spec.dataset, record.spec.title))
@@ -40,20 +52,22 @@ def list_runs(runs: RunsFolder = Path("runs"), where: Where = None) -> None:
         print_table(headings, rows, right=("shots", "seed"))
     failed = sum(not record.complete for record in records)
     say(f"{len(records):,} runs in {runs}" + (f", {failed:,} failed" if failed else ""))
+    for reason in unmet_conditions(found, where or ()):
+        say(reason)
     for reason in damaged.values():
         note("damaged:", reason)
 
 
 @app.command("show")
 def show_run(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Folder name of the run, or its beginning.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Folder name of the run, or its beginning; or its path.")],
     runs: RunsFolder = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as it is on disk.")] = False,
 ) -> None:
     """Show one run: its record and its learning curve."""
-    from slimprompt.lab.records import CURVE, RECORD
+    from slimprompt.lab.records import CURVE, RECORD, read_record
 
-    record = _find(runs, run)
+    record = read_record(_find(runs, run))
     if as_json:
         say((record.folder / RECORD).read_text(encoding="utf-8").rstrip())
         return
@@ -99,38 +113,63 @@ def _bars(values: list[float], width: int = 60) -> str:
 
 @app.command("rm")
 def remove_runs(
-    names: Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Folder names, or their beginnings.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="RUN", help="Folder names, their beginnings, or paths.")
+    ] = None,
     runs: RunsFolder = Path("runs"),
     where: Where = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete runs by name or by condition; a study that needs them executes them again."""
-    from slimprompt.lab.records import load_records, remove_run, select_records
+    """Delete runs by name or by condition; a study that needs them executes them again.
+
+    A damaged run can be deleted by its name.
+    """
+    from slimprompt.lab.records import (
+        is_named_like_a_run,
+        load_records,
+        read_record,
+        remove_run,
+        select_records,
+        unmet_conditions,
+    )
 
     if not names and not where:
         raise InputError("which runs? Give their names, or a condition such as --where status=failed")
-    records = [_find(runs, name) for name in names or ()] or load_records(runs, complete_only=False)
-    chosen = {record.folder: record for record in select_records(records, where or ())}
+    records: list[Record] = [] if names else load_records(runs, complete_only=False)
+    chosen: dict[Path, str] = {}
+    for folder in dict.fromkeys(_find(runs, name) for name in names or ()):
+        try:
+            records.append(read_record(folder))
+        except InputError as error:
+            if where or not is_named_like_a_run(folder):
+                raise
+            chosen[folder] = f"damaged  {error}"
+    for record in select_records(records, where or ()):
+        chosen[record.folder] = f"{record.status}  {record.spec.title}"
     if not chosen:
-        say("no run matches")
+        say("; ".join(["no run matches", *unmet_conditions(records, where or ())]))
         return
-    for record in list(chosen.values())[:10]:
-        say(f"{record.spec.fingerprint[:8]}  {record.status}  {record.spec.title}")
+    for folder, what in list(chosen.items())[:10]:
+        say(f"{folder.name[:8]}  {what}")
     if len(chosen) > 10:
         say(f"… and {len(chosen) - 10:,} more")
     if not yes and not typer.confirm(f"Delete {len(chosen):,} runs?"):
         raise typer.Abort
-    for record in chosen.values():
-        remove_run(record)
+    for folder in chosen:
+        remove_run(folder)
     say(f"{len(chosen):,} runs deleted")
 
 
-def _find(runs: Path, name: str) -> Record:
-    from slimprompt.lab.records import RECORD, read_record, runs_command
+def _find(runs: Path, name: str) -> Path:
+    """The folder of the run whose name begins with `name`, in `runs` or in the folder of a path FOLDER/NAME."""
+    from slimprompt.lab.records import RECORD, is_named_like_a_run, runs_command
 
-    folders = [path.parent for path in runs.glob(f"{name}*/{RECORD}")] if name.isalnum() else []
+    if Path(name).name != name:
+        runs, name = Path(name).parent, Path(name).name
+    found = runs.glob(f"{name}*") if name.isalnum() else ()
+    folders = [path for path in found if (path / RECORD).is_file() or is_named_like_a_run(path)]
     if len(folders) == 1:
-        return read_record(folders[0])
+        return folders[0]
     if folders:
         names = ", ".join(sorted(folder.name for folder in folders)[:5])
         raise InputError(f"{len(folders)} runs in {runs} begin with {name!r}: {names}; give more of the name")

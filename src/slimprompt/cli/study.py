@@ -11,7 +11,7 @@ import typer
 
 from slimprompt.cli.options import DataRoot, Device, Imports, Log, options_from
 from slimprompt.cli.printing import count, print_json, print_table, say, size
-from slimprompt.errors import InputError, choose, unknown
+from slimprompt.errors import InputError, choose, first_few, unknown
 from slimprompt.lab.grid import Grid
 from slimprompt.tracking import RunLog, open_log
 from slimprompt.training.recipe import Recipe, replace_fields
@@ -88,8 +88,9 @@ def study(
         _list_studies()
         return
     choose("executor", executor, _EXECUTORS)
-    grid = _grid(name, pocket, axes, recipe, overrides)
+    grid, given = _grid(name, pocket, axes, recipe, overrides)
     from slimprompt.lab.environment import RunEnvironment, import_modules
+    from slimprompt.lab.grid import unused_values
     from slimprompt.lab.study import check_own_bases, check_train_splits
     from slimprompt.paper.studies import study_specs
     from slimprompt.storage import cache_dir
@@ -98,6 +99,10 @@ def study(
     check_train_splits(specs)  # before Ray or workers start
     import_modules(imports or ())
     check_own_bases(specs)
+    unused = {field: values for field, values in unused_values(grid, specs).items() if field in given}
+    if unused:
+        shown = "; ".join(f"{field} {first_few(values)}" for field, values in unused.items())
+        say(f"note: no run of {', '.join(grid.study)} uses these values of the grid: {shown}", err=True)
     environment = RunEnvironment(
         runs=runs,
         data_root=data_root,
@@ -129,17 +134,22 @@ def _list_studies() -> None:
     say("Estimate the cost of a study with `slimprompt study NAME --plan`.")
 
 
-def _grid(name: str, pocket: bool, axes: dict[str, Any], recipe: str | None, overrides: dict[str, Any]) -> Grid:
-    from slimprompt.paper.studies import ALL_STUDIES, make_grid, read_grid
+def _grid(
+    name: str, pocket: bool, axes: dict[str, Any], recipe: str | None, overrides: dict[str, Any]
+) -> tuple[Grid, set[str]]:
+    """The grid, and the names of the fields that the user gave."""
+    from slimprompt.lab.grid import read_grid_file
+    from slimprompt.paper.studies import ALL_STUDIES, make_grid
 
-    given = axes | ({"recipe": recipe} if recipe else {})
-    if name in ALL_STUDIES:
-        grid = make_grid({"study": name, **given}, pocket=pocket)
-    elif Path(name).suffix.lower() in (".yaml", ".yml"):
-        grid = read_grid(Path(name), pocket=pocket, **given)
-    else:
-        raise unknown("study", name, ALL_STUDIES, next_step="A grid of your own is a file GRID.yaml.")
-    return grid.model_copy(update={"recipe": replace_fields(grid.recipe, overrides)})
+    fields: dict[str, Any] = {"study": name}
+    if name not in ALL_STUDIES:
+        if Path(name).suffix.lower() not in (".yaml", ".yml"):
+            raise unknown("study", name, ALL_STUDIES, next_step="A grid of your own is a file GRID.yaml.")
+        fields, says_pocket = read_grid_file(Path(name))
+        pocket = pocket or says_pocket
+    fields |= axes | ({"recipe": recipe} if recipe else {})
+    grid = make_grid(fields, pocket=pocket)
+    return grid.model_copy(update={"recipe": replace_fields(grid.recipe, overrides)}), set(fields)
 
 
 # --- plan ------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -61,6 +62,22 @@ class Grid(BaseModel):
             if name not in FIXED_BASES and not is_own_basis(name):
                 raise unknown("basis", name, FIXED_BASES)
         return names
+
+    @field_validator("shots", "seeds", "ranks", mode="before")
+    @classmethod
+    def _whole_numbers(cls, values: Any) -> Any:
+        for value in values if isinstance(values, list | tuple) else (values,):
+            if not (isinstance(value, int | float) or (isinstance(value, str) and value.lstrip("+-").isdigit())):
+                raise ValueError("write whole numbers, such as 1 or [1, 2, 3]")
+        return values
+
+    @field_validator("pairs", mode="before")
+    @classmethod
+    def _pairs_of_names(cls, pairs: Any) -> Any:
+        rows = [] if pairs is None else pairs if isinstance(pairs, list | tuple) else [pairs]
+        if not all(isinstance(row, list | tuple) and len(row) == 2 for row in rows):
+            raise ValueError("write a list of [source, target], such as [[dtd, food101]]")
+        return pairs
 
     @field_validator("datasets")
     @classmethod
@@ -138,12 +155,35 @@ def complete_grid(fields: Mapping[str, Any], defaults: Grid) -> Grid:
     return validate(Grid, {**{name: getattr(defaults, name) for name in Grid.model_fields}, **given}, "grid")
 
 
+def unused_values(grid: Grid, specs: Sequence[RunSpec]) -> dict[str, list[str]]:
+    """Field of the grid → its values that no spec uses; fields without such values are left out.
+
+    A study may use some of the values only. A dataset is also used by the runs that transfer from it or are evaluated on it.
+    """
+    used: dict[str, set[Any]] = {
+        "backbones": {(spec.backbone, spec.pretrained) for spec in specs},
+        "datasets": {name for spec in specs for name in (spec.dataset, spec.source, *spec.evaluate_on)},
+        "pairs": {(spec.source, spec.dataset) for spec in specs},
+        "short_ctx": {spec.n_ctx for spec in specs},
+    }
+    one_value = {"shots": "shots", "seeds": "seed", "ranks": "rank", "bases": "basis"}
+    used |= {name: {getattr(spec, field) for spec in specs} for name, field in one_value.items()}
+    given: dict[str, Sequence[Any]] = {name: getattr(grid, name) for name in AXES if name != "study"}
+    given |= {"pairs": grid.pairs or (), "short_ctx": () if grid.short_ctx is None else (grid.short_ctx,)}
+    found: dict[str, list[str]] = {}
+    for name, values in given.items():
+        for value in values:
+            if (parse_backbone(value) if name == "backbones" else value) not in used[name]:
+                found.setdefault(name, []).append(" → ".join(value) if name == "pairs" else str(value))
+    return found
+
+
 def read_grid_file(path: Path) -> tuple[dict[str, Any], bool]:
     """The fields in a YAML grid file, and whether it says `pocket: true`."""
     try:
         text = read_text(path, most=_MOST_BYTES)
         _check_nesting(text)
-        data = yaml.safe_load(text)
+        data = yaml.load(text, _GridLoader)
     except InputError as error:
         raise InputError(f"cannot read the grid file {path}: {error}") from None
     except (ValueError, yaml.YAMLError) as error:  # ValueError: a number or a date that Python does not accept
@@ -155,6 +195,17 @@ def read_grid_file(path: Path) -> tuple[dict[str, Any], bool]:
     for name in data:
         choose(f"field in {path}", name, dict.fromkeys((*Grid.model_fields, "pocket")))
     return data, pocket
+
+
+class _GridLoader(yaml.SafeLoader):
+    """YAML in which every key is given once; otherwise the last one would count."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        for name, count in counts.most_common(1):
+            if count > 1:
+                raise InputError(f"{shown(name)} is given {count} times; give every field once")
+        return super().construct_mapping(node, deep)
 
 
 def _check_nesting(text: str) -> None:

@@ -49,6 +49,8 @@ _BASE_TO_NEW = ("seen", "unseen", "harmonic")
 #: Runs that one forked child reads at a time.
 _PART = 500
 _FINGERPRINT = re.compile("[0-9a-f]{16}")
+#: Values that the message of an unmet condition lists.
+_MOST_VALUES = 10
 
 
 @dataclass(frozen=True)
@@ -284,6 +286,37 @@ def select_records(records: Iterable[Record], where: Sequence[str] = ()) -> list
     A field is `status`, `backbone_fingerprint`, a field of the spec (`shots=1,4`) or of its recipe (`recipe.epochs=50`). An empty
     value selects records in which the field is not set.
     """
+    conditions = _conditions(where)
+    if not conditions:
+        return list(records)
+    return [
+        record
+        for record, values in ((record, _fields(record)) for record in records)
+        if all(_is_among(values[name], allowed) for name, allowed in conditions)
+    ]
+
+
+def unmet_conditions(records: Sequence[Record], where: Sequence[str]) -> list[str]:
+    """The conditions that no record meets, with the values that the records have: `variant=jont: they have dense, joint`."""
+    fields = [_fields(record) for record in records]
+    found = []
+    for text, (name, allowed) in zip(where, _conditions(where), strict=True):
+        values = [one[name] for one in fields]
+        if values and not any(_is_among(value, allowed) for value in values):
+            distinct = sorted({str(value) for value in values if value is not None})
+            listing = ", ".join(distinct[:_MOST_VALUES]) + (", …" if len(distinct) > _MOST_VALUES else "")
+            found.append(f"no run has {text}: they have {listing or 'no value'}")
+    return found
+
+
+def _fields(record: Record) -> dict[str, Any]:
+    """The fields of a run that conditions may name."""
+    fingerprint = record.facts.get("backbone_fingerprint")
+    return record.spec.flat() | {"status": record.status, "backbone_fingerprint": fingerprint}
+
+
+def _conditions(where: Sequence[str]) -> list[tuple[str, set[str]]]:
+    """(field, allowed values) of each condition."""
     names = [
         *("status", "backbone_fingerprint"),
         *(name for name in RunSpec.model_fields if name != "recipe"),
@@ -301,18 +334,7 @@ def select_records(records: Iterable[Record], where: Sequence[str] = ()) -> list
             raise InputError(f"{text!r} holds two conditions: write --where {another[0]} as a condition of its own")
         allowed = {*parts, values.strip()}  # a dataset may have commas in its name
         conditions.append((name, {one_spelling(value) for value in allowed} if name == "backbone" else allowed))
-    if not conditions:
-        return list(records)
-
-    def fields(record: Record) -> dict[str, Any]:
-        fingerprint = record.facts.get("backbone_fingerprint")
-        return record.spec.flat() | {"status": record.status, "backbone_fingerprint": fingerprint}
-
-    return [
-        record
-        for record, values in ((record, fields(record)) for record in records)
-        if all(_is_among(values[name], allowed) for name, allowed in conditions)
-    ]
+    return conditions
 
 
 def _is_among(value: Any, texts: set[str]) -> bool:
@@ -401,6 +423,11 @@ def runs_command(action: str, root: Path, *arguments: str) -> str:
     return shlex.join(["slimprompt", "runs", action, "--runs", str(root), *arguments])
 
 
-def remove_run(record: Record) -> None:
+def remove_run(folder: Path) -> None:
     """Delete a run folder."""
-    remove_folder(record.folder)
+    remove_folder(folder)
+
+
+def is_named_like_a_run(folder: Path) -> bool:
+    """Whether this is a folder whose name is a fingerprint, so that it is a run's even if its record is missing or damaged."""
+    return folder.is_dir() and _FINGERPRINT.fullmatch(folder.name) is not None

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from slimprompt.data import Benchmark, base_new, few_shot, held_out, make_manifest
+from slimprompt.data import Benchmark, base_new, few_shot, held_out, make_manifest, short_classes
 from slimprompt.data.catalogue import open_dataset
 from slimprompt.data.check import check_images
 from slimprompt.data.manifest import Manifest
-from slimprompt.errors import InputError
+from slimprompt.errors import InputError, first_few
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.inputs import KnownInputs, inputs
 from slimprompt.lab.records import complete_runs
@@ -103,8 +103,12 @@ class RunCache:
         return self._encoder(*model, class_names, *context)
 
     def notes(self, spec: RunSpec) -> list[str]:
-        """Warnings of the datasets' readers, such as a split that differs from the published one."""
-        return [note for name in (spec.dataset, *spec.evaluate_on) for note in self._dataset(name)[1]]
+        """Warnings of the datasets' readers, such as a split that differs from the published one, and classes with too few images."""
+        found = [note for name in (spec.dataset, *spec.evaluate_on) for note in self._dataset(name)[1]]
+        short = [f"{name} ({count})" for name, count in short_classes(self.sample(spec).train, spec.shots).items()]
+        return found + (
+            [f"{spec.dataset}: fewer than {spec.shots} images, all used: {first_few(short)}"] if short else []
+        )
 
     def input_facts(self, spec: RunSpec) -> dict[str, Any]:
         """The entries of the run's record that tell what it is made with."""

@@ -1,7 +1,8 @@
 """Studies beyond the paper: prompts against other methods, other prompts, other datasets and other layers.
 
-As in every table of studies, a study is a pure function Grid → list of RunSpec. They use rank 4, the orthogonal basis and, for
-`cross-dataset` and `basis-transfer`, 16 shots if the grid has them, and otherwise the grid's.
+As in every table of studies, a study is a pure function Grid → list of RunSpec. They use rank 4 and the orthogonal basis if the
+grid has them, and otherwise its first rank and basis. `cross-dataset` and `basis-transfer` use 16 shots if the grid has them, and
+otherwise all its shots.
 """
 
 from __future__ import annotations

@@ -326,28 +326,54 @@ def bold_marks(_: Evidence) -> list[Outcome]:
     return [Measured(value, not lines, marks, tuple(lines), "; ".join(lines)).outcome("")]
 
 
-#: Every check with the table that it concerns and its statement; a new check is one function and one row.
+#: Every check with what it counts, the table that it concerns and its statement; a new check is one function and one row.
 AUDIT: tuple[Claim, ...] = tuple(
-    Claim(check.__name__, where, sentence, "recomputed from the printed cells", check)
-    for check, where, sentence in (
-        (repeated_cells, "all tables", "A number that appears in several tables is the same in all of them."),
-        (base2new_averages, "base2new", "Average rows are the means over the seven datasets."),
-        (fixed_basis_averages, "fixedB", "Averages are the means of the per-dataset ablation tables."),
-        (headline_averages, "headline", "Averages are the means of the per-dataset tables."),
-        (same_average_in_two_tables, "headline, fixedB", "The rank-4 average is the same number in both tables."),
-        (headline_deltas, "headline", "Δ is factorised minus Dense-4."),
-        (transfer_averages, "transfer_pairs", "The average row is the mean of the rows."),
-        (transfer_pairs_shown, "transfer_pairs", "The main table lists every source–target pair."),
-        (transfer_dense_reference, "transfer_pairs", "The dense reference is the dense prompt of 16 tokens."),
-        (best_factorized, "best_delta", "The best rank and its differences follow from the rank sweep."),
-        (best_dense, "b_ablation", "The best dense prompt is the better of 4 and 16 tokens."),
-        (best_transfer, "transfer_best_delta", "The best mode and its differences follow from the four modes."),
-        (harmonic_concavity, "base2new, full", "H averaged over runs is at most the H of the averages."),
-        (overlap_below_cosine, "factor_geometry", "Median overlap is at most the cosine of the median angle."),
-        (product_subspace_rank, "factor_geometry", "The overlap of BA is that of subspaces of rank at most 8."),
-        (rank_one_bases_coincide, "b_ablation", "At rank 1 the Gaussian and the orthogonal basis are the same."),
+    Claim(check.__name__, where, sentence, "recomputed from the printed cells", check, unit)
+    for check, unit, where, sentence in (
+        (repeated_cells, "cell", "all tables", "A number that appears in several tables is the same in all of them."),
+        (base2new_averages, "number", "base2new", "Average rows are the means over the seven datasets."),
+        (fixed_basis_averages, "number", "fixedB", "Averages are the means of the per-dataset ablation tables."),
+        (headline_averages, "number", "headline", "Averages are the means of the per-dataset tables."),
+        (
+            same_average_in_two_tables,
+            "number",
+            "headline, fixedB",
+            "The rank-4 average is the same number in both tables.",
+        ),
+        (headline_deltas, "number", "headline", "Δ is factorised minus Dense-4."),
+        (transfer_averages, "number", "transfer_pairs", "The average row is the mean of the rows."),
+        (transfer_pairs_shown, "pair", "transfer_pairs", "The main table lists every source–target pair."),
+        (transfer_dense_reference, "target", "transfer_pairs", "The dense reference is the dense prompt of 16 tokens."),
+        (best_factorized, "number", "best_delta", "The best rank and its differences follow from the rank sweep."),
+        (best_dense, "number", "b_ablation", "The best dense prompt is the better of 4 and 16 tokens."),
+        (
+            best_transfer,
+            "number",
+            "transfer_best_delta",
+            "The best mode and its differences follow from the four modes.",
+        ),
+        (harmonic_concavity, "cell", "base2new, full", "H averaged over runs is at most the H of the averages."),
+        (
+            overlap_below_cosine,
+            "median",
+            "factor_geometry",
+            "Median overlap is at most the cosine of the median angle.",
+        ),
+        (
+            product_subspace_rank,
+            "random pair",
+            "factor_geometry",
+            "The overlap of BA is that of subspaces of rank at most 8.",
+        ),
+        (
+            rank_one_bases_coincide,
+            "cell",
+            "b_ablation",
+            "At rank 1 the Gaussian and the orthogonal basis are the same.",
+        ),
         (
             bold_marks,
+            "number",
             "all tables",
             "The best numbers are in bold: all tied numbers, but none if the whole group is tied.",
         ),

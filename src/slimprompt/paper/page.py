@@ -16,7 +16,7 @@ from slimprompt.analysis.observations import mixed_settings, observe
 from slimprompt.analysis.results import Results
 from slimprompt.errors import InputError
 from slimprompt.forked import run_forked
-from slimprompt.lab.records import Record, load_records, runs_command, select_records
+from slimprompt.lab.records import Record, load_records, runs_command, select_records, unmet_conditions
 from slimprompt.paper.claims import Finding, check_claims, gather
 from slimprompt.paper.figures import figure_functions
 from slimprompt.paper.published import published_pairs
@@ -89,13 +89,15 @@ def build_report(
     InputError
         If no complete run meets the conditions.
     """
-    chosen = select_records(load_records(runs, complete_only=False, show=show), where)
+    everything = load_records(runs, complete_only=False, show=show)
+    chosen = select_records(everything, where)
     records = [record for record in chosen if record.complete]
     failed = [record for record in chosen if not record.complete]
     if not records:
         conditions = f" that meet {' and '.join(where)}" if where else ""
         broken = f" ({len(failed)} failed; `{runs_command('list', runs)}` shows their errors)" if failed else ""
-        raise InputError(f"no complete runs{conditions} in {runs}{broken}; create some with `slimprompt study`")
+        unmet = "".join(f"; {one}" for one in unmet_conditions(everything, where))
+        raise InputError(f"no complete runs{conditions} in {runs}{broken}{unmet}; create some with `slimprompt study`")
     results = Results.of(observe(records))
     geometry = measure(records, class_subset=class_subset_of(where), draws=500, show=show)
     evidence = gather(records, main_pairs=published_pairs(), measured=geometry, results=results)
@@ -105,7 +107,7 @@ def build_report(
         "summary_table": lambda: summary_table(results, records),
         "questions": lambda: questions_table(results),
         "findings": lambda: check_claims(evidence),
-        "tables": lambda: _tables(results, geometry, compare_published),
+        "tables": lambda: _tables(results, geometry, records, compare_published),
         "methods_figures": lambda: methods_figures(results, found),
         "methods_tables": lambda: _methods_tables(results, found, compare_published),
     }
@@ -123,8 +125,11 @@ def build_report(
     )
 
 
-def _tables(results: Results, geometry: Geometry, compare_published: bool) -> list[Table]:
-    tables = paper_tables(results, geometry.medians(), geometry.compared, compare_published=compare_published)
+def _tables(results: Results, geometry: Geometry, records: Sequence[Record], compare_published: bool) -> list[Table]:
+    specs = [record.spec for record in records]
+    tables = paper_tables(
+        results, geometry.medians(), geometry.compared, specs=specs, compare_published=compare_published
+    )
     return [*tables, comparisons(results), summaries(results)]
 
 

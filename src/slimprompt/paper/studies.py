@@ -169,9 +169,12 @@ def study_specs(grid: Grid) -> list[RunSpec]:
     """The runs of all studies of the grid without repetition, sorted so that consecutive runs share backbone and images."""
     specs = distinct(spec for name in grid.study for spec in ALL_STUDIES[name](grid))
     if not specs:
+        reason = "a transfer needs a source and a target among the datasets"
+        if len(grid.datasets) > 1:
+            reason = "none of the paper's (source, target) pairs is among the datasets"
         raise InputError(
-            f"there are no runs in {', '.join(grid.study)} on {', '.join(grid.datasets)}: "
-            "a transfer needs a source and a target among the datasets, or `pairs` in a grid file"
+            f"there are no runs in {', '.join(grid.study)} on {', '.join(grid.datasets)}: {reason}; "
+            "give `pairs` in a grid file, such as `pairs: [[dtd, food101]]`"
         )
     backbones = {(spec.backbone, spec.pretrained): None for spec in specs}
     place = {backbone: index for index, backbone in enumerate(backbones)}

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from slimprompt.analysis.arms import arm_label, backbone_title, dataset_title, dense, fixed_basis, joint
 from slimprompt.analysis.comparisons import compare_arms
-from slimprompt.analysis.results import Estimate, Results
+from slimprompt.analysis.results import Estimate, Results, on_common_seeds
 from slimprompt.analysis.selection import (
     best_covered,
     chance_levels,
@@ -64,7 +64,7 @@ def summary_table(results: Results, records: Sequence[Record]) -> Table:
     )
     notes = (
         "Percent: mean ± standard deviation over seeds, averaged over the datasets within each seed first. "
-        "The best arm is bold, regardless of the spread.",
+        "The best arm over the seeds that all arms have is bold, regardless of the spread.",
         "Base and new classes: trained on the base half of the classes, tested on each half. "
         "H is their harmonic mean, per run.",
         "Click a number to see the runs behind it.",
@@ -74,11 +74,14 @@ def summary_table(results: Results, records: Sequence[Record]) -> Table:
 
 
 def _arm_cells(estimates: Sequence[Estimate | None]) -> list[Cell]:
-    """Mean and sd of each arm; the best arm is bold even if it is the only one."""
-    best = max((one.mean for one in estimates if one), default=math.nan)
+    """Mean and sd of each arm; the best arm over the seeds that all arms have is bold, even if it is the only one."""
+    known = {index: one for index, one in enumerate(estimates) if one}
+    shared = dict(zip(known, on_common_seeds(list(known.values())), strict=False))
+    best = max((one.mean for one in shared.values()), default=math.nan)
+    bold = {index for index, one in shared.items() if one.mean == best}
     return [
-        Cell(one.mean, one.sd, one.n, one.runs, decimals=1, show_sd=True, bold=one.mean == best) if one else Cell()
-        for one in estimates
+        Cell(one.mean, one.sd, one.n, one.runs, decimals=1, show_sd=True, bold=index in bold) if one else Cell()
+        for index, one in enumerate(estimates)
     ]
 
 

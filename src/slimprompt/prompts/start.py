@@ -5,6 +5,7 @@ Each rule is a plain function of P0 and the rank that returns one or both factor
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from typing import cast
@@ -67,9 +68,14 @@ def basis_function(name: str) -> Callable[[Tensor, int, torch.Generator], Tensor
     """
     module, _, function = name.partition(":")
     rule = getattr(sys.modules.get(module), function, None)
+    if module not in sys.modules:
+        raise InputError(
+            f"cannot use the basis {name!r}: {module} is not imported; import it first (--import {module})"
+        )
     if rule is None:
-        why = f"{module} has no {function}" if module in sys.modules else f"{module} is not imported"
-        raise InputError(f"cannot use the basis {name!r}: {why}; import it first (--import {module})")
+        names = [key for key, value in vars(sys.modules[module]).items() if inspect.isfunction(value)]
+        listing = f"its functions are {', '.join(names)}" if names else "it has no functions"
+        raise InputError(f"cannot use the basis {name!r}: {module} has no {function}; {listing}")
     return cast(Callable[[Tensor, int, torch.Generator], Tensor], rule)
 
 
@@ -86,6 +92,12 @@ def own_basis(name: str, p0: Tensor, rank: int, generator: torch.Generator) -> T
     shape = (p0.shape[0], rank)
     if basis.shape != shape or not basis.isfinite().all():
         raise InputError(f"the basis {name!r} must give finite numbers of shape {shape}; it gave {tuple(basis.shape)}")
+    independent = int(torch.linalg.matrix_rank(basis))
+    if independent < rank:
+        raise InputError(
+            f"the basis {name!r} must give {rank} linearly independent columns; its numerical rank is {independent}. "
+            "Change the function, or choose a lower rank"
+        )
     return basis
 
 

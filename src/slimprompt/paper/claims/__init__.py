@@ -9,7 +9,7 @@ To add a claim:
 1. Write a function `(Evidence) -> list[Outcome]` in the module of its topic. It computes the value, compares it with
    the bound and returns one outcome per scope, such as a backbone. The first line of its docstring says what is
    computed. If runs are missing, it returns `missing(...)`.
-2. Add one row to `CLAIMS` at the end of that module: name, place in the paper, sentence, bound, function.
+2. Add one row to `CLAIMS` at the end of that module: name, place in the paper, sentence, bound, function, and what n counts.
 3. Add a case that can be solved by hand to `tests/paper/test_claims.py`.
 
 Modules

@@ -182,6 +182,7 @@ CLAIMS: tuple[Claim, ...] = (
         "The gain in H is largest with few shots.",
         "smallest at the largest shot count",
         harmonic_gain_low_shot,
+        unit="shot count",
     ),
     Claim(
         "gain_on_unseen",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -36,6 +36,8 @@ class Claim:
         Condition under which it holds on your own runs.
     check
         Function that computes the outcomes, one per scope.
+    unit
+        What `Outcome.n` counts, in the singular; a cell is a dataset at one shot count.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Claim:
     sentence: str
     bound: str
     check: Callable[[Evidence], list[Outcome]]
+    unit: str = "cell"
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Outcome:
     scope
         A backbone or a set of transfer pairs; empty for all results.
     n
-        Number of cells, pairs or tests behind the value.
+        Number of units behind the value, see `Claim.unit`.
     cells
         One line per cell, pair or test.
     note
@@ -84,6 +87,7 @@ class Finding:
     where: str
     sentence: str
     bound: str
+    unit: str
     scope: str
     value: str
     paper: str
@@ -95,7 +99,7 @@ class Finding:
     @classmethod
     def of(cls, claim: Claim, outcome: Outcome) -> Finding:
         """Combine a claim and an outcome."""
-        return cls(claim.name, claim.where, claim.sentence, claim.bound, **asdict(outcome))
+        return cls(claim.name, claim.where, claim.sentence, claim.bound, claim.unit, **asdict(outcome))
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain data for JSON."""
@@ -164,12 +168,37 @@ def by_shots(values: dict[int, float]) -> str:
     return f"{numbers} at {'/'.join(str(k) for k in values)} shots"
 
 
+def wide_interval(tests: Iterable[Comparison]) -> str:
+    """A remark if "no difference" rests on intervals that are wider than the equivalence margin; empty otherwise."""
+    widest = max(tests, key=_width)
+    if _width(widest) <= 2 * widest.margin:
+        return ""
+    return f"not refuted, but not confirmed: the 95 % interval {_interval(widest)} is wider than ±{widest.margin}"
+
+
+def unclear_sign(test: Comparison) -> str:
+    """A remark if the interval of a gain contains 0, or why there is none; empty otherwise."""
+    if test.low is None or test.high is None:
+        return test.note
+    return (
+        f"not clear: the 95 % interval over datasets {_interval(test)} contains 0" if test.low <= 0 <= test.high else ""
+    )
+
+
+def _width(test: Comparison) -> float:
+    return (test.high or 0.0) - (test.low or 0.0)
+
+
+def _interval(test: Comparison) -> str:
+    return f"[{test.low:+.2f}, {test.high:+.2f}]"
+
+
 def describe_test(name: str, test: Comparison, corrected: float | None = None) -> str:
     """One line with difference, interval, n and p-values; `corrected` is the Holm-adjusted p of the t-test."""
     if test.p_t is None:
         return f"{name}: {test.note}"
     holm = f" (Holm {corrected:.3f})" if corrected is not None else ""
     return (
-        f"{name}: {test.mean:+.2f} [{test.low:+.2f}, {test.high:+.2f}], n={test.n}, paired t p={test.p_t:.3f}{holm}, "
+        f"{name}: {test.mean:+.2f} {_interval(test)}, n={test.n}, paired t p={test.p_t:.3f}{holm}, "
         f"Wilcoxon p={test.p_wilcoxon:.3f}, equivalence within ±{test.margin} p={test.p_equivalence:.3f}"
     )

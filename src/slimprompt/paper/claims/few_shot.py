@@ -18,6 +18,8 @@ from slimprompt.paper.claims.claim import (
     describe_test,
     per_backbone,
     rounds_to,
+    unclear_sign,
+    wide_interval,
 )
 from slimprompt.paper.claims.evidence import Evidence, lines_of, matched_cells
 
@@ -67,7 +69,9 @@ def _gain_at_fewest(e: Evidence, other: Callable[[Arm], Arm | None], printed: di
         gain = _gaps(averages)[fewest]
         holds = rounds_to(gain, printed[backbone]) if e.published else gain > 0
         value = f"{gain:+.2f} at {fewest} shot{'s' if fewest > 1 else ''}"
-        return Measured(value, holds, averages[fewest][0].n, _lines(averages, first, second))
+        differences = e.results.differences(first, second, backbone=backbone, shots=fewest)
+        note = unclear_sign(compare(list(differences.values()))) if holds and differences else ""
+        return Measured(value, holds, averages[fewest][0].n, _lines(averages, first, second), note)
 
     paper = {backbone: f"{gain:+.2f} at 1 shot" for backbone, gain in printed.items()}
     return per_backbone(e, "accuracy", paper, _NEEDS, measure)
@@ -100,8 +104,10 @@ def matched_dense_indistinguishable(e: Evidence) -> list[Outcome]:
             note = "the values behind these averages are not available, so nothing can be tested"
             return Measured(value, None, 0, _lines(averages, first, second), note)
         lines = [describe_test(f"{k}-shot", test, p) for k, test, p in zip(more, tests, corrected, strict=True)]
+        holds = all(p is not None and p >= 0.05 for p in corrected)
         note = "not significant does not mean equal; see the equivalence p-value"
-        return Measured(value, all(p is not None and p >= 0.05 for p in corrected), tests[0].n, tuple(lines), note)
+        note = (wide_interval(tests) if holds else "") or note
+        return Measured(value, holds, tests[0].n, tuple(lines), note)
 
     paper = {"": "statistically indistinguishable at 4 and 16 shots (no test is given)"}
     return per_backbone(e, "accuracy", paper, f"{_NEEDS} at two shot counts", measure)
@@ -182,6 +188,7 @@ CLAIMS: tuple[Claim, ...] = (
         "At 1 shot rank 4 is clearly better than the dense prompt of 4 tokens, which trains about as many parameters.",
         SAME_NUMBER + "better at the smallest shot count",
         one_shot_gain_over_matched_dense,
+        unit="seed",
     ),
     Claim(
         "matched_dense_indistinguishable",
@@ -189,6 +196,7 @@ CLAIMS: tuple[Claim, ...] = (
         "At higher shot counts rank 4 and the dense prompt of 4 tokens are statistically indistinguishable.",
         "paired t-test over datasets, Holm-corrected p ≥ 0.05 at every such shot count",
         matched_dense_indistinguishable,
+        unit="dataset",
     ),
     Claim(
         "within_seed_variance",
@@ -196,6 +204,7 @@ CLAIMS: tuple[Claim, ...] = (
         "At higher shot counts rank 4 and both dense prompts are within seed variance of each other.",
         "every difference of averages at most √(sd² + sd²), with sd over seeds",
         within_seed_variance,
+        unit="difference",
     ),
     Claim(
         "one_shot_gain_over_full_dense",
@@ -203,6 +212,7 @@ CLAIMS: tuple[Claim, ...] = (
         "At 1 shot rank 4 is better than the full dense prompt.",
         SAME_NUMBER + "better at the smallest shot count",
         one_shot_gain_over_full_dense,
+        unit="seed",
     ),
     Claim(
         "full_dense_within_half_point",
@@ -210,6 +220,7 @@ CLAIMS: tuple[Claim, ...] = (
         "At higher shot counts rank 4 is within half a point of the full dense prompt.",
         "at most 0.5 points at every such shot count",
         full_dense_within_half_point,
+        unit="shot count",
     ),
     Claim(
         "rank_saturation",
@@ -217,5 +228,6 @@ CLAIMS: tuple[Claim, ...] = (
         "Accuracy is nearly saturated at rank 2 and changes little up to rank 8.",
         "at most 0.5 points from rank 2 to the largest rank, at every shot count",
         rank_saturation,
+        unit="shot count",
     ),
 )

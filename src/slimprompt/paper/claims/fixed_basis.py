@@ -182,6 +182,7 @@ CLAIMS: tuple[Claim, ...] = (
         "A fixed basis is usually within a few tenths of a point of the trainable factorisation.",
         "more than half of the gaps are at most 0.5 points",
         fixed_basis_close,
+        unit="gap",
     ),
     Claim(
         "fixed_basis_worst_gap",
@@ -189,6 +190,7 @@ CLAIMS: tuple[Claim, ...] = (
         "The largest gap of a fixed basis is about 1.5 points.",
         "at most 1.5 points, rounded to one decimal",
         fixed_basis_worst_gap,
+        unit="gap",
     ),
     Claim(
         "fixed_basis_best_count",
@@ -196,6 +198,7 @@ CLAIMS: tuple[Claim, ...] = (
         "A fixed basis is the best of the five variants in most settings.",
         "at least three quarters of the settings",
         fixed_basis_best_count,
+        unit="setting",
     ),
     Claim(
         "gaussian_often_best",
@@ -203,6 +206,7 @@ CLAIMS: tuple[Claim, ...] = (
         "The Gaussian basis is among the most frequent winners.",
         "at most one variant wins more often",
         gaussian_often_best,
+        unit="setting",
     ),
     Claim(
         "learned_weakest",
@@ -210,6 +214,7 @@ CLAIMS: tuple[Claim, ...] = (
         "The learned-then-frozen basis is the weakest of the four.",
         "lowest mean gap over all settings",
         learned_weakest,
+        unit="setting",
     ),
     Claim(
         "fixed_basis_equivalent",
@@ -217,5 +222,6 @@ CLAIMS: tuple[Claim, ...] = (
         "Fixing B is on par with training it and has no cost in accuracy.",
         "equivalent within ±0.5 points for every basis and backbone (two one-sided tests, Holm)",
         fixed_basis_equivalent,
+        unit="test",
     ),
 )

@@ -129,6 +129,7 @@ CLAIMS: tuple[Claim, ...] = (
         "B spans nearly the same subspace across datasets, shots and ranks.",
         SAME_NUMBER + "a median overlap of at least 0.8 on these axes",
         b_overlap_across_tasks,
+        unit="median",
     ),
     Claim(
         "a_overlap_across_tasks",
@@ -136,6 +137,7 @@ CLAIMS: tuple[Claim, ...] = (
         "A and BA are weakly aligned across datasets, shots and ranks.",
         SAME_NUMBER + "a median overlap of at most 0.4 on these axes",
         a_overlap_across_tasks,
+        unit="median",
     ),
     Claim(
         "b_most_stable",
@@ -143,6 +145,7 @@ CLAIMS: tuple[Claim, ...] = (
         "B is more stable than A and BA in every comparison.",
         "largest overlap and smallest angle on every axis",
         b_most_stable,
+        unit="comparison",
     ),
     Claim(
         "b_least_alike_across_seeds",
@@ -150,6 +153,7 @@ CLAIMS: tuple[Claim, ...] = (
         "B is less similar across seeds than across any other axis.",
         "the median overlap is lowest on the seed axis",
         b_least_alike_across_seeds,
+        unit="median",
     ),
     Claim(
         "b_hardly_moves",
@@ -157,5 +161,6 @@ CLAIMS: tuple[Claim, ...] = (
         "Training moves B very little from its initial value.",
         "median overlap of at least 0.9 with its initial value",
         b_hardly_moves,
+        unit="run",
     ),
 )

@@ -99,6 +99,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Dense, joint, fixed-B and fixed-A prompts train md, r(m+d), rd and mr parameters.",
         "every run's count equals its formula",
         parameter_counts,
+        unit="prompt shape",
     ),
     Claim(
         "parameter_share",
@@ -106,6 +107,7 @@ CLAIMS: tuple[Claim, ...] = (
         "The joint rank-4 prompt trains about a quarter of the parameters of the full dense prompt.",
         "between 0.2 and 0.3 of the full dense prompt",
         parameter_share,
+        unit="prompt shape",
     ),
     Claim(
         "matched_parameters",
@@ -113,6 +115,7 @@ CLAIMS: tuple[Claim, ...] = (
         "A dense prompt of 4 tokens trains nearly as many parameters as the joint prompt of rank 4.",
         "at least 0.95 of the joint prompt's count",
         matched_parameters,
+        unit="prompt shape",
     ),
     Claim(
         "dimension_gap",
@@ -120,5 +123,6 @@ CLAIMS: tuple[Claim, ...] = (
         "Training A with B fixed has d/m times as many directions as training B with A fixed.",
         "parameter count of fixed-B over that of fixed-A equals d/m",
         dimension_gap,
+        unit="prompt shape",
     ),
 )

@@ -18,6 +18,7 @@ from slimprompt.paper.claims.claim import (
     Outcome,
     describe_test,
     missing,
+    wide_interval,
 )
 from slimprompt.paper.claims.evidence import Evidence
 
@@ -220,7 +221,8 @@ def source_b_no_advantage(e: Evidence) -> list[Outcome]:
         if test.p_t is None:
             return Measured(value, None, test.n, note=test.note)
         better = test.p_t < 0.05 and (test.mean or 0.0) > 0
-        return Measured(value, not better, test.n, _difference_lines(pairs), describe_test("over targets", test))
+        remarks = [describe_test("over targets", test), "" if better else wide_interval([test])]
+        return Measured(value, not better, test.n, _difference_lines(pairs), "; ".join(filter(None, remarks)))
 
     return _on_both_sets(e, "no advantage (no test is given)", measure)
 
@@ -311,6 +313,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Training A with B frozen is ten points better than training B with A frozen.",
         SAME_NUMBER + "a gap of at least ten points",
         train_a_beats_train_b,
+        unit="pair",
     ),
     Claim(
         "train_a_ahead_on_every_target",
@@ -318,6 +321,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Training A is better on every target except Food101.",
         "better on every target except Food101",
         train_a_ahead_on_every_target,
+        unit="target",
     ),
     Claim(
         "ten_point_gap_on_every_target",
@@ -325,6 +329,7 @@ CLAIMS: tuple[Claim, ...] = (
         "The ten-point gap holds on every target except Food101.",
         "at least ten points on every target except Food101",
         ten_point_gap_on_every_target,
+        unit="target",
     ),
     Claim(
         "food_within_a_point",
@@ -332,6 +337,7 @@ CLAIMS: tuple[Claim, ...] = (
         "On Food101 the four modes lie within a point of each other.",
         "a spread of at most one point",
         food_within_a_point,
+        unit="pair",
     ),
     Claim(
         "source_b_like_random_b",
@@ -339,6 +345,7 @@ CLAIMS: tuple[Claim, ...] = (
         "A source-trained and a random frozen B differ by at most about 0.3 on any pair.",
         "below 0.35 points on every pair",
         source_b_like_random_b,
+        unit="pair",
     ),
     Claim(
         "source_b_like_random_b_on_average",
@@ -346,6 +353,7 @@ CLAIMS: tuple[Claim, ...] = (
         "They differ by less than 0.1 on average.",
         "average difference below 0.1 points",
         source_b_like_random_b_on_average,
+        unit="pair",
     ),
     Claim(
         "source_b_no_advantage",
@@ -353,6 +361,7 @@ CLAIMS: tuple[Claim, ...] = (
         "A source-trained B has no advantage over a random one.",
         "not significantly better (paired t-test over targets, p ≥ 0.05)",
         source_b_no_advantage,
+        unit="target",
     ),
     Claim(
         "same_from_any_source",
@@ -360,6 +369,7 @@ CLAIMS: tuple[Claim, ...] = (
         "A target reaches the same train-A accuracy from any source.",
         "a range of at most 0.5 points on every target",
         same_from_any_source,
+        unit="target",
     ),
     Claim(
         "training_b_adds_nothing",
@@ -367,6 +377,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Training both factors gives the same average as training A with B frozen.",
         SAME_NUMBER + "within 0.5 points",
         training_b_adds_nothing,
+        unit="pair",
     ),
     Claim(
         "transfer_near_dense",
@@ -374,6 +385,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Both are within about 0.2 points of dense.",
         "below 0.25 points",
         transfer_near_dense,
+        unit="pair",
     ),
     Claim(
         "matches_dense_on",
@@ -381,5 +393,6 @@ CLAIMS: tuple[Claim, ...] = (
         "Both match or exceed dense on Caltech101, Food101 and Oxford Pets.",
         "on every available one of the three (other datasets: on at least one)",
         matches_dense_on,
+        unit="target",
     ),
 )

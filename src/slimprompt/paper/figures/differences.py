@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from slimprompt.analysis.arms import Arm, arm_label, dense, joint
 from slimprompt.analysis.results import Results, on_common_seeds
-from slimprompt.analysis.selection import full_length, headline_rank
+from slimprompt.analysis.selection import full_length, headline_rank, own_bases
 from slimprompt.prompts.variants import FIXED_BASES
 from slimprompt.report.figure_style import (
     ARM_STYLES,
@@ -24,6 +24,7 @@ from slimprompt.report.figure_style import (
 from slimprompt.report.plotting import (
     BLACK,
     GREY,
+    SKY,
     Figure,
     error_bars,
     panels,
@@ -117,23 +118,26 @@ def fixed_against_trained(results: Results) -> Figure:
     """Accuracy with a fixed B against that with a trained B for every cell, and the differences per basis."""
     name, title = "fixed_against_trained", "Fixed token basis against a trained one"
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    own = own_bases(results, metric="accuracy")
+    styles = ARM_STYLES | {basis: {"color": SKY, "marker": "X<>*h"[index % 5]} for index, basis in enumerate(own)}
+    bases = (*FIXED_BASES, *own)
     for key, cell in results.cells.items():
-        if key.method == "factorized" and key.basis in FIXED_BASES and key.metric == "accuracy":
+        if key.method == "factorized" and key.basis in bases and key.metric == "accuracy":
             trained = results.cell(key.backbone, key.dataset, joint(key.rank), key.shots)
             if trained and (pair := on_common_seeds((trained, cell))):
                 found[key.basis].append((pair[0].mean, pair[1].mean))
     if not found:
         return missing_figure(name, title, "runs with a fixed B and the matching runs that train both factors")
-    points = {basis: np.array(found[basis]) for basis in FIXED_BASES if basis in found}  # (cells, 2)
+    points = {basis: np.array(found[basis]) for basis in bases if basis in found}  # (cells, 2)
     with plot_style():
         canvas, axes = panels(1, 2, height=3.4)
-        _plot_pairs(axes[0, 0], points)
+        _plot_pairs(axes[0, 0], points, styles)
         right: Axes = axes[0, 1]
         for index, (basis, pairs) in enumerate(points.items()):
-            style = ARM_STYLES[basis]
+            style = styles[basis]
             violin(right, index, pairs[:, 1] - pairs[:, 0], style["color"], style["marker"], width=0.7, vertical=False)
         right.axvline(0, color=GREY, linewidth=1)
-        category_axis(right, [f"{basis} (n = {len(pairs)})" for basis, pairs in points.items()])
+        category_axis(right, [f"{shorten(basis)} (n = {len(pairs)})" for basis, pairs in points.items()])
         right.set_xlabel("fixed − trained (points)")
         shared_legend(canvas, axes.ravel())
         caption = (
@@ -143,13 +147,13 @@ def fixed_against_trained(results: Results) -> Figure:
         return to_figure(name, title, caption, canvas)
 
 
-def _plot_pairs(panel: Axes, points: dict[str, np.ndarray]) -> None:
+def _plot_pairs(panel: Axes, points: dict[str, np.ndarray], styles: dict[str, dict[str, Any]]) -> None:
     every = np.concatenate(list(points.values()))
     low, high = float(every.min()) - 2, float(every.max()) + 2
     panel.plot([low, high], [low, high], color=GREY, linewidth=1, zorder=1)
     for basis, pairs in points.items():
-        style = ARM_STYLES[basis] | {"linestyle": "none", "markerfacecolor": "none"}
-        panel.plot(pairs[:, 0], pairs[:, 1], label=f"{basis} B", **style)
+        style = styles[basis] | {"linestyle": "none", "markerfacecolor": "none"}
+        panel.plot(pairs[:, 0], pairs[:, 1], label=f"{shorten(basis)} B", **style)
     panel.set_xlabel("B and A trained: accuracy (%)")
     panel.set_ylabel("B fixed, A trained: accuracy (%)")
     panel.set_xlim(low, high)

@@ -12,6 +12,7 @@ from slimprompt.analysis.results import Results
 from slimprompt.analysis.selection import sorted_backbones
 from slimprompt.lab.spec import RunSpec
 from slimprompt.paper.published import N_CTX, geometry_mismatch, published_geometry, published_results
+from slimprompt.paper.studies import PAPER
 from slimprompt.paper.tables.base_to_new import base2new, base_to_new_full
 from slimprompt.paper.tables.cells import printed_value
 from slimprompt.paper.tables.few_shot import best_delta, headline, rank_sweep
@@ -26,6 +27,7 @@ def paper_tables(
     medians: pd.DataFrame | None = None,
     compared: Sequence[RunSpec] = (),
     *,
+    specs: Sequence[RunSpec] = (),
     compare_published: bool = False,
 ) -> list[Table]:
     """The paper's tables in its order.
@@ -41,6 +43,8 @@ def paper_tables(
         Result of `Geometry.medians`, for the table of factor geometry.
     compared
         The runs behind the medians, `Geometry.compared`; empty for the published medians.
+    specs
+        All runs behind the results; notes name what differs from the paper's grid.
     compare_published
         Add the published number and the difference to each cell.
     """
@@ -53,17 +57,30 @@ def paper_tables(
             built.append(basis_ablation(results, backbone, rank))
     for backbone in sorted_backbones(results, resnet_first=True, metric="harmonic"):
         built.append(base_to_new_full(results, backbone))
-    built = [_with_counts(table) for table in built]
+    same_seeds = len({frozenset(one.by_seed) for one in results.cells.values()}) < 2
+    built = [_with_counts(table, same_seeds) for table in built]
     if not compare_published:
         return built
     mismatch = geometry_mismatch(compared) if compared else ""
-    lengths = sorted({spec.n_ctx for spec in compared} - {N_CTX})
-    remarks = [f"Here low-rank prompts have {m} context tokens, the published ones {N_CTX}." for m in lengths]
+    remarks = _protocol_remarks(specs)
     return [_with_published(table, mismatch if table.name == "factor_geometry" else "", remarks) for table in built]
 
 
-def _with_counts(table: Table) -> Table:
-    """Add notes with the number of seeds per cell and of cells without runs."""
+def _protocol_remarks(specs: Sequence[RunSpec]) -> list[str]:
+    """What differs between the paper's prompts of these runs and those of the paper's grid: length, position, precision, recipe."""
+    prompts = [spec for spec in specs if spec.is_prompt and not spec.beyond]
+    lengths = sorted({spec.n_ctx for spec in prompts if spec.rank} - {N_CTX})
+    remarks = [f"Here low-rank prompts have {m} context tokens, the published ones {N_CTX}." for m in lengths]
+    paper = {"position": PAPER.position, "precision": PAPER.precision}
+    paper |= {f"recipe.{name}": value for name, value in PAPER.recipe}
+    fields = [spec.flat() for spec in prompts]
+    other = {name: sorted({str(one[name]) for one in fields} - {str(value)}) for name, value in paper.items()}
+    differing = [f"{name} {', '.join(found)} (there: {paper[name]})" for name, found in other.items() if found]
+    return remarks + ([f"These runs differ from the paper's grid in {'; '.join(differing)}."] if differing else [])
+
+
+def _with_counts(table: Table, same_seeds: bool) -> Table:
+    """Add notes with the number of seeds per cell, on different seeds, and with the number of cells without runs."""
     if table.name == "factor_geometry":
         return table
     cells = [cell for row in table.rows for cell in row.cells]
@@ -72,8 +89,11 @@ def _with_counts(table: Table) -> Table:
     notes = []
     if counts:
         notes.append(f"n = {counts[0] if len(counts) == 1 else f'{counts[0]} to {counts[-1]}'} seeds per number.")
+    if cells and not same_seeds:
+        notes.append("Not all runs have the same seeds: what is bold, what is best and Δ are decided on common seeds.")
     if missing:
-        notes.append(f"{missing} of {len(cells)} cells have no runs (—).")
+        reason = "no runs" if same_seeds else "no runs or no common seeds"
+        notes.append(f"{missing} of {len(cells)} cells have {reason} (—).")
     if not cells:
         notes.append("There are no runs for this table.")
     return replace(table, notes=(*table.notes, *notes))
@@ -92,7 +112,8 @@ def _with_published(table: Table, mismatch: str, remarks: Sequence[str]) -> Tabl
     notes = ["There are no published numbers for these cells."]
     if any(cell.published is not None for row in rows for cell in row.cells):
         note = "In brackets: the published number and the difference, with a * if it exceeds √(sd² + published sd²)."
-        notes = [note, *remarks]
+        unknown = "There is no mark where the paper prints no standard deviation, or where there is one seed."
+        notes = [f"{note} {unknown}", *remarks]
     return replace(table, rows=rows, compare=True, notes=(*table.notes, *notes))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from slimprompt.analysis.arms import Arm, arm_label, dense, fixed_basis, joint
 from slimprompt.analysis.comparisons import ArmComparison, aggregates, compare_arms
 from slimprompt.analysis.results import Results
-from slimprompt.analysis.selection import full_length, headline_rank
+from slimprompt.analysis.selection import full_length, headline_rank, own_bases
 from slimprompt.prompts.variants import FIXED_BASES
 from slimprompt.report.table import Cell, Column, Row, Table
 
@@ -54,7 +54,8 @@ def _families(results: Results) -> list[tuple[str, str, list[tuple[Arm, Arm]]]]:
         against = [(joint(rank), arm) for arm in dict.fromkeys((full, dense(rank)))]
         families.append((f"low rank − dense, {title}", metric, against))
         ranks = results.axis("rank", method="factorized", metric=metric)
-        fixed = [(fixed_basis(basis, r), joint(r)) for r in ranks for basis in FIXED_BASES]
+        bases = (*FIXED_BASES, *own_bases(results, metric=metric))
+        fixed = [(fixed_basis(basis, r), joint(r)) for r in ranks for basis in bases]
         families.append((f"fixed − trained B, {title}", metric, fixed))
     return families
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slimprompt.analysis.arms import BACKBONE_TITLES, Arm, dense, joint
-from slimprompt.analysis.results import CellKey, Results
+from slimprompt.analysis.results import CellKey, Results, best_of
 from slimprompt.analysis.selection import JOINT_CELLS, full_length, headline_rank, sorted_backbones
 from slimprompt.paper.published import PrintedKey, best_key
-from slimprompt.paper.tables.cells import average_cell, average_key, dataset_cell, difference, make_cell
-from slimprompt.report.table import Cell, Column, Row, Table, mark_best
+from slimprompt.paper.tables.cells import (
+    average_cell,
+    average_key,
+    dataset_cell,
+    difference,
+    make_cell,
+    mark_best_arms,
+)
+from slimprompt.report.table import Cell, Column, Row, Table
 
 _FEW_SHOT = {"metric": "accuracy", "method": {"dense", "factorized"}}  # without transfer
 
@@ -27,7 +34,7 @@ def headline(results: Results) -> Table:
             low, short = (results.macro(backbone, datasets, arm, k) for arm in (joint(rank), dense(rank)))
             key = average_key("headline", backbone, datasets, joint(rank), k, "delta_fact_dense4")
             delta = make_cell(difference(low, short), key, signed=True)
-            rows.append(Row((backbone, str(k)), (*mark_best(cells), delta), rule=index == 0))
+            rows.append(Row((backbone, str(k)), (*mark_best_arms(cells), delta), rule=index == 0))
     columns = [Column(title, remark=_count(results, backbones, arm)) for title, arm in arms.items()]
     title = "Low-rank factorization against dense CoOp: mean accuracy (%) over the datasets"
     notes = (f"Δ is factorized minus Dense-{rank}. In brackets: trainable parameters.", datasets_note(results))
@@ -79,15 +86,16 @@ def best_delta(results: Results) -> Table:
 
 
 def _best_cells(results: Results, dataset: str, shots: int, reference: int, full: int) -> tuple[Cell, ...]:
-    candidates = [
-        (found, backbone, rank)
+    candidates = {
+        (backbone, rank): found
         for backbone in results.axis("backbone", **JOINT_CELLS)
         for rank in results.axis("rank", **JOINT_CELLS)
         if (found := results.cell(backbone, dataset, joint(rank), shots))
-    ]
-    if not candidates:
+    }
+    chosen = best_of(candidates)
+    if chosen is None:
         return (Cell(),) * 5
-    best, backbone, rank = max(candidates, key=lambda candidate: candidate[0].mean)
+    best, (backbone, rank) = candidates[chosen], chosen
     at_reference, short, long = (
         results.cell(backbone, dataset, arm, shots) for arm in (joint(reference), dense(reference), dense(full))
     )
@@ -99,7 +107,7 @@ def _best_cells(results: Results, dataset: str, shots: int, reference: int, full
     )
 
     # The paper's best is that of both backbones, and always on ViT-B/16, so runs on RN50 alone have nothing to compare with.
-    of_paper = backbone in BACKBONE_TITLES.values() and any(one == "ViT-B/16" for _, one, _ in candidates)
+    of_paper = backbone in BACKBONE_TITLES.values() and any(one == "ViT-B/16" for one, _ in candidates)
 
     def key(metric: str) -> PrintedKey | None:
         return best_key("best_delta", CellKey(backbone, dataset, *joint(rank), shots, metric)) if of_paper else None

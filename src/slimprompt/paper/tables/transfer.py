@@ -7,10 +7,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 from slimprompt.analysis.arms import BEST_DENSE, TRANSFER_MODES, Arm, joint, transfer
-from slimprompt.analysis.results import CellKey, Estimate, Results, average
+from slimprompt.analysis.results import CellKey, Estimate, Results, average, best_of
 from slimprompt.paper.published import PrintedKey, best_key, published_pairs
-from slimprompt.paper.tables.cells import dataset_cell, difference, make_cell
-from slimprompt.report.table import Cell, Column, Row, Table, mark_best
+from slimprompt.paper.tables.cells import EstimateCell, dataset_cell, difference, make_cell, mark_best_arms
+from slimprompt.report.table import Cell, Column, Row, Table
 
 #: Frozen factor → the paper's name of the mode, in the order of its appendix.
 _MODES = {
@@ -105,10 +105,10 @@ def transfer_pairs(results: Results) -> Table:
     return Table("transfer_pairs", title, ("Target", "Source"), columns, tuple(rows), tuple(notes))
 
 
-def _mark_modes(cells: Sequence[Cell]) -> list[Cell]:
+def _mark_modes(cells: Sequence[EstimateCell]) -> list[EstimateCell]:
     """The best mode in bold; the references after the modes do not take part."""
     n = len(TRANSFER_MODES)
-    return [*mark_best(cells[:n]), *cells[n:]]
+    return [*mark_best_arms(cells[:n]), *cells[n:]]
 
 
 def transfer_four_modes(results: Results) -> Table:
@@ -117,7 +117,7 @@ def transfer_four_modes(results: Results) -> Table:
     rows = []
     for index, pair in enumerate(pairs):
         keys = [pair.key(transfer(mode, pair.setting.rank)) for mode in _MODES]
-        cells = mark_best([dataset_cell(results, "transfer_four_modes", key) for key in keys])
+        cells = mark_best_arms([dataset_cell(results, "transfer_four_modes", key) for key in keys])
         rows.append(_row(pairs, index, cells))
     title = "Transfer in four modes: accuracy (%) on the target"
     columns = tuple(Column(label) for label in _MODES.values())
@@ -143,14 +143,17 @@ def _best_cells(results: Results, pair: _Pair) -> list[Cell]:
     backbone, rank, _ = pair.setting
     modes = {mode: pair.estimate(results, transfer(mode, rank)) for mode in _MODES}
     known = {mode: found for mode, found in modes.items() if found}
-    best_mode = max(known, key=lambda mode: known[mode].mean)
+    best_mode = best_of(known)
+    if best_mode is None:
+        return [Cell()] * 5
     best = known[best_mode]
     ranks = results.axis("rank", backbone=backbone, method="factorized", basis="trainable", metric="accuracy")
-    low = [found for r in ranks if (found := pair.estimate(results, joint(r)))]
+    low = {r: found for r in ranks if (found := pair.estimate(results, joint(r)))}
+    best_rank = best_of(low)
     deltas = {
         "delta_rand_freeze": difference(modes["random-B"], modes["source-B"]),
         "delta_best_dense": difference(best, pair.estimate(results, BEST_DENSE)),
-        "delta_best_factorized": difference(best, max(low, key=lambda one: one.mean, default=None)),
+        "delta_best_factorized": difference(best, None if best_rank is None else low[best_rank]),
     }
 
     def key(metric: str) -> PrintedKey:
