@@ -27,6 +27,11 @@ _KEPT_NAME = 100
 #: Begins the random part of this process's temporary names: after a restart of a container, a process may have the
 #: number of the killed one.
 _PROCESS = secrets.token_hex(4)
+#: Suffixes of a page.
+_PAGE_SUFFIXES = (".html", ".htm")
+#: Stands in the head of every page, within the first `_PAGE_HEAD` bytes, so that no other file is overwritten by a page.
+PAGE_MARK = '<meta name="generator" content="slimprompt">'
+_PAGE_HEAD = 1024
 
 
 def cache_dir() -> Path:
@@ -326,6 +331,57 @@ def check_files(*targets: Path | None, read: Iterable[Path | None] = ()) -> None
             raise InputError(f"{target} is one of the inputs; choose another name for the output")
     if len({target.resolve() for target in given}) < len(given):
         raise InputError(f"{given[-1]} is given as the name of two files; give two names")
+
+
+def check_outputs(
+    *, table: Path | None = None, page: Path | None = None, overwrite: bool = False, read: Iterable[Path | None] = ()
+) -> None:
+    """`check_files` for a table and a page that a user has named; no other file is overwritten.
+
+    Parameters
+    ----------
+    table
+        A `.csv` file that does not exist, unless `overwrite` is true.
+    page
+        A `.html` or `.htm` file that does not exist, or is a page that slimprompt has written.
+    overwrite
+        Whether the table may be overwritten.
+    read
+        What the command reads; see `check_files`.
+    """
+    check_files(table, page, read=read)
+    if table is not None:
+        if table.suffix.lower() != ".csv":
+            raise InputError(f"{table} would be written as a CSV file; give a name that ends in .csv")
+        if table.exists() and not overwrite:
+            raise InputError(f"{table} exists already; choose another name, or add --overwrite")
+    if page is not None:
+        if page.suffix.lower() not in _PAGE_SUFFIXES:
+            raise InputError(f"{page} would be written as an HTML page; give a name that ends in .html or .htm")
+        if page.exists() and not _is_page(page):
+            raise InputError(f"{page} exists and is not a page of slimprompt, so it is left alone; choose another name")
+
+
+def path_seen_from(folder: Path, path: Path) -> str:
+    """A path as a cell of a table in `folder`, since readers of tables start there; an absolute path is kept.
+
+    >>> path_seen_from(Path("results"), Path("photos/cat.jpg"))
+    '../photos/cat.jpg'
+    """
+    if path.is_absolute():
+        return str(path)
+    try:
+        return Path(os.path.relpath(path, folder)).as_posix()
+    except ValueError:  # on another drive of Windows
+        return str(path.absolute())
+
+
+def _is_page(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return PAGE_MARK.encode() in file.read(_PAGE_HEAD)
+    except OSError as error:
+        raise cannot_read(path, error) from None
 
 
 def cannot_read(path: Path, error: OSError | ValueError) -> InputError:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import TINY
 
-QUICK = [
+_ANY_VARIANT = [
     "--backbone",
     TINY,
     "--pretrained",
@@ -21,11 +21,11 @@ QUICK = [
     "1",
     "--n-ctx",
     "4",
-    "--rank",
-    "2",
     "--device",
     "cpu",
 ]
+QUICK = [*_ANY_VARIANT, "--rank", "2"]
+QUICK_DENSE = [*_ANY_VARIANT, "--variant", "dense"]
 
 
 class Result(NamedTuple):

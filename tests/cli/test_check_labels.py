@@ -46,20 +46,30 @@ def test_table_csv_page_and_json_agree(run, mistaken, tmp_path):
     assert "1 pair of near-duplicates across classes or splits" in out
     rows = list(csv.DictReader((tmp_path / "l.csv").open()))
     suspects = [row for row in rows if row["finding"] == "label"]
-    assert {str(path) for path in moved} <= {row["image"] for row in suspects} and len(suspects) <= 4
+    assert {str(path) for path in moved} <= {row["path"] for row in suspects} and len(suspects) <= 4
     (pair,) = [row for row in rows if row["finding"] != "label"]
     assert pair["finding"] == "exact duplicate across splits" and (pair["split"], pair["other_split"]) == (
         "train",
         "test",
     )
     found = json.loads(ok(run(*given, "--format", "json")))
-    assert [one["image"] for one in found["labels"]] == [row["image"] for row in suspects]
+    assert [one["image"] for one in found["labels"]] == [row["path"] for row in suspects]
     assert [one["score"] for one in found["labels"]] == [float(row["score"]) for row in suspects]
     (same,) = found["duplicates"]
-    assert [one["image"] for one in same["images"]] == [pair["image"], pair["other_image"]]
+    assert [one["image"] for one in same["images"]] == [pair["path"], pair["other_path"]]
     page = (tmp_path / "l.html").read_text()
     for row in rows:
-        assert row["image"] in out and row["image"] in page
+        assert row["path"] in out and row["path"] in page
+
+
+def test_paths_of_the_csv_file_are_relative_to_it(run, mistaken, tmp_path, monkeypatch):
+    root, _ = mistaken
+    monkeypatch.chdir(root.parent)
+    table = tmp_path / "l.csv"
+    ok(run("check-labels", root.name, *POCKET, "--out", table))
+    for row in csv.DictReader(table.open()):
+        for path in filter(None, (row["path"], row["other_path"])):
+            assert path.startswith("..") and (tmp_path / path).is_file()
 
 
 def test_the_options_have_an_effect(run, mistaken):
@@ -87,8 +97,8 @@ def test_a_csv_file_with_small_classes(run, tmp_path):
     assert "toy model" not in out
     broken = tmp_path / "images" / "red disc 0.png"
     broken.write_bytes(b"no image")
-    failed(run("check-labels", tmp_path / "labels.csv", *tiny), "red disc 0.png")
-    assert "1 unreadable images skipped" in ok(run("check-labels", tmp_path / "labels.csv", *tiny, "--skip-bad-images"))
+    failed(run("check-labels", tmp_path / "labels.csv", *tiny), "red disc 0.png", "; --skip-bad-images leaves such")
+    assert "1 unreadable image skipped" in ok(run("check-labels", tmp_path / "labels.csv", *tiny, "--skip-bad-images"))
 
 
 def test_bad_input_is_one_line(run, mistaken, tmp_path):

@@ -96,6 +96,45 @@ def test_training_images_are_noticed(run, models, photos, tmp_path, kind):
     assert scores["training_images"] == 12 and scores["without_training_images"] is None
 
 
+def test_classes_without_images_are_named(run, models, photos, tmp_path):
+    shutil.copytree(photos / "red disc", tmp_path / "red disc")
+    out = " ".join(ok(run("evaluate", models / "prompt", tmp_path)).split())
+    assert "6 images of 1 of the 3 classes " in out
+    assert "2 of 3 classes have no images: blue disc, green disc; the accuracy is that of the others" in out
+    found = json.loads(ok(run("evaluate", models / "prompt", tmp_path, "--format", "json")))
+    assert found["classes"] == 3 and found["classes_without_images"] == ["blue disc", "green disc"]
+    assert [(one["name"], one["images"]) for one in found["per_class"]] == [
+        ("blue disc", 0),
+        ("green disc", 0),
+        ("red disc", 6),
+    ]
+    assert found["per_class"][0]["prompt"] is None and found["per_class"][0]["zero_shot"] is None
+    assert found["per_class"][2]["prompt"] == found["prompt"]
+    assert found["per_class"][2]["zero_shot"] == found["zero_shot"]
+
+
+def test_json_has_the_accuracy_of_each_class(run, models, photos):
+    out = run("evaluate", models / "head", photos, "--verbose")
+    found = json.loads(ok(run("evaluate", models / "head", photos, "--format", "json")))
+    lines = {line.split("  ")[0]: line.split() for line in ok(out).splitlines()}
+    assert found["classes_without_images"] == [] and len(found["per_class"]) == 3
+    for one in found["per_class"]:
+        shown = [f"{one['images']}", f"{one['zero_shot']:.0f}", "%", f"{one['head']:.0f}", "%"]
+        assert lines[one["name"]][2:] == shown
+
+
+@pytest.mark.parametrize(
+    ("names", "question"),
+    [(("red disk", "blue disk", "green disk"), " (did you mean 'blue disc'?)"), (("otter", "red panda", "cat"), "")],
+)
+def test_new_class_names_are_another_task(run, models, photos, tmp_path, names, question):
+    for name, folder in zip(names, ("red disc", "blue disc", "green disc"), strict=True):
+        shutil.copytree(photos / folder, tmp_path / name)
+    out = " ".join(ok(run("evaluate", models / "prompt", tmp_path)).split())
+    assert f"none of these names is a class of the prompt{question}: it is evaluated on the new names" in out
+    assert "none of these names" not in ok(run("evaluate", models / "prompt", photos))
+
+
 def test_missing_images_of_a_benchmark_are_counted(run, models, tmp_path, monkeypatch):
     monkeypatch.setitem(BENCHMARKS, "eurosat", replace(BENCHMARKS["eurosat"], classes=2, sizes=(2, 0, 2)))
     items = [["Forest/1.jpg", 0, "Forest"], ["River/1.jpg", 1, "River"]]
@@ -128,6 +167,7 @@ def test_the_page_of_any_labelled_set(run, models, photos, tmp_path, kind):
         assert part in shown, part
     assert ("learned prompt" in shown) == (kind == "prompt") and ("gda" in shown) == (kind == "head")
     assert ("Nearest vocabulary words" in shown) == (kind == "prompt")
+    ok(run("evaluate", models / kind, photos, "--report", tmp_path / "page.html"))  # an old page is overwritten
     (tmp_path / "file").write_text("")
     failed(run("evaluate", models / kind, photos, "--report", tmp_path / "file" / "page.html"), "cannot be written")
 

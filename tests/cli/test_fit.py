@@ -18,7 +18,7 @@ from slimprompt import InputError, PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.images.cached import cached_banks
 from slimprompt.storage import cache_dir
-from tests.cli.conftest import QUICK, failed, ok
+from tests.cli.conftest import QUICK, QUICK_DENSE, failed, ok
 from tests.conftest import TINY, draw
 from tests.fork_server import start_command
 
@@ -56,7 +56,7 @@ def test_prompts_beyond_the_paper(run, photos, tmp_path):
         out = ok(run("fit", photos, "--out", tmp_path / name, "--shots", 4, *QUICK, *given))
         assert shown[name] in " ".join(out.split())
         ok(run("evaluate", tmp_path / name, photos))
-        assert "otter" in ok(run("predict", tmp_path / name, image, "--classes", "otter"))
+        assert "otter" in ok(run("predict", tmp_path / name, image, "--classes", "otter,badger", "--top", 2))
     assert "joint, rank 2, depth 2" in (tmp_path / "page.html").read_text()
     description = json.loads((tmp_path / "words" / "prompt.json").read_text())
     assert (description["words"], description["anchored"], description["depth"]) == ("a photo of a", True, 1)
@@ -203,7 +203,7 @@ def test_train_and_test_folders_and_csv(run, photos, tmp_path):
         for colour in ("red", "blue"):
             for number in numbers:
                 draw(tmp_path / "split" / part / colour / f"{number}.png", colour, number)
-    out = ok(run("fit", tmp_path / "split", "--out", tmp_path / "a", "--shots", 2, *QUICK, "--variant", "dense"))
+    out = ok(run("fit", tmp_path / "split", "--out", tmp_path / "a", "--shots", 2, *QUICK_DENSE))
     assert "2 classes, 4 training images (2 per class), 4 held out" in out
     assert "128 parameters trained (dense)" in out
     lines = ["path,label", *(f"{path},{path.parent.name}" for path in sorted(photos.glob("*/*.png")))]
@@ -239,7 +239,19 @@ def test_odd_pictures_are_handled(run, tmp_path):
         (folder / "of a phone.heic").touch()
     out = ok(run("fit", tmp_path / "odd", "--out", tmp_path / "p", "--shots", 4, *QUICK))
     assert "2 classes, 8 training images" in out
-    assert "2 other files or folders ignored: images are <class>/<image> and end in .bmp, " in out
+    named = "blue/of a phone.heic, red/of a phone.heic"
+    assert f"2 other files or folders ignored: {named}; images are <class>/<image> and end in .bmp, " in out
+    assert "HEIC files ignored: convert HEIC to JPEG" in out and "deeper" not in out
+
+
+def test_images_in_deeper_folders_are_counted(run, photos, tmp_path):
+    shutil.copytree(photos, tmp_path / "deep")
+    for number in range(3):
+        draw(tmp_path / "deep" / "red disc" / "more" / str(number % 2) / f"{number}.png", "red", number)
+    (tmp_path / "deep" / "notes.txt").touch()
+    out = ok(run("fit", tmp_path / "deep", "--out", tmp_path / "p", "--shots", 4, *QUICK))
+    assert "2 other files or folders ignored: notes.txt, red disc/more; images are <class>/<image>" in out
+    assert "3 images in deeper folders ignored: move them up, to <class>/<image>, to use them" in out
 
 
 def test_fewer_images_than_shots(run, photos, tmp_path):
@@ -254,11 +266,14 @@ def test_unreadable_images_stop_or_are_counted(run, photos, tmp_path):
         (tmp_path / "bad" / path.parent.name / path.name).write_bytes(path.read_bytes())
     (tmp_path / "bad" / "red disc" / "0.png").write_bytes(b"broken")
     failed(
-        run("fit", tmp_path / "bad", "--out", tmp_path / "p", "--shots", 5, *QUICK), "cannot read the image", "0.png"
+        run("fit", tmp_path / "bad", "--out", tmp_path / "p", "--shots", 5, *QUICK),
+        "cannot read the image",
+        "0.png",
+        "; --skip-bad-images leaves such images out",
     )
     assert not (tmp_path / "p").exists()
     out = ok(run("fit", tmp_path / "bad", "--out", tmp_path / "p", "--shots", 5, *QUICK, "--skip-bad-images"))
-    assert "1 unreadable images skipped" in out
+    assert "1 unreadable image skipped" in out
 
 
 @pytest.mark.parametrize(
@@ -318,6 +333,9 @@ def test_bad_folders(run, tmp_path, make, parts):
         (["--rank", "9"], ["rank 9 does not fit"]),
         (["--rank", "few"], ["--rank takes a whole number or none (given: 'few')"]),
         (["--rank", "none"], ["fixed-B needs a rank"]),
+        (["--variant", "dense"], ["--rank cannot be used with --variant dense", "Leave it out"]),
+        (["--variant", "dense", "--basis", "svd"], ["--rank and --basis cannot be used with --variant dense", "them"]),
+        (["--variant", "joint", "--basis", "svd"], ["--basis cannot be used with --variant joint"]),
         (["--backbone", "ViT-B-61"], ["unknown backbone", "did you mean"]),
         (["--variant", "fixed-C"], ["unknown variant 'fixed-C'", "fixed-B"]),
         (["--basis", "orthogonl"], ["did you mean 'orthogonal'"]),

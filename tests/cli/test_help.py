@@ -43,3 +43,9 @@ def test_the_text_of_an_option_is_readable_on_a_narrow_terminal(monkeypatch):
     assert output.index("\nLarge collections (with --out):\n") < output.index("  --column ")
     examples = [line for line in output.splitlines() if "Example:" in line]
     assert len(examples) > 2 and all(line.startswith("  Example: ") for line in examples)
+
+
+@pytest.mark.parametrize("path", [[], ["fit"], ["runs", "list"]])
+def test_help_has_a_short_name(path):
+    short, long = (CliRunner().invoke(app, [*path, option]) for option in ("-h", "--help"))
+    assert short.exit_code == 0 and short.output == long.output

@@ -214,6 +214,28 @@ def test_an_input_is_not_overwritten(run, photos, tmp_path):
     assert table.read_text() == f"path,label\n{rows}" and manifest.read_text().startswith("{")
 
 
+def test_other_files_are_not_overwritten(run, photos, tmp_path):
+    """Refused before the model is loaded, which does not exist here."""
+    ours = tmp_path / "none"
+    for name in ("image.jpg", "notes.txt", "own.html", "marks.csv"):
+        (tmp_path / name).write_text("mine")
+    image, notes, page, table = (tmp_path / name for name in ("image.jpg", "notes.txt", "own.html", "marks.csv"))
+    for command, part in (
+        (("evaluate", ours, photos, "--report", image), "ends in .html or .htm"),
+        (("fit", photos, "--out", ours, *QUICK, "--report", notes), "ends in .html or .htm"),
+        (("fit", photos, "--out", ours, *QUICK, "--report", page), "is not a page of slimprompt"),
+        (("suggest", ours, photos, "--report", page), "is not a page of slimprompt"),
+        (("suggest", ours, photos, "--out", notes), "ends in .csv"),
+        (("suggest", ours, photos, "--out", table), "add --overwrite"),
+        (("check-labels", photos, "--backbone", "none", "--out", table), "add --overwrite"),
+        (("check-labels", photos, "--backbone", "none", "--out", notes, "--overwrite"), "ends in .csv"),
+        (("check-labels", photos, "--backbone", "none", "--report", image), "ends in .html or .htm"),
+    ):
+        failed(run(*command), part)
+    failed(run("suggest", ours, photos, "--out", table, "--overwrite"), "no saved prompt or head")
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"mine"}
+
+
 def break_class(photos: Path, folder: Path, name: str) -> Path:
     shutil.copytree(photos, folder)
     for image in (folder / name).iterdir():

@@ -1,6 +1,7 @@
 """`fit --method` and `fit --compare`, and saved heads in `predict` and `evaluate`."""
 
 import json
+import re
 
 import pytest
 
@@ -89,15 +90,29 @@ def test_compare_prints_every_method_on_the_same_images_and_reads_each_once(run,
     assert list(rows) == ["prompt", *METHODS]
     assert [name for name, row in rows.items() if row[-1] == "yes"] == ["prompt", "zero-shot"]
     assert rows["prompt"][4] == "64" and rows["zero-shot"][4] == "0" and rows["tip-adapter"][4] == str(12 * 24)
-    assert "held-out images" in table[12]
+    assert "images" in table[12]
     learned = next(line for line in out.splitlines() if line.startswith("learned prompt"))
     assert learned.split()[-2] == rows["prompt"][1]
+
+
+def test_the_command_that_saves_the_advised_method_is_printed(run, tmp_path):
+    """On discs of three colours, some methods are right and zero-shot with random weights is not."""
+    images = tmp_path / "my images"
+    for colour in ("red", "green", "blue"):
+        for number in range(14):
+            draw(images / f"{colour} disc" / f"{number}.png", colour, number)
+    fit = ("fit", images, "--shots", 4, "--views", 1, *MODEL, "--compare", "--no-calibration")
+    out = ok(run(*fit, "--method", "zero-shot", "--out", tmp_path / "zs"))
+    use = re.search(r"^Use (\S+):", out, re.MULTILINE)[1]
+    assert "What was saved is a head of zero-shot." in out
+    assert f"  slimprompt fit '{images}' --method {use} --out my-head" in out.splitlines()
+    assert "What was saved" not in ok(run(*fit, "--method", use, "--out", tmp_path / "best"))
 
 
 def test_too_few_held_out_images_are_said(run, photos, tmp_path):
     out = ok(run("fit", photos, "--out", tmp_path / "p", "--shots", 5, *QUICK, "--compare"))
     assert "3 held-out images" in out
-    assert "too few" in out or "no other method is more accurate" in out
+    assert "No method is significantly more accurate" in out or "no other method is more accurate" in out
     for option in (["--compare"], ["--report", tmp_path / "page.html"]):
         nothing = run("fit", photos, "--out", tmp_path / "q", "--shots", 6, *QUICK, *option)
         failed(nothing, f"{option[0]} needs held-out images, and all images are training images: give more images or")

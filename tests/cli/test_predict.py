@@ -12,15 +12,17 @@ from PIL import Image
 from slimprompt.cli.predict import predict
 from slimprompt.errors import InputError
 from tests.cli.conftest import QUICK, failed, ok
+from tests.conftest import TINY
 
 
 @pytest.fixture(scope="module")
 def models(run, photos, tmp_path_factory):
     """One prompt with calibration, one without."""
     root = tmp_path_factory.mktemp("models")
-    out = ok(run("fit", photos, "--out", root / "calibrated", "--shots", 4, *QUICK))
+    fit = ("fit", photos, "--shots", 4, *QUICK, "--epochs", 20)
+    out = ok(run(*fit, "--out", root / "calibrated"))
     assert "calibrated by cross-validation inside the training images" in out and "temperature" in out
-    ok(run("fit", photos, "--out", root / "plain", "--shots", 4, *QUICK, "--no-calibration"))
+    ok(run(*fit, "--out", root / "plain", "--no-calibration"))
     return root
 
 
@@ -87,12 +89,35 @@ def test_one_shot_says_that_it_is_not_calibrated(run, photos, tmp_path):
     assert "not calibrated: with one training image per class, none can be held out" in out
 
 
+def test_a_model_no_better_than_chance_is_not_calibrated(run, photos, tmp_path):
+    model = ("--method", "zero-shot", "--backbone", TINY, "--pretrained", "random:0", "--device", "cpu")
+    out = ok(run("fit", photos, "--out", tmp_path / "h", "--shots", 4, *model))
+    assert "not calibrated: training images that were held out are classified hardly better than by chance" in out
+
+
 def test_unreadable_images_and_those_too_narrow_are_skipped(run, models, photos, tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 200_000)
     (tmp_path / "text.png").write_text("hello")
     Image.new("RGB", (2000, 1)).save(tmp_path / "strip.png")
     good = photos / "red disc" / "0.png"
     failed(run("predict", models / "plain", good, tmp_path / "strip.png"), "2000 × 1 pixels are too narrow")
+    failed(run("predict", models / "plain", tmp_path / "text.png"), "; --skip-bad-images leaves such images out")
     result = run("predict", models / "plain", good, tmp_path, "--skip-bad-images", "--format", "json")
     assert len(json.loads(ok(result))) == 1
     assert "2 unreadable images skipped" in result.stderr
+    assert "strip.png" in result.stderr and "text.png" in result.stderr, "the first few are named"
+
+
+def test_one_class_name_is_an_error(run, models, photos):
+    for text in ("cat; dog", "otter"):
+        message = f"--classes {text!r} is one class name, and a classifier needs at least two: separate them by commas"
+        failed(run("predict", models / "plain", photos, "--classes", text), message)
+        failed(run("export", models / "plain", "--matrix", "m.safetensors", "--classes", text), message)
+
+
+@pytest.mark.parametrize("given", ["list.csv", "*.png", "{a,b}.png", "x.parquet", "x.tar", "hf-dataset:x"])
+def test_lists_and_patterns_need_out(run, models, tmp_path, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
+    for name in ("list.csv", "x.parquet", "x.tar"):
+        (tmp_path / name).touch()
+    failed(run("predict", models / "plain", given), f"{given} is not an image file or a folder", "need --out FILE")

@@ -81,8 +81,17 @@ def test_the_summary(run, model, photos, tmp_path):
     for answer in set(answers):
         (line,) = [line for line in out.splitlines() if line.startswith(answer)]
         assert str(answers.count(answer)) in line and f"{100 * answers.count(answer) / 18:.1f} %" in line
-    assert "19 images predicted, " in out and "images/s" in out
+    assert "18 images predicted, 1 failed, " in out and "images/s" in out
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["mixed", "p.csv"]
+
+
+def test_if_no_image_can_be_read_the_exit_code_is_1(run, model, tmp_path):
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_text("no image")
+    result = run("predict", model, tmp_path, "--out", tmp_path / "p.csv")
+    assert result.returncode == 1
+    assert "0 images predicted, 2 failed" in result.stdout and "none of the 2 images could be read" in result.stdout
+    assert [bool(row["error"]) for row in csv.DictReader((tmp_path / "p.csv").open())] == [True, True]
 
 
 def test_names_that_are_formulas_or_not_utf_8(run, model, photos, tmp_path, monkeypatch):

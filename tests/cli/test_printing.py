@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 import slimprompt.cli
-from slimprompt.cli.printing import print_json, print_table, say
+from slimprompt.cli.printing import note, print_json, print_table, say
 
 ODD = "caf\udce9[/] [red]“x”"
 
@@ -46,6 +47,57 @@ def test_only_the_named_cells_are_coloured(monkeypatch):
     monkeypatch.setattr("slimprompt.cli.printing.say", lambda text, err: echoed.append(text))
     print_table(("name", "verdict"), [("a", "violated"), ("b", "holds")], colours={"violated": "red"})
     assert echoed == ["name  verdict", "a     \x1b[31mviolated\x1b[0m", "b     holds"]
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def shown_on_terminal(monkeypatch: pytest.MonkeyPatch, width: int, function, *arguments, **options) -> list[str]:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", str(width))
+    function(*arguments, **options)
+    return terminal.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "coloured"), [("TERM", "xterm", True), ("TERM", "dumb", False), ("NO_COLOR", "1", False)]
+)
+def test_colours_can_be_turned_off(monkeypatch, name, value, coloured):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv(name, value)
+    for function, arguments in ((note, ("odd:", "x")), (print_table, (("a",), [("violated",)]))):
+        options = {"colours": {"violated": "red"}} if function is print_table else {}
+        lines = shown_on_terminal(monkeypatch, 80, function, *arguments, **options)
+        assert ("\x1b[" in "".join(lines)) == coloured
+
+
+def test_wide_characters_are_aligned(monkeypatch):
+    rows = [("猫", "1"), ("🦊 fox", "2"), ("cat", "3")]
+    lines = printed(monkeypatch, "utf-8", print_table, ("name", "n"), rows).splitlines()
+    assert lines == ["name    n", "猫      1", "🦊 fox  2", "cat     3"]
+
+
+def test_long_texts_are_cut_on_a_narrow_terminal_only(monkeypatch):
+    path = "photos/a folder with a long name/Bengal_1.jpg"
+    table = (("image", "class", "probability"), [(path, "Bengal", "97.0 %"), ("猫" * 30, "Sphynx", "3.0 %")])
+    lines = shown_on_terminal(monkeypatch, 50, print_table, *table, right=("probability",))
+    assert [cell_len(line) for line in lines] == [50, 50, 50]
+    assert lines[1].startswith("photos/") and "…" in lines[1] and "Bengal_1.jpg  Bengal" in lines[1]
+    assert "…" in lines[2] and lines[2].endswith("Sphynx        3.0 %")
+    assert path in shown_on_terminal(monkeypatch, 80, print_table, *table, right=("probability",))[1]
+    monkeypatch.setenv("COLUMNS", "50")
+    assert path in printed(monkeypatch, "utf-8", print_table, *table, right=("probability",))
+
+
+def test_numbers_are_never_cut(monkeypatch):
+    lines = shown_on_terminal(monkeypatch, 12, print_table, ("name", "n"), [("abcdefgh", "123456")], right=("n",))
+    assert lines[1] == "abcdefgh  123456"
 
 
 def test_every_command_prints_through_say():

@@ -29,14 +29,14 @@ def test_table_csv_page_and_json_agree(run, prompt, photos, tmp_path):
     assert [row["rank"] for row in rows] == ["1", "2", "3", "4", "5"]
     found = json.loads(ok(run(*given, "--format", "json")))
     assert (found["images"], found["training_images"]) == (12, 6)
-    assert [one["image"] for one in found["suggestions"]] == [row["image"] for row in rows]
+    assert [one["image"] for one in found["suggestions"]] == [row["path"] for row in rows]
     page = (tmp_path / "s.html").read_text()
     for row, one in zip(rows, found["suggestions"], strict=True):
-        assert row["image"] in out and row["image"] in page
+        assert row["path"] in out and row["path"] in page and row["label"] == ""
         first, second = one["classes"]
         assert one["margin"] == pytest.approx(first["probability"] - second["probability"], abs=2e-6)
         assert float(row["margin"]) == one["margin"] and row["class"] == first["name"]
-    (predicted,) = json.loads(ok(run("predict", prompt, rows[0]["image"], "--top", 2, "--format", "json")))
+    (predicted,) = json.loads(ok(run("predict", prompt, rows[0]["path"], "--top", 2, "--format", "json")))
     for mine, theirs in zip(found["suggestions"][0]["classes"], predicted["classes"], strict=True):
         assert mine["name"] == theirs["name"] and mine["probability"] == pytest.approx(theirs["probability"], abs=1e-4)
     assert rows[0]["similarity"] == "" and 0 < float(rows[1]["similarity"]) < 1
@@ -61,6 +61,25 @@ def test_names_do_not_become_formulas(run, prompt, tmp_path, monkeypatch):
     assert "1,'=1+1.png," in (tmp_path / "s.csv").read_text()
 
 
+def test_the_csv_file_with_labels_filled_in_can_be_fitted_and_predicted(run, prompt, photos, tmp_path, monkeypatch):
+    """Paths are relative to the CSV file, which is in another folder than the images and the command."""
+    shutil.copytree(photos, tmp_path / "work" / "unlabelled")
+    monkeypatch.chdir(tmp_path / "work")
+    table = tmp_path / "results" / "s.csv"
+    ok(run("suggest", prompt, "unlabelled", "--n", 9, "--out", "../results/s.csv"))
+    rows = list(csv.DictReader(table.open()))
+    assert {row["path"].split("/")[0] for row in rows} == {".."}
+    failed(run("fit", table, "--out", "new", *QUICK), "line 2: the label is empty; fill it in, or remove the line")
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(row | {"label": row["path"].split("/")[-2]} for row in rows)
+    monkeypatch.chdir(photos)
+    assert "training images (" in ok(run("fit", table, "--out", tmp_path / "new", "--shots", 2, *QUICK))
+    out = ok(run("predict", prompt, table, "--out", tmp_path / "p.csv"))
+    assert f"9 images in {tmp_path / 'p.csv'}\n" in out
+
+
 def test_bad_input_is_one_line(run, prompt, photos, tmp_path):
     (tmp_path / "empty").mkdir()
     failed(run("suggest", prompt, tmp_path / "none"), "no such image")
@@ -70,5 +89,5 @@ def test_bad_input_is_one_line(run, prompt, photos, tmp_path):
     failed(run("suggest", prompt, photos, "--out", "/proc/none/s.csv"), "/proc/none")
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"no image")
-    failed(run("suggest", prompt, photos, broken), "broken.png")
-    assert "1 unreadable images skipped" in ok(run("suggest", prompt, photos, broken, "--skip-bad-images"))
+    failed(run("suggest", prompt, photos, broken), "broken.png", "; --skip-bad-images leaves such images out")
+    assert "1 unreadable image skipped" in ok(run("suggest", prompt, photos, broken, "--skip-bad-images"))

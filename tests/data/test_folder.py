@@ -48,7 +48,8 @@ def test_class_folders(touch: Touch) -> None:
         ("red_panda/b.JPG", 1, "red_panda"),
     ]
     assert benchmark.val == benchmark.test == ()
-    assert benchmark.ignored == 2
+    assert benchmark.ignored_paths == ("readme.md", "otter/notes.txt")
+    assert (benchmark.ignored, benchmark.count_ignored_images()) == (2, 0)
     assert (benchmark.name, benchmark.images) == ("photos", base)
     assert benchmark.path(benchmark.train[0]).is_file()
 
@@ -59,7 +60,13 @@ def test_split_folders(touch: Touch) -> None:
     assert paths(benchmark.train) == ["train/a/1.jpg", "train/b/2.jpg"]
     assert paths(benchmark.val) == ["val/a/3.jpg"]
     assert [tuple(item) for item in benchmark.test] == [("test/b/4.jpg", 1, "b")]
-    assert benchmark.ignored == 2
+    assert benchmark.ignored_paths == ("labels.txt", "test/b/x.db")
+
+
+def test_images_below_ignored_folders_are_counted(touch: Touch) -> None:
+    base = touch("a/1.jpg", "b/2.jpg", "b/more/3.jpg", "b/more/c/4.png", "b/more/x.txt")
+    benchmark = load_folder(base)
+    assert benchmark.ignored_paths == ("b/more",) and benchmark.count_ignored_images() == 2
 
 
 def test_validation_is_the_test_split_if_there_is_no_other(touch: Touch) -> None:

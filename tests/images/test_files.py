@@ -3,7 +3,14 @@ import pytest
 from PIL import Image
 
 from slimprompt import InputError
-from slimprompt.images.files import decode_image, image_files, is_hidden, open_image, walk_images
+from slimprompt.images.files import (
+    UnreadableImageError,
+    decode_image,
+    image_files,
+    is_hidden,
+    open_image,
+    walk_images,
+)
 from tests.conftest import PILLOW
 from tests.images.odd_images import ODD_IMAGES, write_odd_image
 
@@ -15,6 +22,36 @@ def test_16_bit_grey_is_scaled_not_clipped(tmp_path):
     Image.fromarray((RAMP * 65535).astype(np.uint16)).save(tmp_path / "x.png")
     values = np.asarray(open_image(tmp_path / "x.png"))[0, :, 0]
     np.testing.assert_allclose(values, RAMP[0] * 255, atol=1)
+
+
+@pytest.mark.parametrize("name", ["x.png", "x.tif", "x.pgm"])
+def test_one_grey_level_does_not_change_the_scale(tmp_path, name):
+    """Frames of a dark scene, whose brightest pixels are 255 and 256 of 65535."""
+    for brightest in (255, 256):
+        values = np.full((8, 16), 200, np.uint16)
+        values[0, 0] = brightest
+        Image.fromarray(values).save(tmp_path / name)
+        found = np.asarray(open_image(tmp_path / name))
+        assert (found[1:] == 1).all() and found[0, 0].tolist() == [1, 1, 1]
+
+
+def test_32_bit_integers_are_read_as_16_bit_ones(tmp_path):
+    """Old versions of Pillow also open a 16-bit PNG file in mode I."""
+    image = Image.fromarray(np.array([[-5, 0, 257, 65535, 70000]], np.int32))
+    assert image.mode == "I"
+    image.save(tmp_path / "x.tif")
+    for source in (image, tmp_path / "x.tif"):
+        assert np.asarray(open_image(source))[0, :, 0].tolist() == [0, 0, 1, 255, 255]
+
+
+@pytest.mark.parametrize("value", [-0.5, 1.5, 200])
+def test_floats_lie_between_0_and_1(tmp_path, value):
+    values = RAMP.astype(np.float32)
+    values[0, 8] = value
+    Image.fromarray(values).save(tmp_path / "x.tif")
+    with pytest.raises(UnreadableImageError, match=r"x\.tif: its floats lie between .*; expected 0 .* to 1"):
+        open_image(tmp_path / "x.tif")
+    assert open_image(tmp_path / "x.tif", "plain").mode == "RGB"
 
 
 def test_transparency_is_blended_with_white(tmp_path):
@@ -56,7 +93,8 @@ def test_float_pixels_without_data_are_black(tmp_path, value):
 @pytest.mark.parametrize("mode", ["L", "1", "CMYK", "LA", "YCbCr", "RGB", "F"])
 def test_modes(tmp_path, mode):
     path = tmp_path / ("x.png" if mode in ("L", "1", "LA", "RGB") else "x.tif")
-    Image.new("RGB", (5, 4), (200, 100, 50)).convert(mode if mode != "LA" else "L").convert(mode).save(path)
+    colour = (1, 1, 1) if mode == "F" else (200, 100, 50)  # Pillow converts to floats from 0 to 255
+    Image.new("RGB", (5, 4), colour).convert(mode if mode != "LA" else "L").convert(mode).save(path)
     if mode == "YCbCr" and PILLOW < 13:
         pytest.skip("Pillow before version 13 cannot read the TIFF file that it writes")
     image = open_image(path)
@@ -117,10 +155,19 @@ def test_decompression_bombs_are_refused(tmp_path, monkeypatch, decode):
 
 
 def test_missing_file_and_folder(tmp_path):
-    with pytest.raises(InputError, match="no such image"):
-        open_image(tmp_path / "none.png")
-    with pytest.raises(InputError, match="is a folder"):
-        open_image(tmp_path)
+    for path, message in (
+        (tmp_path / "none.png", f"no such image: {tmp_path / 'none.png'}"),
+        (tmp_path, "is a folder"),
+    ):
+        with pytest.raises(UnreadableImageError, match=f"^{message}" if path.suffix else message) as caught:
+            open_image(path)
+        assert str(caught.value).count(str(path)) == 1, "the name is said once"
+
+
+def test_heic_files_get_advice(tmp_path):
+    (tmp_path / "x.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    with pytest.raises(UnreadableImageError, match="that Pillow does not know; convert HEIC to JPEG"):
+        open_image(tmp_path / "x.heic")
 
 
 def test_files_and_folders_of_images(tmp_path):

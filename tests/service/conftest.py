@@ -30,7 +30,7 @@ def saved(tiny: Backbone, photos: Path, tmp_path_factory: pytest.TempPathFactory
     images = sorted(photos.glob("*/*.png"))
     labels = [path.parent.name for path in images]
     prompt = PromptClassifier(
-        tiny, n_ctx=4, rank=2, recipe={"epochs": 2, "views": 1}, cache=False, calibrate=True, device="cpu"
+        tiny, n_ctx=4, rank=2, recipe={"epochs": 20, "views": 1}, cache=False, calibrate=True, device="cpu"
     )
     prompt.fit(images, labels).save(root / "prompt")
     for method in ("gda", "zero-shot"):

@@ -81,8 +81,8 @@ def test_zero_shot_beside_the_prompt(client, files):
     [
         ({}, "several models are served: set model to one of prompt, gda, zero-shot"),
         ({"model": "pormpt"}, "did you mean 'prompt'?"),
-        ({"model": "gda", "classes": "otter"}, "cannot take new class names (otter)"),
-        ({"model": "prompt", "classes": "word " * 39}, "does not fit"),
+        ({"model": "gda", "classes": "otter\nbadger"}, "cannot take new class names (otter, badger)"),
+        ({"model": "prompt", "classes": "otter\n" + "word " * 39}, "does not fit"),
         ({"model": "prompt", "top": "many"}, "top"),
     ],
 )

@@ -81,6 +81,10 @@ UNUSABLE = {
     "a long name": (multipart(picture(), ('name="classes"', b"abcdefghijk")), "11 characters; at most 10"),
     "one name twice": (multipart(picture(), ('name="classes"', b"a_b\na b")), "the same words"),
     "a control token": (multipart(picture(), ('name="classes"', b"</s>")), "control token"),
+    "one name": (
+        multipart(picture(), ('name="classes"', b"cat; dog")),
+        "'cat; dog' is one class name, and a classifier needs at least two",
+    ),
     "no names": (multipart(picture(), ('name="classes"', b" ")), "empty list of class names"),
     "thousands of fields": (multipart(*[(f'name="x{n}"', b"1") for n in range(5000)]), "more than 24 fields"),
     "a long field": (multipart(picture(), ('name="top"', b"1" * 10_000)), "too long"),

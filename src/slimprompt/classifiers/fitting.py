@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -106,6 +106,12 @@ class HeadComparison:
         zero_shot, *_, own = found.values()
         start = {"start": found[START]} if START in found else {}
         return {"zero_shot": zero_shot, **start, self.kind: own, "chance": chance}
+
+    @property
+    def classes_without_images(self) -> list[str]:
+        """Names of the classes that none of the images shows."""
+        present = set(self.eval_set.labels.tolist())
+        return [name for label, name in enumerate(self.eval_set.class_names) if label not in present]
 
     def by_class(self) -> list[tuple[str, int, float, float]]:
         """(class name, number of images, zero-shot accuracy, own accuracy) of each class; nan without images."""
@@ -378,8 +384,16 @@ def compare_methods(fit: Fit) -> list[MethodResult]:
     return results
 
 
-def advice(results: Sequence[MethodResult]) -> str:
-    """One sentence on which method to use, or that there are too few images to tell.
+class Advice(NamedTuple):
+    """Which method to use."""
+
+    method: str | None
+    """The method; None if none is significantly more accurate than zero-shot."""
+    sentence: str
+
+
+def advice(results: Sequence[MethodResult]) -> Advice:
+    """Which method to use, or that none is significantly more accurate than zero-shot.
 
     The most accurate method is compared with each other one by McNemar's exact test with Bonferroni's correction. A method is
     not advised over zero-shot unless it is more accurate by this test.
@@ -395,18 +409,21 @@ def advice(results: Sequence[MethodResult]) -> str:
     n = len(best.correct)
     images = f"{n:,} held-out image{'s' if n != 1 else ''}"
     if best.method == "zero-shot":
-        return f"Use zero-shot, which needs no training: no other method is more accurate on the {images}."
-    if any(one.method == "zero-shot" for one in close):
-        return (
-            f"The {images} are too few to show that any method is more accurate than zero-shot: hold out more images, or use "
-            "zero-shot, which needs no training."
-        )
+        sentence = f"Use zero-shot, which needs no training: no other method is more accurate on the {images}."
+        return Advice(best.method, sentence)
+    if zero_shot := [one for one in close if one.method == "zero-shot"]:
+        gain = best.accuracy.value - zero_shot[0].accuracy.value
+        points = f"{gain:+.1f}" if gain >= 0.05 else f"{gain:+.3f}"
+        these = f"these {n:,} images" if n != 1 else "this image"
+        sentence = f"No method is significantly more accurate than zero-shot on {these}; the best is {best.method} ({points} points)."
+        return Advice(None, sentence)
     if not close:
-        return f"Use {best.method}: it is more accurate than every other method on the {images} (McNemar's test, p < 0.05)."
+        sentence = f"Use {best.method}: it is more accurate than every other method on the {images} (McNemar's test, p < 0.05)."
+        return Advice(best.method, sentence)
     flexible = [one.method for one in close if one.takes_new_names and not best.takes_new_names]
     also = f"; of these, {flexible[0]} also takes new class names" if flexible else ""
     tied = ", ".join(one.method for one in sorted(close, key=lambda one: -int(one.correct.sum())))
-    return f"Use {best.method}: the {images} cannot tell it from {tied}{also}."
+    return Advice(best.method, f"Use {best.method}: the {images} cannot tell it from {tied}{also}.")
 
 
 def readable(

@@ -53,6 +53,7 @@ app = App(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["--help", "-h"]},
     help="Adapt CLIP from a few images per class with a low-rank text prompt of a few KB.",
     epilog="Start with `slimprompt quickstart`. Any command takes --debug to show where an error came from.",
 )

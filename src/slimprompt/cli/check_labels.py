@@ -15,14 +15,16 @@ from slimprompt.cli.options import (
     BackboneName,
     Device,
     NoCache,
+    OverwriteTable,
     Precision,
     Pretrained,
     SkipBad,
+    explain_unreadable,
 )
 from slimprompt.cli.printing import count, note, print_json, print_table, say
 from slimprompt.errors import choose, first_few
 from slimprompt.spreadsheet import csv_text
-from slimprompt.storage import check_files, write_file
+from slimprompt.storage import check_outputs, path_seen_from, write_file
 
 if TYPE_CHECKING:
     from slimprompt.curation.labels import DuplicatePair, LabelCheck, LabelledImage, SuspectedLabel
@@ -44,8 +46,9 @@ def check_labels(
         float | None,
         typer.Option(help="Smallest cosine similarity of the features of near-duplicates, at most 1; default: 0.97."),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write all findings to this CSV file.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML page with thumbnails.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write all findings to this .csv file.")] = None,
+    overwrite: OverwriteTable = False,
+    report: Annotated[Path | None, typer.Option(help="Write a page with thumbnails, a .html file.")] = None,
     format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
     backbone: BackboneName = None,
     pretrained: Pretrained = None,
@@ -66,7 +69,7 @@ def check_labels(
     from slimprompt.data import load_folder
 
     images = load_folder(source)
-    check_files(out, report, read=(source,))
+    check_outputs(table=out, page=report, overwrite=overwrite, read=(source,))
     from slimprompt.clip.architectures import EMBEDDED, default_pretrained
     from slimprompt.clip.backbone import load_backbone
     from slimprompt.curation import labels
@@ -80,9 +83,10 @@ def check_labels(
         name, pretrained or default_pretrained(name), activation=activation, device=device, precision=precision
     )
     bank = FeatureBank(model, None if no_cache else "default")
-    found = labels.check_labels(bank, images, max_score=max_score, similarity=similarity, skip_bad=skip_bad_images)
+    with explain_unreadable(skip_bad=skip_bad_images):
+        found = labels.check_labels(bank, images, max_score=max_score, similarity=similarity, skip_bad=skip_bad_images)
     if out is not None:
-        write_file(out, csv_text(_COLUMNS, _csv_rows(found)))
+        write_file(out, csv_text(_COLUMNS, _csv_rows(found, out.parent)))
     if report is not None:
         from slimprompt.report.curation_pages import write_labels_page
 
@@ -100,14 +104,14 @@ def check_labels(
 
 _COLUMNS = (
     "finding",
-    "image",
+    "path",
     "split",
     "class",
     "score",
     "probability",
     "suggested_class",
     "suggested_probability",
-    "other_image",
+    "other_path",
     "other_split",
     "other_class",
     "similarity",
@@ -115,14 +119,18 @@ _COLUMNS = (
 )
 
 
-def _csv_rows(found: LabelCheck) -> list[tuple[object, ...]]:
+def _csv_rows(found: LabelCheck, folder: Path) -> list[tuple[object, ...]]:
+    """Rows of a file in `folder`."""
+
+    def described(image: LabelledImage) -> tuple[str, str, str]:
+        return path_seen_from(folder, image.path), image.split, image.class_name
+
     rows: list[tuple[object, ...]] = []
     for image, score, probability, suggested, its_probability in found.suspects:
-        own = (str(image.path), image.split, image.class_name)
         numbers = (f"{score:.6f}", f"{probability:.6f}", suggested, f"{its_probability:.6f}")
-        rows.append(("label", *own, *numbers, "", "", "", "", ""))
+        rows.append(("label", *described(image), *numbers, "", "", "", "", ""))
     for pair in found.duplicates:
-        one, other = ((str(image.path), image.split, image.class_name) for image in (pair.first, pair.second))
+        one, other = described(pair.first), described(pair.second)
         rows.append((_kind(pair), *one, "", "", "", "", *other, f"{pair.similarity:.6f}", f"{pair.pixels:.6f}"))
     return rows
 

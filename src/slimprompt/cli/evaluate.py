@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.fit_results import note_skipped, note_training_images, print_classes, write_report
+from slimprompt.class_names import name_key
+from slimprompt.cli.fit_results import (
+    note_missing_classes,
+    note_skipped,
+    note_training_images,
+    print_classes,
+    write_report,
+)
 from slimprompt.cli.options import (
     Activation,
     DataRoot,
@@ -21,15 +30,19 @@ from slimprompt.cli.options import (
     SkipBad,
     Templates,
     Verbose,
+    explain_unreadable,
 )
-from slimprompt.cli.printing import print_json, print_table, say
-from slimprompt.errors import InputError, choose
+from slimprompt.cli.printing import count, note, print_json, print_table, say
+from slimprompt.errors import InputError, choose, did_you_mean
 from slimprompt.extras import require_extra
-from slimprompt.storage import check_files
+from slimprompt.storage import check_outputs
 
 if TYPE_CHECKING:
     from slimprompt.classifiers.fitting import HeadComparison
     from slimprompt.data import Benchmark
+
+#: Similarity from which a new class name may be a misspelt known one; as difflib measures it, from 0 to 1.
+_CLOSE = 0.75
 
 
 def evaluate(
@@ -66,7 +79,7 @@ def evaluate(
     if source is not None and not source.exists():
         raise InputError(f"no such folder or CSV file: {source}")
     if report is not None:
-        check_files(report, read=(source,))
+        check_outputs(page=report, read=(source,))
         require_extra("lab", "the page of --report")
     from slimprompt.classifiers.fitting import compare_with_zero_shot, readable
     from slimprompt.classifiers.head import load_classifier
@@ -89,7 +102,8 @@ def evaluate(
     if names != known:
         classifier = classifier.with_classes(names)
     bank = FeatureBank(classifier.backbone_, None if no_cache else "default")
-    items, skipped = readable(bank, images, images.test, skip_bad=skip_bad_images)
+    with explain_unreadable(skip_bad=skip_bad_images):
+        items, skipped = readable(bank, images, images.test, skip_bad=skip_bad_images)
     templates = template or read_description(model).templates or images.templates
     comparison = compare_with_zero_shot(classifier, bank, images, items, templates)
 
@@ -99,14 +113,33 @@ def evaluate(
         _print_json(comparison, counts)
         return
     new = f", {n_new} of them new to the {comparison.kind}" if n_new else ""
-    say(f"{len(items)} images of {len(names)} classes{new}")
+    n_present = len(names) - len(comparison.classes_without_images)
+    which = f"{n_present} of the {len(names)}" if n_present < len(names) else f"{len(names)}"
+    say(f"{count(len(items), 'image')} of {which} classes{new}")
+    if n_new == len(names):
+        question = _closest_question(names, known)
+        note(
+            f"none of these names is a class of the {comparison.kind}{f' ({question})' if question else ''}:",
+            "it is evaluated on the new names",
+        )
     note_skipped(skipped)
     _print_scores(comparison)
+    note_missing_classes(comparison, "images")
     note_training_images(comparison)
     if verbose:
         print_classes(comparison)
     if page is not None:
         say(f"report: {page}")
+
+
+def _closest_question(names: Sequence[str], known: Sequence[str]) -> str:
+    """A question that suggests a known name for the first name that is close to one; empty if none is."""
+    by_key = {name_key(name): name for name in known}
+    for name in names:
+        close = get_close_matches(name_key(name), by_key, n=1, cutoff=_CLOSE)
+        if question := did_you_mean(name, [by_key[key] for key in close]):
+            return question
+    return ""
 
 
 def _test_images(benchmark: str, data_root: Path | None) -> Benchmark:
@@ -118,14 +151,20 @@ def _test_images(benchmark: str, data_root: Path | None) -> Benchmark:
 
 
 def _print_json(comparison: HeadComparison, counts: dict[str, int]) -> None:
-    """Print counts, accuracies and all scores; the scores without training images if there are some among the images."""
+    """Print counts, accuracies, all scores and the accuracy of each class; the scores without training images if there are some."""
     zero_shot, *_, own = (found.to_json() for found in comparison.details.values())
     training: dict[str, Any] = {"training_images": None if comparison.known is None else comparison.n_known}
     if comparison.n_known:
         others = comparison.without_training_images()
         training["without_training_images"] = list(others.details.values())[-1].to_json() if others else None
     metrics = {"zero_shot": zero_shot, comparison.kind: own}
-    print_json({**counts, **training, **comparison.scores, "metrics": metrics}, indent=None)
+    per_class = [
+        {"name": name, "images": n, "zero_shot": before if n else None, comparison.kind: after if n else None}
+        for name, n, before, after in comparison.by_class()
+    ]
+    missing = {"classes_without_images": comparison.classes_without_images}
+    entries = {**counts, **missing, **training, **comparison.scores, "metrics": metrics, "per_class": per_class}
+    print_json(entries, indent=None)
 
 
 def _print_scores(comparison: HeadComparison) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,6 +25,7 @@ from slimprompt.cli.options import (
     Pretrained,
     SkipBad,
     Verbose,
+    explain_unreadable,
     given_options,
     options_from,
 )
@@ -40,7 +42,7 @@ from slimprompt.prompts.variants import (
     is_own_basis,
     used_settings,
 )
-from slimprompt.storage import check_files, sha256
+from slimprompt.storage import check_outputs, sha256
 from slimprompt.tracking import RunLog, TrackedRun, open_log
 from slimprompt.training.recipe import MANY_IMAGES, Recipe, make_recipe
 
@@ -163,7 +165,7 @@ def fit(
     Shows the accuracy of zero-shot classification beside the fitted one, on images that were not used for training.
 
     Example: slimprompt fit photos/ --out my-prompt --shots 4
-    Example: slimprompt fit photos/ --compare
+    Example: slimprompt fit photos/ --compare --out compared
     Example: slimprompt fit photos/ --method gda --out my-head
     Example: slimprompt fit photos/ --from my-prompt --out larger-prompt
     """
@@ -186,7 +188,7 @@ def fit(
     if report is not None:
         if report.resolve() == out.resolve():
             raise InputError(f"{out} is the folder of the model; give the page of --report another name")
-        check_files(report, read=(source, manifest))
+        check_outputs(page=report, read=(source, manifest))
         require_extra("lab", "the page of --report")
     images = _images(source, benchmark, data_root)
     sample = _sample(images, sampled, prompt["seed"], manifest, origin)
@@ -218,9 +220,10 @@ def fit(
     views = DEFAULT_VIEWS if views is None else views
     classifier = _classifier(method, model, prompt, chosen, templates, views, from_model)
     classifier.calibrate = not no_calibration
-    result = fit_classifier(
-        classifier, bank, images, sample, templates=templates, views=views, skip_bad=skip_bad_images, shots=sampled
-    )
+    with explain_unreadable(skip_bad=skip_bad_images):
+        result = fit_classifier(
+            classifier, bank, images, sample, templates=templates, views=views, skip_bad=skip_bad_images, shots=sampled
+        )
     facts: dict[str, Any] = {"shots": sampled}
     if method == "prompt":
         facts["templates"] = list(templates)  # a head has its own
@@ -241,7 +244,8 @@ def fit(
     if tracker is not None:
         _log_fit(tracker, saved, files, result)
     if compare and result.unseen:
-        print_methods(compare_methods(result))
+        given_images = quote(str(source)) if source is not None else f"--benchmark {benchmark}"
+        print_methods(compare_methods(result), method, given_images)
     elif compare:
         note(
             "the methods are not compared:", "no held-out images are left that can be read and are not training images"
@@ -258,7 +262,13 @@ def _checked(options: dict[str, Any], given: Collection[str]) -> tuple[dict[str,
     choose("method", method, {"prompt": None, **METHODS})
     if method != "prompt":
         _refuse_prompt_options(method, given)
-    prompt |= used_settings(prompt["variant"], rank=prompt["rank"], basis=prompt["basis"])
+    used = used_settings(prompt["variant"], rank=prompt["rank"], basis=prompt["basis"])
+    if unused := [f"--{name}" for name, value in used.items() if name in given and value != prompt[name]]:
+        raise InputError(
+            f"{' and '.join(unused)} cannot be used with --variant {prompt['variant']}: a dense prompt has no rank, and only fixed-B "
+            f"and fixed-A have a basis. Leave {'it' if len(unused) == 1 else 'them'} out, or choose another --variant"
+        )
+    prompt |= used
     if prompt["words"] is None:
         check_variant(prompt["variant"], rank=prompt["rank"], basis=prompt["basis"], n_ctx=prompt["n_ctx"])
     return prompt, overrides

@@ -7,17 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slimprompt.cli.printing import note, print_table, say
+from slimprompt.cli.printing import count, note, print_table, say
 from slimprompt.errors import first_few
 
 if TYPE_CHECKING:
     from slimprompt.classifiers.fitting import Classifier, Fit, HeadComparison, MethodResult
     from slimprompt.data import Benchmark
+    from slimprompt.data.folder import FolderBenchmark
+
+#: Messages about skipped images that are shown.
+_MESSAGES = 3
 
 
 def print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path | None) -> None:
     """Print what was trained, on which images, and how long it took."""
-    from slimprompt.images.files import IMAGE_SUFFIXES
+    from slimprompt.data.folder import FolderBenchmark
 
     classifier, names = result.classifier, result.task.class_names
     counts = Counter(names[label] for label in result.task.labels)
@@ -28,20 +32,36 @@ def print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path 
     where = f"{more}{shots} per class" if shots else f"from {manifest}"
     say(f"{len(images.class_names)} classes, {result.n_train} training images ({where}), {result.n_held_out} held out")
     if short:
-        few = ", ".join(f"{name} ({count})" for name, count in list(short.items())[:5])
+        few = ", ".join(f"{name} ({number})" for name, number in list(short.items())[:5])
         note(f"fewer than {shots} images, all used:", f"{few}{' …' if len(short) > 5 else ''}")
-    if ignored := getattr(images, "ignored", 0):
-        allowed = ", ".join(sorted(IMAGE_SUFFIXES))
-        note(f"{ignored:,} other files or folders ignored:", f"images are <class>/<image> and end in {allowed}")
+    if isinstance(images, FolderBenchmark) and images.ignored:
+        _note_ignored(images)
     note_skipped(result.skipped)
     say(f"{_describe(classifier)} on {classifier.backbone_.title} in {result.seconds:.1f} s")
-    if classifier.calibration_.confidences:
-        temperature, seconds = classifier.calibration_.temperature, result.calibration_seconds
+    temperature, seconds = classifier.calibration_.temperature, result.calibration_seconds
+    if classifier.calibration_.confidences and temperature == 1.0:
+        note("not calibrated:", "training images that were held out are classified hardly better than by chance")
+    elif classifier.calibration_.confidences:
         say(
             f"calibrated by cross-validation inside the training images in {seconds:.1f} s: temperature {temperature:.2f}"
         )
     elif classifier.calibrate:
         note("not calibrated:", "with one training image per class, none can be held out")
+
+
+def _note_ignored(images: FolderBenchmark) -> None:
+    """Name some files and folders that were not read as images, and count the images below such folders."""
+    from slimprompt.images.files import HEIC_SUFFIXES, IMAGE_SUFFIXES
+
+    allowed = ", ".join(sorted(IMAGE_SUFFIXES))
+    note(
+        f"{images.ignored:,} other files or folders ignored:",
+        f"{first_few(images.ignored_paths)}; images are <class>/<image> and end in {allowed}",
+    )
+    if n_deeper := images.count_ignored_images():
+        note(f"{count(n_deeper, 'image')} in deeper folders ignored:", "move them up, to <class>/<image>, to use them")
+    if any(Path(name).suffix.lower() in HEIC_SUFFIXES for name in images.ignored_paths):
+        note("HEIC files ignored:", "convert HEIC to JPEG")
 
 
 def _describe(classifier: Classifier) -> str:
@@ -61,10 +81,21 @@ def _describe(classifier: Classifier) -> str:
     return f"{classifier.prompt_.trainable_parameters:,} parameters trained ({', '.join(parts)})"
 
 
-def note_skipped(messages: list[str]) -> None:
-    """Say how many unreadable images were skipped, with the first message."""
+def note_skipped(messages: Sequence[str], *, err: bool = False) -> None:
+    """Say how many unreadable images were skipped, with the first few messages."""
     if messages:
-        note(f"{len(messages)} unreadable images skipped:", messages[0])
+        more = "; …" if len(messages) > _MESSAGES else ""
+        shown = "; ".join(messages[:_MESSAGES])
+        note(f"{count(len(messages), 'unreadable image')} skipped:", f"{shown}{more}", err=err)
+
+
+def note_missing_classes(comparison: HeadComparison, kind: str) -> None:
+    """Say which classes have no images of this kind, such as "held-out images"."""
+    if missing := comparison.classes_without_images:
+        note(
+            f"{len(missing)} of {len(comparison.eval_set.class_names)} classes have no {kind}:",
+            f"{first_few(missing)}; the accuracy is that of the others",
+        )
 
 
 def note_training_images(comparison: HeadComparison) -> None:
@@ -87,15 +118,11 @@ def note_training_images(comparison: HeadComparison) -> None:
 
 def print_comparison(comparison: HeadComparison, *, verbose: bool) -> None:
     """Print the accuracy of zero-shot, of the fitted classifier and of chance, and with `verbose` that of each class."""
-    names, present = comparison.eval_set.class_names, set(comparison.eval_set.labels.tolist())
+    names = comparison.eval_set.class_names
     rows = [(title, f"{score:.1f} %") for title, score in comparison.accuracies.items()]
     rows.append((f"chance ({len(names)} classes)", f"{100 / len(names):.1f} %"))
     print_table(("", "accuracy"), rows, right=("accuracy",))
-    if missing := [name for label, name in enumerate(names) if label not in present]:
-        note(
-            f"{len(missing)} of {len(names)} classes have no held-out images:",
-            f"{first_few(missing)}; the accuracy is that of the others",
-        )
+    note_missing_classes(comparison, "held-out images")
     if verbose:
         print_classes(comparison)
 
@@ -103,15 +130,25 @@ def print_comparison(comparison: HeadComparison, *, verbose: bool) -> None:
 def print_classes(comparison: HeadComparison) -> None:
     """Print the accuracy of each class."""
     rows = [
-        (name, count, *(f"{value:.0f} %" if count else "–" for value in scores))
-        for name, count, *scores in comparison.by_class()
+        (name, number, *(f"{value:.0f} %" if number else "–" for value in scores))
+        for name, number, *scores in comparison.by_class()
     ]
     headings = ("class", "images", "zero-shot", comparison.kind)
     print_table(headings, rows, right=headings[1:])
 
 
-def print_methods(results: list[MethodResult]) -> None:
-    """Print one line per method and which to use."""
+def print_methods(results: list[MethodResult], saved: str, images: str) -> None:
+    """Print one line per method, which to use, and how to save it.
+
+    Parameters
+    ----------
+    results
+        All methods on the same images.
+    saved
+        The method that was saved.
+    images
+        The arguments of `slimprompt fit` that name the images.
+    """
     from slimprompt.classifiers.fitting import advice
 
     say(f"all methods on the same {len(results[0].correct):,} held-out images (accuracy with 95 % interval):")
@@ -124,7 +161,12 @@ def print_methods(results: list[MethodResult]) -> None:
         )
     headings = ("method", "accuracy", "interval", "trained numbers", "seconds", "new class names")
     print_table(headings, rows, right=headings[1:5])
-    say(advice(results))
+    use, sentence = advice(results)
+    say(sentence)
+    if use not in (None, saved):
+        what = "a prompt" if saved == "prompt" else f"a head of {saved}"
+        say(f"What was saved is {what}. To save {use}, with your other options:")
+        say(f"  slimprompt fit {images} --method {use} --out my-{'prompt' if use == 'prompt' else 'head'}")
 
 
 def write_report(report: Path, classifier: Classifier, comparison: HeadComparison, templates: Sequence[str]) -> Path:

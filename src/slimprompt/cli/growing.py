@@ -119,7 +119,7 @@ class Origin(NamedTuple):
             )
         added, removed = class_changes(self.description.class_names, result.task.class_names)
         if removed:
-            note(f"no images of {first_few(removed)} were given:", "the new model does not have what has no images")
+            note(f"no images of {first_few(removed)} were given:", "these classes are not in the new model")
         say(f"classes: {_listed('added', added)}, {_listed('removed', removed)}")
 
 

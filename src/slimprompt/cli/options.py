@@ -8,7 +8,8 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -67,6 +68,7 @@ Where = Annotated[
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show the accuracy of each class.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite a saved prompt or head at --out.")]
+OverwriteTable = Annotated[bool, typer.Option("--overwrite", help="Overwrite the file of --out.")]
 DataRoot = Annotated[
     Path | None, typer.Option("--data-root", help="Folder of the benchmarks; default: $SLIMPROMPT_DATA.")
 ]
@@ -94,6 +96,19 @@ Templates = Annotated[
         help="Zero-shot template, e.g. 'a photo of a {}.'; repeat to average several.",
     ),
 ]
+
+
+@contextmanager
+def explain_unreadable(*, skip_bad: bool) -> Iterator[None]:
+    """Name the option `SkipBad` in the error for an unreadable image, unless it was given."""
+    from slimprompt.images.files import UnreadableImageError
+
+    try:
+        yield
+    except UnreadableImageError as error:
+        if skip_bad:
+            raise
+        raise InputError(f"{error}; --skip-bad-images leaves such images out") from None
 
 
 def options_from(

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.options import Activation, Device, Model, Precision, Pretrained, SkipBad
-from slimprompt.cli.printing import count, print_json, print_table, say
+from slimprompt.cli.fit_results import note_skipped
+from slimprompt.cli.options import Activation, Device, Model, Precision, Pretrained, SkipBad, explain_unreadable
+from slimprompt.cli.printing import count, note, print_json, print_table, say
 from slimprompt.errors import InputError, choose
 from slimprompt.spreadsheet import csv_text
 
@@ -121,7 +122,7 @@ def predict(
     """Classify images with a saved prompt or head.
 
     Answers for a few images are printed. With --out, those for any number of images are written to one
-    file: stop it at any time, and re-run the same command to resume.
+    file: stop it at any time, and re-run the same command to resume. The exit code is 1 if no image could be read.
 
     Example: slimprompt predict my-prompt a.jpg b.jpg --top 3
     Example: slimprompt predict my-prompt a.jpg --classes "red panda,otter"
@@ -171,6 +172,11 @@ def parse_class_names(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     if any(not name for name in names):
         raise InputError(f'--classes {text!r} holds an empty name; write them as "red panda,otter"')
+    if len(names) < 2:
+        raise InputError(
+            f"--classes {text!r} is one class name, and a classifier needs at least two: separate them by commas, as in "
+            '"red panda,otter"'
+        )
     return names
 
 
@@ -185,8 +191,14 @@ def _predict_few(
     *,
     skip_bad: bool,
 ) -> None:
+    from slimprompt.collections.inputs import is_list
     from slimprompt.images.files import image_files
 
+    if lists := [str(given) for given in images if is_list(given.as_posix())]:
+        raise InputError(
+            f"{lists[0]} is not an image file or a folder of images: tables, shards, datasets and patterns need --out FILE, such as "
+            "--out predictions.csv"
+        )
     paths = image_files(images)
     from slimprompt.collections.predict import PredictionSpec
     from slimprompt.collections.rows import make_predictions
@@ -194,10 +206,10 @@ def _predict_few(
     spec = PredictionSpec(model.as_posix(), **answering)  # hf:user/name also on Windows
     classifier, lowest = spec.classifier()
     paths, skipped = _readable(paths, classifier) if skip_bad else (paths, [])
-    features = classifier.encode(paths)
+    with explain_unreadable(skip_bad=skip_bad):
+        features = classifier.encode(paths)
     show(make_predictions(classifier, [str(path) for path in paths], features, top=spec.top, lowest=lowest))
-    if skipped:
-        say(f"{len(skipped)} unreadable images skipped: {skipped[0]}", err=True)
+    note_skipped(skipped, err=True)
 
 
 def _readable(paths: Sequence[Path], classifier: ImageClassifier) -> tuple[list[Path], list[str]]:
@@ -276,6 +288,10 @@ def _print_summary(summary: Summary, out: Path) -> None:
         print_table(("answer", "images", "share"), rows, right=("images", "share"))
     if len(summary.answers) > len(listed):
         say(f"and {len(summary.answers) - len(listed):,} more answers")
-    before = summary.images - summary.predicted
-    finished = f"; {before:,} were finished before" if before else ""
-    say(f"{count(summary.predicted, 'image')} predicted, {summary.predicted / summary.seconds:,.1f} images/s{finished}")
+    done = summary.predicted + summary.failed
+    failed = f", {summary.failed:,} failed" if summary.failed else ""
+    finished = f"; {summary.images - done:,} were finished before" if done < summary.images else ""
+    say(f"{count(summary.predicted, 'image')} predicted{failed}, {done / summary.seconds:,.1f} images/s{finished}")
+    if not readable:
+        note(f"none of the {count(summary.images, 'image')} could be read:", "see the column error")
+        raise typer.Exit(1)

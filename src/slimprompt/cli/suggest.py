@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slimprompt.cli.fit_results import note_skipped
-from slimprompt.cli.options import Activation, Device, Model, NoCache, Precision, Pretrained, SkipBad
+from slimprompt.cli.options import (
+    Activation,
+    Device,
+    Model,
+    NoCache,
+    OverwriteTable,
+    Precision,
+    Pretrained,
+    SkipBad,
+    explain_unreadable,
+)
 from slimprompt.cli.printing import note, print_json, print_table, say
 from slimprompt.errors import choose
 from slimprompt.spreadsheet import csv_text
-from slimprompt.storage import check_files, write_file
+from slimprompt.storage import check_outputs, path_seen_from, write_file
 
 if TYPE_CHECKING:
     from slimprompt.curation.suggest import Suggestions
@@ -22,8 +32,9 @@ def suggest(
     model: Model,
     images: Annotated[list[Path], typer.Argument(help="Unlabelled image files, or folders of them.")],
     n: Annotated[int, typer.Option("--n", min=1, help="Number of images to suggest.")] = 50,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the suggestions to this CSV file.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML page with thumbnails.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the suggestions to this .csv file.")] = None,
+    overwrite: OverwriteTable = False,
+    report: Annotated[Path | None, typer.Option(help="Write a page with thumbnails, a .html file.")] = None,
     format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
     pretrained: Pretrained = None,
     activation: Activation = "auto",
@@ -43,7 +54,7 @@ def suggest(
     from slimprompt.images.files import image_files
 
     paths = image_files(images)
-    check_files(out, report)
+    check_outputs(table=out, page=report, overwrite=overwrite)
     from slimprompt.classifiers.head import load_classifier
     from slimprompt.curation.suggest import suggest_images
     from slimprompt.images.bank import FeatureBank
@@ -52,9 +63,10 @@ def suggest(
         model, pretrained=pretrained, activation=activation, device=device, precision=precision
     )
     bank = FeatureBank(classifier.backbone_, None if no_cache else "default")
-    found = suggest_images(classifier, bank, paths, n, skip_bad=skip_bad_images)
+    with explain_unreadable(skip_bad=skip_bad_images):
+        found = suggest_images(classifier, bank, paths, n, skip_bad=skip_bad_images)
     if out is not None:
-        write_file(out, csv_text(_COLUMNS, _csv_rows(found)))
+        write_file(out, csv_text(_COLUMNS, _csv_rows(found, out.parent)))
     if report is not None:
         from slimprompt.report.curation_pages import write_suggestions_page
 
@@ -68,16 +80,28 @@ def suggest(
             say(f"{name}: {target}")
 
 
-_COLUMNS = ("rank", "image", "class", "probability", "second_class", "second_probability", "margin", "similarity")
+#: `label` is empty, to be filled in: the file is then one of path,label, which `fit` takes.
+_COLUMNS = (
+    "rank",
+    "path",
+    "label",
+    "class",
+    "probability",
+    "second_class",
+    "second_probability",
+    "margin",
+    "similarity",
+)
 
 
-def _csv_rows(found: Suggestions) -> list[tuple[object, ...]]:
+def _csv_rows(found: Suggestions, folder: Path) -> list[tuple[object, ...]]:
+    """Rows of a file in `folder`."""
     rows: list[tuple[object, ...]] = []
     for rank, one in enumerate(found.chosen, start=1):
         image, best, probability, second, second_probability, margin, similarity = one
         shown = "" if similarity is None else f"{similarity:.6f}"
         numbers = (f"{probability:.6f}", second, f"{second_probability:.6f}", f"{margin:.6f}", shown)
-        rows.append((rank, str(image), best, *numbers))
+        rows.append((rank, path_seen_from(folder, image), "", best, *numbers))
     return rows
 
 

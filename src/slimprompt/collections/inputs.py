@@ -101,13 +101,25 @@ def open_collection(given: Sequence[str | PurePath], column: str | None = None) 
     return Collection(tuple(inputs), column)
 
 
+def is_list(given: str) -> bool:
+    """Whether an input is a table, a shard, a dataset or a pattern, not an image file or a folder of images."""
+    if given.startswith(BY_NAME) or _is_saved_dataset(Path(given)):
+        return True
+    if os.path.exists(given):
+        return Path(given).suffix.lower() in _BY_SUFFIX
+    return glob.has_magic(given) or re.search(_BRACES, given) is not None
+
+
+def _is_saved_dataset(folder: Path) -> bool:
+    return any((folder / file).is_file() for file in _SAVED_DATASET)
+
+
 def _input(name: str) -> Input:
     if name.startswith(BY_NAME):
         return Input(name, _named_dataset_items)
     path = Path(name)
     if path.is_dir():
-        saved = any((path / file).is_file() for file in _SAVED_DATASET)
-        return Input(name, _saved_dataset_items if saved else _folder_items)
+        return Input(name, _saved_dataset_items if _is_saved_dataset(path) else _folder_items)
     if not os.path.exists(path):
         raise InputError(f"no such image, folder or table: {name}")
     kind = path.suffix.lower()

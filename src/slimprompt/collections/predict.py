@@ -196,9 +196,11 @@ class Summary(NamedTuple):
     answers: Counter[str]
     """Number of images of each answer."""
     predicted: int
-    """Images that this command has predicted; the others were finished before."""
+    """Images that this command has predicted."""
+    failed: int
+    """Images that this command could not read; the others were finished before."""
     seconds: float
-    """Time in which it did."""
+    """Time that this command took."""
 
 
 def predict_collection(
@@ -239,7 +241,7 @@ def predict_collection(
             with closing(make_predictor()) as predictor:
                 folder.open({**predictor.manifest, "part size": part_size}, overwrite=overwrite)
                 _check_images(folder, collection, part_size, overwrite=overwrite)
-                n_parts, predicted, seconds = _predict_parts(folder, collection, predictor, part_size)
+                n_parts, predicted, failed, seconds = _predict_parts(folder, collection, predictor, part_size)
             answers: Counter[str | None] = Counter()
             with new_file(target) as draft:
                 write(draft, _counted(folder.predictions(n_parts), answers))
@@ -249,14 +251,14 @@ def predict_collection(
             if folder.path.exists() and not folder.has_parts:
                 folder.remove()
     known = Counter({answer: n for answer, n in answers.items() if answer is not None})
-    return Summary(sum(known.values()) + errors, errors, known, predicted, seconds)
+    return Summary(sum(known.values()) + errors, errors, known, predicted, failed, seconds)
 
 
 def _predict_parts(
     folder: PartsFolder, collection: Collection, predictor: PartPredictor, part_size: int
-) -> tuple[int, int, float]:
-    """Predict the parts that are not finished: number of parts, images predicted, seconds."""
-    n_parts = skipped = predicted = 0
+) -> tuple[int, int, int, float]:
+    """Predict the parts that are not finished: number of parts, images predicted and failed, seconds."""
+    n_parts = skipped = predicted = failed = 0
 
     def unfinished() -> Iterator[Part]:
         nonlocal n_parts, skipped
@@ -271,13 +273,13 @@ def _predict_parts(
     with _Count(collection) as count, progress("predicting", None, "images", line_every=_LINE_EVERY) as show:
 
         def advance(n: int) -> None:
-            nonlocal predicted
-            predicted += n
             show(n, total=None if count.total is None else count.total - skipped)
 
         for part in predictor.predict_parts(unfinished(), advance):
             folder.write(part)
-    return n_parts, predicted, time.perf_counter() - start
+            unreadable = sum(one.error is not None for one in part.predictions)
+            predicted, failed = predicted + len(part.predictions) - unreadable, failed + unreadable
+    return n_parts, predicted, failed, time.perf_counter() - start
 
 
 def _check_images(folder: PartsFolder, collection: Collection, part_size: int, *, overwrite: bool) -> None:

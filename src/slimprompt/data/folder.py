@@ -12,7 +12,7 @@ from typing import NamedTuple
 from slimprompt.class_names import check_class_names, name_key
 from slimprompt.data.benchmark import SPLITS, Benchmark, Item
 from slimprompt.errors import InputError, did_you_mean, first_few, printable, shown
-from slimprompt.images.files import IMAGE_SUFFIXES, is_hidden
+from slimprompt.images.files import IMAGE_SUFFIXES, is_hidden, is_image_name, walk_images
 from slimprompt.spreadsheet import csv_rows
 from slimprompt.storage import draft_folder, publish
 
@@ -30,8 +30,18 @@ _LAYOUTS = (
 class FolderBenchmark(Benchmark):
     """A benchmark that consists of a user's own images."""
 
-    ignored: int = 0
-    """Number of files that are not images and folders that are not classes."""
+    ignored_paths: tuple[str, ...] = ()
+    """Files that are not images and folders that are not classes, relative to `images`."""
+
+    @property
+    def ignored(self) -> int:
+        """Number of files and folders that were ignored."""
+        return len(self.ignored_paths)
+
+    def count_ignored_images(self) -> int:
+        """Number of images below the folders that were ignored."""
+        folders = [self.images / path for path in self.ignored_paths if (self.images / path).is_dir()]
+        return sum(1 for folder in folders for _ in walk_images(folder))
 
     def _fingerprint_entries(self, items: tuple[Item, ...]) -> Iterator[tuple[object, ...]]:
         """With the sizes of the files: a user's own images may be replaced under their names."""
@@ -56,7 +66,7 @@ class _Listing(NamedTuple):
     source: Path
     images: Path
     files: list[_File]
-    ignored: int = 0
+    ignored: tuple[str, ...] = ()
 
     def class_names(self, split: str | None = None) -> list[str]:
         return sorted({file.class_name for file in self.files if split in (None, file.split)})
@@ -198,7 +208,7 @@ def _benchmark(
         items[file.split].append(Item(file.path, label, names[label]))
     train, val, test = (tuple(items[split]) for split in SPLITS)
     name = listing.source.resolve().stem
-    return FolderBenchmark(name, listing.images, names, train, val, test, ignored=listing.ignored)
+    return FolderBenchmark(name, listing.images, names, train, val, test, ignored_paths=listing.ignored)
 
 
 def _train_classes(listing: _Listing) -> list[str]:
@@ -249,13 +259,13 @@ def _read_folder(path: Path) -> _Listing:
         found = f"found {_count(len(other), 'file')} and no folders" if other else "it is empty"
         raise InputError(f"no images under {path}: {_LAYOUTS.format(path)}; {found}")
     files: list[_File] = []
-    ignored = len(other)
+    ignored = list(other)
     has_splits = any(name.lower() == "train" and _entries(path / name)[0] for name in folders)
     for prefix, split in _split_folders(path, folders) if has_splits else [("", "train")]:
         some, more = _read_classes(path, prefix, split)
         files += some
         ignored += more
-    return _Listing(path, path, files, ignored)
+    return _Listing(path, path, files, tuple(ignored))
 
 
 def _split_folders(path: Path, folders: list[str]) -> list[tuple[str, str]]:
@@ -273,12 +283,12 @@ def _split_folders(path: Path, folders: list[str]) -> list[tuple[str, str]]:
     return [(f"{name}/", split) for name, split in split_of.items()]
 
 
-def _read_classes(base: Path, prefix: str, split: str) -> tuple[list[_File], int]:
-    """The images `base/prefix<class>/<image>`, and the number of ignored entries."""
+def _read_classes(base: Path, prefix: str, split: str) -> tuple[list[_File], list[str]]:
+    """The images `base/prefix<class>/<image>`, and the ignored entries."""
     found: list[_File] = []
     empty: list[str] = []
     classes, files = _entries(base / prefix)
-    ignored = len(files) if prefix else 0
+    ignored = [f"{prefix}{file}" for file in files] if prefix else []
     for name in classes:
         if not name_key(name):
             raise InputError(f"the class folder {shown(str(base / prefix / name))} has an empty name; rename it")
@@ -288,8 +298,9 @@ def _read_classes(base: Path, prefix: str, split: str) -> tuple[list[_File], int
                 "rename the folder"
             )
         inner, files = _entries(base / prefix / name)
-        images = [file for file in files if Path(file).suffix.lower() in IMAGE_SUFFIXES]
-        ignored += len(files) - len(images) + len(inner)
+        images = [file for file in files if is_image_name(file)]
+        others = [file for file in files if not is_image_name(file)]
+        ignored += [f"{prefix}{name}/{entry}" for entry in (*inner, *others)]
         if not images:
             empty.append(f"{name} (holds {_count(len(inner), 'folder')} and {_count(len(files), 'other file')})")
         found += [_File(split, name, f"{prefix}{name}/{image}") for image in images]
@@ -332,7 +343,8 @@ def _read_csv(path: Path) -> _Listing:
     missing: list[str] = []
     for line, name, label, split in _csv_rows(path):
         if not name or not name_key(label):
-            raise InputError(f"{path}, line {line}: the {'label' if name else 'path'} is empty")
+            column = "label" if name else "path"
+            raise InputError(f"{path}, line {line}: the {column} is empty; fill it in, or remove the line")
         if split.lower() not in _SPLIT_NAMES:
             raise InputError(f"{path}, line {line}: the split is {shown(split)}; expected train, val or test")
         if "\0" in name or len(name) > _MOST_PATH:

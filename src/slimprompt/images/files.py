@@ -17,12 +17,19 @@ from slimprompt.storage import check_regular, sha256
 #: Suffixes of the files that count as images when a folder is read.
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
 
+#: Suffixes of images that Pillow cannot read without a plugin.
+HEIC_SUFFIXES = frozenset({".heic", ".heif"})
+
 #: How an image is read; see `open_image`.
 Decode = Literal["upright", "plain"]
 
 
 #: Images as `open_image` reads them; see `slimprompt.images.sources` for what else users may give.
 ImageSource = str | Path | Image.Image
+
+
+class UnreadableImageError(InputError):
+    """An image is missing, damaged, not an image, or too large."""
 
 
 def open_image(source: ImageSource, decode: Decode = "upright") -> Image.Image:
@@ -33,15 +40,16 @@ def open_image(source: ImageSource, decode: Decode = "upright") -> Image.Image:
     source
         Path of a file, or a PIL image.
     decode
-        "upright" applies EXIF rotation, blends transparent pixels with white and scales 16-bit and float greyscale to 8
-        bits (values that are not finite become black), which is right for photographs. "plain" is `Image.open(source).convert("RGB")` and nothing else, which is
-        how CoOp reads the published benchmarks.
+        "upright" applies EXIF rotation, blends transparent pixels with white and scales greyscale of more than 8 bits,
+        which is right for photographs: 65535 is white in integer images, and 1 in float images, whose values that are not
+        finite become black. "plain" is `Image.open(source).convert("RGB")` and nothing else, which is how CoOp reads the
+        published benchmarks.
 
     Raises
     ------
-    InputError
+    UnreadableImageError
         If the file is missing, damaged, not an image, or larger than Pillow's pixel limit; if a PIL image is closed or
-        has no pixels.
+        has no pixels; if a float image has values outside of 0 to 1.
     """
     if isinstance(source, Image.Image):
         return _given_image(source, decode)
@@ -63,12 +71,12 @@ def _decode(file: str | Path | IO[bytes], name: str | Path, decode: Decode) -> I
             image.load()
             return _to_rgb(image, decode)
     except Image.DecompressionBombError:
-        raise InputError(
+        raise UnreadableImageError(
             f"{name} has more than {Image.MAX_IMAGE_PIXELS:,} pixels and is refused as a possible decompression bomb; "
             "shrink it, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
         ) from None
     except Exception as error:  # Pillow's decoders raise almost anything for damaged data
-        raise InputError(f"cannot read the image {name}: {_reason(error)}") from None
+        raise UnreadableImageError(f"cannot read the image {name}: {_reason(error)}{_advice(name, error)}") from None
 
 
 def image_files(given: Iterable[Path]) -> list[Path]:
@@ -148,41 +156,50 @@ def no_images(folder: Path) -> InputError:
 
 
 def file_sha256(path: Path) -> str:
-    """Hexadecimal sha256 of an image file; a missing or unreadable file raises an `InputError`."""
+    """Hexadecimal sha256 of an image file; a missing or unreadable file raises an `UnreadableImageError`."""
     _check_file(path)
     try:
         return sha256(path)
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
+        raise UnreadableImageError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _check_file(path: Path) -> None:
-    """Raise an `InputError` unless the path is a regular file."""
+    """Raise an `UnreadableImageError` unless the path is a regular file."""
     try:
-        if path.is_dir():
-            raise InputError(f"{path} is a folder, not an image")
-        if not path.exists():
-            raise InputError(f"no such image: {path}")
+        is_folder, exists = path.is_dir(), path.exists()
     except (OSError, ValueError) as error:  # a name that is too long, or contains NUL
-        raise InputError(f"cannot read the image {path}: {_reason(error)}") from None
-    check_regular(path)
+        raise UnreadableImageError(f"cannot read the image {path}: {_reason(error)}") from None
+    if is_folder:
+        raise UnreadableImageError(f"{path} is a folder, not an image")
+    if not exists:
+        raise UnreadableImageError(f"no such image: {path}")
+    try:
+        check_regular(path)
+    except InputError as error:
+        raise UnreadableImageError(str(error)) from None
 
 
 def _given_image(image: Image.Image, decode: Decode) -> Image.Image:
     try:
         if 0 in image.size:
-            raise InputError(f"an image of {image.width} × {image.height} pixels was given: it is empty")
+            raise UnreadableImageError(f"an image of {image.width} × {image.height} pixels was given: it is empty")
         return _to_rgb(image, decode)
-    except InputError:
+    except UnreadableImageError:
         raise
     except Exception as error:  # a closed or truncated image
-        raise InputError(f"an image that was given cannot be read: {_reason(error)}") from None
+        raise UnreadableImageError(f"an image that was given cannot be read: {_reason(error)}") from None
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return "it is not an image, or of a format that Pillow does not know"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _advice(name: str | Path, error: Exception) -> str:
+    is_heic = isinstance(error, UnidentifiedImageError) and Path(name).suffix.lower() in HEIC_SUFFIXES
+    return "; convert HEIC to JPEG" if is_heic else ""
 
 
 def _to_rgb(image: Image.Image, decode: Decode) -> Image.Image:
@@ -192,14 +209,25 @@ def _to_rgb(image: Image.Image, decode: Decode) -> Image.Image:
     if image.mode == "RGB" and not isinstance(image.info.get("transparency"), tuple):  # of a PNG: a transparent colour
         return image
     if image.mode.startswith("I") or image.mode == "F":  # Pillow's conversion clips instead of scaling
-        values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)  # pixels without data
-        if image.mode == "F" and values.max(initial=0.0) <= 1.0:
-            top = 1.0
-        else:
-            top = 255.0 if values.max(initial=0.0) <= 255 else 65535.0
-        image = Image.fromarray((np.clip(values / top, 0, 1) * 255).round().astype(np.uint8))
+        image = _to_8_bits(image)
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, (255, 255, 255, 255))
         image = Image.alpha_composite(white, image)
     return image.convert("RGB")
+
+
+def _to_8_bits(image: Image.Image) -> Image.Image:
+    """round(255 · value / white) of integer (I, I;16, …) and float (F) greyscale; white depends on the mode, not on the pixels.
+
+    Files of 16 bits have mode I;16, or I: PGM, and PNG in old versions of Pillow. TIFF files of 32-bit integers have mode I too;
+    what is white in them is not known, so they are read in the same way, and larger values are white.
+    """
+    values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)  # pixels without data
+    if image.mode == "F" and not (values.min(initial=0.0) >= 0 and values.max(initial=0.0) <= 1):
+        raise ValueError(
+            f"its floats lie between {values.min():g} and {values.max():g}; expected 0 (black) to 1 (white): scale them, or save "
+            "8-bit or 16-bit integers"
+        )
+    white = 1.0 if image.mode == "F" else 65535.0
+    return Image.fromarray((np.clip(values / white, 0, 1) * 255).round().astype(np.uint8))

@@ -21,8 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.transforms import Compose, Normalize, ToTensor
 
-from slimprompt.errors import InputError
-from slimprompt.images.files import ImageSource
+from slimprompt.images.files import ImageSource, UnreadableImageError
 
 #: What resizes train views: Pillow, as in the paper, or torch's faster 8-bit kernel, whose pixels differ slightly.
 Resize = Literal["pillow", "torch"]
@@ -54,13 +53,13 @@ def eval_pixels(image: Image.Image, preprocess: PreprocessCfg, source: ImageSour
 
     Raises
     ------
-    InputError
+    UnreadableImageError
         If the image is so narrow that it would exceed Pillow's pixel limit when its shorter side is resized to that of the view.
     """
     pixels = max(view_size(preprocess)) ** 2 * max(image.size) / min(image.size)
     if preprocess.resize_mode == "shortest" and Image.MAX_IMAGE_PIXELS and pixels > Image.MAX_IMAGE_PIXELS:
         name = "an image that was given" if isinstance(source, Image.Image) else f"the image {source}"
-        raise InputError(f"cannot read {name}: {image.width} × {image.height} pixels are too narrow to be resized")
+        raise UnreadableImageError(f"cannot read {name}: {image.width} × {image.height} pixels are too narrow to be resized")
     return np.array(_eval_transform(json.dumps(asdict(preprocess)))(image))  # a copy: torch wants writable memory
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from slimprompt import __version__
 from slimprompt.report.plotting import Figure
 from slimprompt.report.table import Column
-from slimprompt.storage import write_file
+from slimprompt.storage import PAGE_MARK, write_file
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -52,6 +52,7 @@ def _environment() -> Environment:
         "script": Markup(script),
         "script_hash": Markup(f"sha256-{digest}"),
         "version": __version__,
+        "page_mark": Markup(PAGE_MARK),
     }
     return environment
 

@@ -109,7 +109,7 @@ def _check_names(names: Sequence[str], limits: Limits) -> None:
             f"{len(names):,} class names were given; at most {limits.max_classes:,} are allowed (--max-classes)"
         )
     if not names:
-        raise InputError("an empty list of class names was given: at least one is needed")
+        raise InputError("an empty list of class names was given: at least two are needed")
     for name in names:
         if len(name) > limits.max_name_length:
             raise InputError(
@@ -117,6 +117,10 @@ def _check_names(names: Sequence[str], limits: Limits) -> None:
                 "(--max-name-length)"
             )
     check_class_names(names)
+    if len(names) < 2:
+        raise InputError(
+            f"{shown(names[0])} is one class name, and a classifier needs at least two: give a form one name per line, or JSON a list"
+        )
 
 
 def _too_many(limits: Limits) -> HTTPException:
