@@ -59,7 +59,9 @@ def eval_pixels(image: Image.Image, preprocess: PreprocessCfg, source: ImageSour
     pixels = max(view_size(preprocess)) ** 2 * max(image.size) / min(image.size)
     if preprocess.resize_mode == "shortest" and Image.MAX_IMAGE_PIXELS and pixels > Image.MAX_IMAGE_PIXELS:
         name = "an image that was given" if isinstance(source, Image.Image) else f"the image {source}"
-        raise UnreadableImageError(f"cannot read {name}: {image.width} × {image.height} pixels are too narrow to be resized")
+        raise UnreadableImageError(
+            f"cannot read {name}: {image.width} × {image.height} pixels are too narrow to be resized"
+        )
     return np.array(_eval_transform(json.dumps(asdict(preprocess)))(image))  # a copy: torch wants writable memory
 
 
