@@ -43,9 +43,9 @@ def upright_rgb(image):
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I") or image.mode == "F":  # Pillow's conversion clips instead of scaling
         values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)
-        largest = values.max()
-        top = 1.0 if image.mode == "F" and largest <= 1 else 255.0 if largest <= 255 else 65535.0
-        image = Image.fromarray((np.clip(values / top, 0, 1) * 255).round().astype(np.uint8))
+        whites = (1.0, 255.0, 65535.0) if image.mode == "F" else (65535.0,)
+        white = next((white for white in whites if values.max() <= white), 65535.0)
+        image = Image.fromarray((np.clip(values / white, 0, 1) * 255).round().astype(np.uint8))
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)

@@ -44,14 +44,10 @@ def test_32_bit_integers_are_read_as_16_bit_ones(tmp_path):
         assert np.asarray(open_image(source))[0, :, 0].tolist() == [0, 0, 1, 255, 255]
 
 
-@pytest.mark.parametrize("value", [-0.5, 1.5, 200])
-def test_floats_lie_between_0_and_1(tmp_path, value):
-    values = RAMP.astype(np.float32)
-    values[0, 8] = value
-    Image.fromarray(values).save(tmp_path / "x.tif")
-    with pytest.raises(UnreadableImageError, match=r"x\.tif: its floats lie between .*; expected 0 .* to 1"):
-        open_image(tmp_path / "x.tif")
-    assert open_image(tmp_path / "x.tif", "plain").mode == "RGB"
+@pytest.mark.parametrize("white", [1, 255, 65535])
+def test_floats_are_scaled_by_the_lowest_usual_white(tmp_path, white):
+    Image.fromarray((RAMP * white).astype(np.float32)).save(tmp_path / "x.tif")
+    np.testing.assert_allclose(np.asarray(open_image(tmp_path / "x.tif"))[0, :, 0], RAMP[0] * 255, atol=1)
 
 
 def test_transparency_is_blended_with_white(tmp_path):
@@ -93,8 +89,7 @@ def test_float_pixels_without_data_are_black(tmp_path, value):
 @pytest.mark.parametrize("mode", ["L", "1", "CMYK", "LA", "YCbCr", "RGB", "F"])
 def test_modes(tmp_path, mode):
     path = tmp_path / ("x.png" if mode in ("L", "1", "LA", "RGB") else "x.tif")
-    colour = (1, 1, 1) if mode == "F" else (200, 100, 50)  # Pillow converts to floats from 0 to 255
-    Image.new("RGB", (5, 4), colour).convert(mode if mode != "LA" else "L").convert(mode).save(path)
+    Image.new("RGB", (5, 4), (200, 100, 50)).convert(mode if mode != "LA" else "L").convert(mode).save(path)
     if mode == "YCbCr" and PILLOW < 13:
         pytest.skip("Pillow before version 13 cannot read the TIFF file that it writes")
     image = open_image(path)

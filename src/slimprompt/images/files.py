@@ -41,15 +41,15 @@ def open_image(source: ImageSource, decode: Decode = "upright") -> Image.Image:
         Path of a file, or a PIL image.
     decode
         "upright" applies EXIF rotation, blends transparent pixels with white and scales greyscale of more than 8 bits,
-        which is right for photographs: 65535 is white in integer images, and 1 in float images, whose values that are not
-        finite become black. "plain" is `Image.open(source).convert("RGB")` and nothing else, which is how CoOp reads the
+        which is right for photographs: 65535 is white in integer images, and the lowest of 1, 255 and 65535 that no pixel exceeds
+        in float images, whose values that are not finite become black. "plain" is `Image.open(source).convert("RGB")` and nothing else, which is how CoOp reads the
         published benchmarks.
 
     Raises
     ------
     UnreadableImageError
         If the file is missing, damaged, not an image, or larger than Pillow's pixel limit; if a PIL image is closed or
-        has no pixels; if a float image has values outside of 0 to 1.
+        has no pixels.
     """
     if isinstance(source, Image.Image):
         return _given_image(source, decode)
@@ -218,16 +218,14 @@ def _to_rgb(image: Image.Image, decode: Decode) -> Image.Image:
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:
-    """round(255 · value / white) of integer (I, I;16, …) and float (F) greyscale; white depends on the mode, not on the pixels.
+    """round(255 · value / white) of integer (I, I;16, …) and float (F) greyscale.
 
-    Files of 16 bits have mode I;16, or I: PGM, and PNG in old versions of Pillow. TIFF files of 32-bit integers have mode I too;
-    what is white in them is not known, so they are read in the same way, and larger values are white.
+    Files of 16 bits have mode I;16, or I: PGM, and PNG in old versions of Pillow. In all integer images 65535 is white, whatever the
+    brightest pixel is; TIFF files of 32-bit integers, which do not say what is white, are read in the same way. Float images follow no
+    convention, so white is the lowest of 1, 255 and 65535 that no pixel exceeds.
     """
     values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)  # pixels without data
-    if image.mode == "F" and not (values.min(initial=0.0) >= 0 and values.max(initial=0.0) <= 1):
-        raise ValueError(
-            f"its floats lie between {values.min():g} and {values.max():g}; expected 0 (black) to 1 (white): scale them, or save "
-            "8-bit or 16-bit integers"
-        )
-    white = 1.0 if image.mode == "F" else 65535.0
+    white = 65535.0
+    if image.mode == "F":
+        white = next((top for top in (1.0, 255.0) if values.max(initial=0.0) <= top), white)
     return Image.fromarray((np.clip(values / white, 0, 1) * 255).round().astype(np.uint8))
