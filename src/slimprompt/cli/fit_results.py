@@ -165,7 +165,7 @@ def print_methods(results: list[MethodResult], saved: str, images: str) -> None:
     say(sentence)
     if use not in (None, saved):
         what = "a prompt" if saved == "prompt" else f"a head of {saved}"
-        say(f"What was saved is {what}. To save {use}, with your other options:")
+        say(f"What was saved is {what}. To save {use}, run this with your other options:")
         say(f"  slimprompt fit {images} --method {use} --out my-{'prompt' if use == 'prompt' else 'head'}")
 
 
