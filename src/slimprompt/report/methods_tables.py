@@ -186,7 +186,8 @@ def _average(results: Results, backbone: str, datasets: Sequence[str], arm: Arm,
 def _cell(estimate: Estimate | None, keys: tuple[CellKey, ...] = ()) -> Cell:
     if estimate is None:
         return Cell(decimals=1, key=keys)
-    return Cell(estimate.mean, estimate.sd, estimate.n, estimate.runs, decimals=1, show_sd=True, key=keys)
+    numbers = (estimate.mean, estimate.sd, estimate.n, estimate.runs)
+    return Cell(*numbers, decimals=1, show_sd=True, key=keys, estimate=estimate)
 
 
 def _shots(results: Results, metrics: Sequence[str]) -> list[int]:

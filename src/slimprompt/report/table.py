@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
+    from slimprompt.analysis.results import Estimate
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -30,6 +32,8 @@ class Cell:
     published: float | None = None
     """Reference value."""
     published_sd: float | None = None
+    estimate: Estimate | None = field(default=None, repr=False, compare=False)
+    """What the number is the mean of, so that cells are compared on the seeds that they share."""
 
     @property
     def number(self) -> float | None:
@@ -156,7 +160,8 @@ LONG_COLUMNS = [
 def mark_best(cells: Sequence[Cell], *, lowest: bool = False) -> list[Cell]:
     """Set the best cells in bold, after rounding to the printed decimals.
 
-    All tied cells are marked, but none if all cells are tied or only one has a number.
+    All tied cells are marked, but none if all cells are tied or only one has a number. Cells with estimates are compared over the
+    seeds that all of them have; without such a seed, none is marked.
 
     Parameters
     ----------
@@ -165,10 +170,22 @@ def mark_best(cells: Sequence[Cell], *, lowest: bool = False) -> list[Cell]:
     lowest
         Whether the smallest number is the best.
     """
-    known = {index: round(cell.number, cell.decimals) for index, cell in enumerate(cells) if cell.number is not None}
+    numbers = zip(cells, _comparable(cells), strict=True)
+    known = {index: round(number, cell.decimals) for index, (cell, number) in enumerate(numbers) if number is not None}
     distinct = sorted(set(known.values()), reverse=not lowest)
     best = distinct[0] if len(distinct) > 1 else None
     return [replace(cell, bold=best is not None and known.get(index) == best) for index, cell in enumerate(cells)]
+
+
+def _comparable(cells: Sequence[Cell]) -> list[float | None]:
+    """The numbers of the cells; of estimates, over the seeds that all of them have."""
+    from slimprompt.analysis.results import on_common_seeds
+
+    estimates = [cell.estimate for cell in cells if cell.estimate]
+    if not estimates:
+        return [cell.number for cell in cells]
+    shared = iter(on_common_seeds(estimates))
+    return [one.mean if cell.estimate and (one := next(shared, None)) else None for cell in cells]
 
 
 def mark_columns(rows: Sequence[Sequence[Cell]]) -> list[tuple[Cell, ...]]:

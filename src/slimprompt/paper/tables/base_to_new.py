@@ -7,8 +7,8 @@ import re
 from slimprompt.analysis.arms import Arm, dense, fixed_basis, joint
 from slimprompt.analysis.results import CellKey, Results
 from slimprompt.analysis.selection import full_length, headline_rank, sorted_backbones
-from slimprompt.paper.tables.cells import EstimateCell, average_cell, dataset_cell, mark_best_columns
-from slimprompt.report.table import Column, Row, Table
+from slimprompt.paper.tables.cells import average_cell, dataset_cell
+from slimprompt.report.table import Cell, Column, Row, Table, mark_columns
 
 _METRICS = ("seen", "unseen", "harmonic")
 
@@ -75,6 +75,6 @@ def _block(
     return _rows(dataset, arms, cells, section)
 
 
-def _rows(dataset: str, arms: dict[str, Arm], cells: list[list[EstimateCell]], section: str) -> list[Row]:
-    marked = zip(arms, mark_best_columns(cells), strict=True)
+def _rows(dataset: str, arms: dict[str, Arm], cells: list[list[Cell]], section: str) -> list[Row]:
+    marked = zip(arms, mark_columns(cells), strict=True)
     return [Row((dataset, label), row, section, rule=index == 0) for index, (label, row) in enumerate(marked)]

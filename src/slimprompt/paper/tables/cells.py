@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slimprompt.analysis.arms import Arm
 from slimprompt.analysis.results import CellKey, Estimate, Results, on_common_seeds
 from slimprompt.analysis.statistics import summarise
 from slimprompt.paper.published import Printed, PrintedKey, printed_numbers, published_results
-from slimprompt.report.table import Cell, mark_best
+from slimprompt.report.table import Cell
 
 
-@dataclass(frozen=True)
-class EstimateCell(Cell):
-    """A cell that keeps its estimate, so that cells can be compared over the seeds that they share."""
-
-    estimate: Estimate | None = field(default=None, repr=False, compare=False)
-
-
-def make_cell(estimate: Estimate | None, key: PrintedKey | None = None, **style: Any) -> EstimateCell:
+def make_cell(estimate: Estimate | None, key: PrintedKey | None = None, **style: Any) -> Cell:
     """A cell for an estimate, empty if it is None; `style` are further fields of `Cell`."""
     if estimate is None:
-        return EstimateCell(key=key, **style)
-    return EstimateCell(estimate.mean, estimate.sd, estimate.n, estimate.runs, key=key, estimate=estimate, **style)
+        return Cell(key=key, **style)
+    return Cell(estimate.mean, estimate.sd, estimate.n, estimate.runs, key=key, estimate=estimate, **style)
 
 
-def dataset_cell(results: Results, table: str, key: CellKey, *, show_sd: bool = True) -> EstimateCell:
+def dataset_cell(results: Results, table: str, key: CellKey, *, show_sd: bool = True) -> Cell:
     """The cell of `table` for one dataset."""
     found = results.cell(key.backbone, key.dataset, key.arm, key.shots, key.metric, key.source)
     return make_cell(found, PrintedKey(table, key), show_sd=show_sd)
@@ -35,7 +27,7 @@ def dataset_cell(results: Results, table: str, key: CellKey, *, show_sd: bool = 
 
 def average_cell(
     results: Results, table: str, backbone: str, datasets: Sequence[str], arm: Arm, shots: int, metric: str = "accuracy"
-) -> EstimateCell:
+) -> Cell:
     """The cell of `table` for an average over datasets."""
     key = average_key(table, backbone, datasets, arm, shots, metric)
     return make_cell(results.macro(backbone, datasets, arm, shots, metric), key)
@@ -67,16 +59,3 @@ def difference(one: Estimate | None, other: Estimate | None) -> Estimate | None:
     paired = summarise([value - second.by_seed[seed] for seed, value in first.by_seed.items()])
     sd = paired.sd if paired else None
     return Estimate(first.mean - second.mean, sd, min(first.n, second.n), (*first.runs, *second.runs))
-
-
-def mark_best_arms(cells: Sequence[EstimateCell]) -> list[EstimateCell]:
-    """Set the best cells in bold (see `mark_best`), compared over the seeds that all of them have; none without such a seed."""
-    shared = iter(on_common_seeds([cell.estimate for cell in cells if cell.estimate]))
-    means = [one.mean if cell.estimate and (one := next(shared, None)) else None for cell in cells]
-    compared = [replace(cell, value=value) for cell, value in zip(cells, means, strict=True)]
-    return [replace(cell, bold=one.bold) for cell, one in zip(cells, mark_best(compared), strict=True)]
-
-
-def mark_best_columns(rows: Sequence[Sequence[EstimateCell]]) -> list[tuple[EstimateCell, ...]]:
-    """Set the best cell of each column in bold, as `mark_best_arms` does."""
-    return list(zip(*(mark_best_arms(column) for column in zip(*rows, strict=True)), strict=True))

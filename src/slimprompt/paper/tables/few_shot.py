@@ -14,9 +14,8 @@ from slimprompt.paper.tables.cells import (
     dataset_cell,
     difference,
     make_cell,
-    mark_best_arms,
 )
-from slimprompt.report.table import Cell, Column, Row, Table
+from slimprompt.report.table import Cell, Column, Row, Table, mark_best
 
 _FEW_SHOT = {"metric": "accuracy", "method": {"dense", "factorized"}}  # without transfer
 
@@ -34,7 +33,7 @@ def headline(results: Results) -> Table:
             low, short = (results.macro(backbone, datasets, arm, k) for arm in (joint(rank), dense(rank)))
             key = average_key("headline", backbone, datasets, joint(rank), k, "delta_fact_dense4")
             delta = make_cell(difference(low, short), key, signed=True)
-            rows.append(Row((backbone, str(k)), (*mark_best_arms(cells), delta), rule=index == 0))
+            rows.append(Row((backbone, str(k)), (*mark_best(cells), delta), rule=index == 0))
     columns = [Column(title, remark=_count(results, backbones, arm)) for title, arm in arms.items()]
     title = "Low-rank factorization against dense CoOp: mean accuracy (%) over the datasets"
     notes = (f"Δ is factorized minus Dense-{rank}. In brackets: trainable parameters.", datasets_note(results))

@@ -6,9 +6,9 @@ from slimprompt.analysis.arms import BEST_DENSE, fixed_basis
 from slimprompt.analysis.results import CellKey, Results
 from slimprompt.analysis.selection import own_bases, sorted_backbones
 from slimprompt.paper.tables.base_to_new import slug
-from slimprompt.paper.tables.cells import average_cell, dataset_cell, mark_best_arms
+from slimprompt.paper.tables.cells import average_cell, dataset_cell
 from slimprompt.paper.tables.few_shot import datasets_note
-from slimprompt.report.table import Cell, Column, Row, Table
+from slimprompt.report.table import Cell, Column, Row, Table, mark_best
 
 #: Column title → basis, in the order of the averaged table and of the tables per dataset.
 _AVERAGED = {"Train.": "trainable", "Gauss.": "gaussian", "Orth.": "orthogonal", "SVD": "svd", "Learn.": "learned"}
@@ -33,7 +33,7 @@ def fixed_b(results: Results) -> Table:
             cells: list[Cell] = []
             for k in shots:
                 arms = (fixed_basis(basis, rank) for basis in bases.values())
-                cells += mark_best_arms([average_cell(results, "fixedB", backbone, datasets, arm, k) for arm in arms])
+                cells += mark_best([average_cell(results, "fixedB", backbone, datasets, arm, k) for arm in arms])
             rows.append(Row((backbone, str(rank)), tuple(cells), rule=index == 0))
     columns = tuple(Column(title, f"{k}-shot") for k in shots for title in bases)
     title = "Fixing the token-side basis B against training it: mean accuracy (%) over the datasets"
@@ -55,7 +55,7 @@ def basis_ablation(results: Results, backbone: str, rank: int) -> Table:
             arms = (BEST_DENSE, *(fixed_basis(basis, rank) for basis in bases.values()))
             keys = (CellKey(backbone, dataset, *arm, k) for arm in arms)
             reference, *cells = (dataset_cell(results, "b_ablation", key) for key in keys)
-            rows.append(Row((dataset, str(k)), (reference, *mark_best_arms(cells)), rule=index == 0))
+            rows.append(Row((dataset, str(k)), (reference, *mark_best(cells)), rule=index == 0))
     columns = (Column("Dense CoOp Best"), *(Column(title) for title in bases))
     title = f"Token-side basis ablation, {backbone} at rank {rank}: accuracy (%)"
     notes = ("Dense CoOp is a reference: the better of its context lengths. Bold: the best of the other columns.",)

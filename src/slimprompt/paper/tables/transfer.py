@@ -9,8 +9,8 @@ from typing import NamedTuple
 from slimprompt.analysis.arms import BEST_DENSE, TRANSFER_MODES, Arm, joint, transfer
 from slimprompt.analysis.results import CellKey, Estimate, Results, average, best_of
 from slimprompt.paper.published import PrintedKey, best_key, published_pairs
-from slimprompt.paper.tables.cells import EstimateCell, dataset_cell, difference, make_cell, mark_best_arms
-from slimprompt.report.table import Cell, Column, Row, Table
+from slimprompt.paper.tables.cells import dataset_cell, difference, make_cell
+from slimprompt.report.table import Cell, Column, Row, Table, mark_best
 
 #: Frozen factor → the paper's name of the mode, in the order of its appendix.
 _MODES = {
@@ -105,10 +105,10 @@ def transfer_pairs(results: Results) -> Table:
     return Table("transfer_pairs", title, ("Target", "Source"), columns, tuple(rows), tuple(notes))
 
 
-def _mark_modes(cells: Sequence[EstimateCell]) -> list[EstimateCell]:
+def _mark_modes(cells: Sequence[Cell]) -> list[Cell]:
     """The best mode in bold; the references after the modes do not take part."""
     n = len(TRANSFER_MODES)
-    return [*mark_best_arms(cells[:n]), *cells[n:]]
+    return [*mark_best(cells[:n]), *cells[n:]]
 
 
 def transfer_four_modes(results: Results) -> Table:
@@ -117,7 +117,7 @@ def transfer_four_modes(results: Results) -> Table:
     rows = []
     for index, pair in enumerate(pairs):
         keys = [pair.key(transfer(mode, pair.setting.rank)) for mode in _MODES]
-        cells = mark_best_arms([dataset_cell(results, "transfer_four_modes", key) for key in keys])
+        cells = mark_best([dataset_cell(results, "transfer_four_modes", key) for key in keys])
         rows.append(_row(pairs, index, cells))
     title = "Transfer in four modes: accuracy (%) on the target"
     columns = tuple(Column(label) for label in _MODES.values())
