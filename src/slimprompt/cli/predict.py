@@ -174,7 +174,7 @@ def parse_class_names(text: str) -> list[str]:
         raise InputError(f'--classes {text!r} holds an empty name; write them as "red panda,otter"')
     if len(names) < 2:
         raise InputError(
-            f"--classes {text!r} is one class name, and a classifier needs at least two: separate them by commas, as in "
+            f"--classes {text!r} is one class name, and a classifier needs at least two: give comma-separated names, such as "
             '"red panda,otter"'
         )
     return names
