@@ -110,7 +110,9 @@ def test_unreadable_images_and_those_too_narrow_are_skipped(run, models, photos,
 
 def test_one_class_name_is_an_error(run, models, photos):
     for text in ("cat; dog", "otter"):
-        message = f"--classes {text!r} is one class name, and a classifier needs at least two: give comma-separated names"
+        message = (
+            f"--classes {text!r} is one class name, and a classifier needs at least two: give comma-separated names"
+        )
         failed(run("predict", models / "plain", photos, "--classes", text), message)
         failed(run("export", models / "plain", "--matrix", "m.safetensors", "--classes", text), message)
 
