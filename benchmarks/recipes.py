@@ -78,8 +78,6 @@ class Job(NamedTuple):
     seed: int
     test_images: int
     """Images per class in the test split."""
-    logit_scale: float | None = None
-    """Factor on the cosine similarities in training; by default that of the backbone."""
 
 
 class Cell(NamedTuple):
@@ -91,7 +89,6 @@ class Cell(NamedTuple):
     shots: int
     seed: int
     test_images: int
-    logit_scale: float | None
     variant: str
 
 
@@ -126,16 +123,13 @@ def open_benchmark(name: str, test_images: int) -> Any:
 
 
 @lru_cache
-def open_bank(backbone: str, logit_scale: float | None = None) -> Any:
+def open_bank(backbone: str) -> Any:
     import torch
 
     from slimprompt import FeatureBank, load_backbone
 
     torch.set_num_threads(1)
-    bank = FeatureBank(load_backbone(backbone, device="cpu"))
-    if logit_scale is not None:
-        bank.backbone.model.logit_scale.data.fill_(math.log(logit_scale))
-    return bank
+    return FeatureBank(load_backbone(backbone, device="cpu"))
 
 
 @lru_cache
@@ -155,7 +149,7 @@ def run(job: Job, deadline: float) -> list[dict[str, Any]]:
     from slimprompt.methods.task import Task
     from slimprompt.training.metrics import harmonic_mean
 
-    bank, recipe = open_bank(job.backbone, job.logit_scale), parse_recipe(job.recipe, job.shots)
+    bank, recipe = open_bank(job.backbone), parse_recipe(job.recipe, job.shots)
     whole = open_benchmark(job.benchmark, job.test_images)
     sample = few_shot(whole, job.shots, job.seed)
     base, new = (sample, None) if job.split == "all" else base_new(sample)
@@ -208,14 +202,13 @@ def main() -> None:
     parser.add_argument(
         "--recipes", nargs="+", default=["paper", "fast"], help="names or JSON objects; the first is the reference"
     )
-    parser.add_argument("--backbones", nargs="+", default=["pocket"])
+    parser.add_argument(
+        "--backbones", nargs="+", default=["pocket"], help="names, or folders of models as local-dir:FOLDER"
+    )
     parser.add_argument("--benchmarks", nargs="+", default=["pocket-sketch", "pocket-negative"])
     parser.add_argument("--shots", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--test-images", type=int, default=96, help="images per class in the test splits")
-    parser.add_argument(
-        "--logit-scale", type=float, help="train with this logit scale; CLIP's is 100, the pocket model's 22"
-    )
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument(
         "--minutes", type=float, default=math.inf, help="start no training after this time; re-run to resume"
@@ -227,7 +220,7 @@ def main() -> None:
     # All recipes of a sample in turn, so that the runs of an interrupted command are matched.
     samples = product(options.seeds, options.backbones, options.benchmarks, options.shots, ("all", "base"))
     jobs = [
-        Job(recipe, backbone, benchmark, split, shots, seed, options.test_images, options.logit_scale)
+        Job(recipe, backbone, benchmark, split, shots, seed, options.test_images)
         for seed, backbone, benchmark, shots, split in samples
         for recipe in options.recipes
     ]

@@ -36,6 +36,11 @@ def test_every_option_is_shown_in_full(path, command, width, monkeypatch):
     assert all(text not in result.output for text in ("<bool>", "BOOLEAN", "\\["))
 
 
+@pytest.mark.parametrize("path", [[], ["runs"], ["data"], ["cache"]])
+def test_flags_of_groups_show_no_type(path):
+    assert "<bool>" not in CliRunner().invoke(app, [*path, "--help"]).output
+
+
 def test_the_text_of_an_option_is_readable_on_a_narrow_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     output = CliRunner().invoke(app, ["predict", "--help"]).output

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 #: Columns below which the text of an option is written below it.
 NARROW = 80
@@ -19,12 +19,8 @@ class Command(TyperCommand):
     """A command whose help can be read at any width."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters; a flag shows no type, since it takes no value."""
-        parameters = super().get_params(ctx)
-        for parameter in parameters:
-            if getattr(parameter, "is_flag", False):
-                parameter.metavar = ""
-        return parameters
+        """The parameters; a flag shows no type."""
+        return _without_types_of_flags(super().get_params(ctx))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help: as Typer does, or one option after the other."""
@@ -48,6 +44,21 @@ class Command(TyperCommand):
                 formatter.write(f"\n  {names}\n" + _wrapped(text, width, indent=6))
 
 
+class Group(TyperGroup):
+    """A group of such commands."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters; a flag shows no type."""
+        return _without_types_of_flags(super().get_params(ctx))
+
+
+def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""  # it takes no value
+    return parameters
+
+
 def _lines(text: str) -> Iterator[str]:
     """The paragraphs of a help text, each after an empty line; examples are lines of their own."""
     for paragraph in inspect.cleandoc(text).split("\n\n"):
@@ -67,6 +78,9 @@ def _wrapped(line: str, width: int, indent: int) -> str:
 
 class App(typer.Typer):
     """A Typer application of such commands."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(cls=Group, **options)
 
     def command(self, name: str | None = None, **options: Any) -> Any:
         """Register a command, as `typer.Typer.command` does."""
