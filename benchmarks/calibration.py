@@ -10,12 +10,16 @@ cross-validation inside the training images. Prints a Markdown table with means 
 - AUROC of telling known from unknown images by the confidence before and after, and by maximum concept matching;
 - of the known and of the unknown images, the percentage that gets an answer with `--coverage 0.9`.
 
+With `--held-out 50 100 200 300`, it measures instead how many held-out images a temperature needs: temperatures of so many images,
+compared with those of all training images. It trains on all classes at 16 shots, with recipe `fast`.
+
 The pocket model is a toy; these are not results about CLIP.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 from statistics import mean
@@ -45,28 +49,38 @@ def open_bank() -> Any:
     return FeatureBank(load_backbone("pocket", device="cpu"), show_progress=False)
 
 
+def fit(method: str, sample: Any, seed: int, recipe: str = "auto") -> tuple[Any, Any]:
+    """A classifier that is fitted to a few-shot sample but not calibrated, and its task."""
+    from slimprompt import HeadClassifier, PromptClassifier
+    from slimprompt.methods.task import Task
+
+    bank, names, templates = open_bank(), tuple(sorted(sample.class_names)), sample.templates[:1]
+    if method == "prompt":
+        classifier: Any = PromptClassifier(bank.backbone, recipe=recipe, seed=seed)
+    else:
+        classifier = HeadClassifier(method, bank.backbone, templates=templates, views=2, seed=seed)
+    paths, labels = (
+        [sample.path(item) for item in sample.train],
+        [names.index(item.class_name) for item in sample.train],
+    )
+    task = Task(bank, paths, labels, names, seed, sample.decode, templates, views=2)
+    return classifier.fit_task(task), task
+
+
 def measure(method: str, benchmark: str, shots: int, seed: int) -> dict[str, float]:
     """The columns of one training."""
     import numpy as np
     from sklearn.metrics import roc_auc_score
 
-    from slimprompt import HeadClassifier, PromptClassifier
     from slimprompt.classifiers.calibration import softmax
     from slimprompt.classifiers.scores import scores_of
     from slimprompt.data import base_new, few_shot, load_benchmark
-    from slimprompt.methods.task import Task
 
     bank = open_bank()
     base, new = base_new(few_shot(load_benchmark(benchmark), shots, seed))
-    names = tuple(sorted(base.class_names))
-    settings: dict[str, Any] = {"seed": seed}
-    if method == "prompt":
-        classifier: Any = PromptClassifier(bank.backbone, **settings)
-    else:
-        classifier = HeadClassifier(method, bank.backbone, templates=base.templates[:1], views=2, **settings)
-    paths, labels = [base.path(item) for item in base.train], [names.index(item.class_name) for item in base.train]
-    task = Task(bank, paths, labels, names, seed, base.decode, base.templates[:1], views=2)
-    classifier.fit_task(task).fit_calibration(task)
+    classifier, task = fit(method, base, seed)
+    classifier.fit_calibration(task)
+    names = task.class_names
 
     features = [bank.features([part.path(item) for item in part.test], decode=part.decode) for part in (base, new)]
     truth = np.array([names.index(item.class_name) for item in base.test])
@@ -91,6 +105,54 @@ def measure(method: str, benchmark: str, shots: int, seed: int) -> dict[str, flo
     return dict(zip(COLUMNS, values, strict=True))
 
 
+def fewer_images(method: str, benchmark: str, seed: int, sizes: list[int]) -> Iterator[tuple[int, float, float, float]]:
+    """For each number of held-out images, five times: log(T / T of all), and what its T adds to log loss and calibration error."""
+    import numpy as np
+
+    from slimprompt.classifiers.calibration import FOLDS, fit_temperature, softmax
+    from slimprompt.classifiers.scores import scores_of
+    from slimprompt.data import few_shot, load_benchmark
+    from slimprompt.methods.cross_validation import folds
+
+    sample = few_shot(load_benchmark(benchmark), 16, seed)
+    classifier, task = fit(method, sample, seed, recipe="fast")
+    parts = folds(task.labels, seed, FOLDS)
+    refits = [classifier.fold_classifier().fit_task(task.of_images(kept.tolist())) for kept, _ in parts]
+    held_out = [refit.logits(task.eval_features[part]) for refit, (_, part) in zip(refits, parts, strict=True)]
+    logits = np.concatenate([one.cpu().numpy() for one in held_out])
+    labels = np.array([task.labels[image] for _, part in parts for image in part.tolist()])
+    test = open_bank().features([sample.path(item) for item in sample.test], decode=sample.decode)
+    test_logits = classifier.logits(test).cpu().numpy()
+    truth = np.array([task.class_names.index(item.class_name) for item in sample.test])
+    temperature = fit_temperature(logits, labels)
+    best = scores_of(softmax(test_logits, temperature), truth)
+    rng = np.random.default_rng(seed)
+    for size in sizes:
+        for _ in range(5):
+            some = rng.choice(len(labels), min(size, len(labels)), replace=False)
+            found = fit_temperature(logits[some], labels[some])
+            scores = scores_of(softmax(test_logits, found), truth)
+            changes = (scores.log_loss - best.log_loss, scores.calibration_error - best.calibration_error)
+            yield size, float(np.log(found / temperature)), *changes
+
+
+def print_fewer_images(methods: list[str], benchmarks: list[str], seeds: list[int], sizes: list[int]) -> None:
+    """A Markdown table of `fewer_images`: means over benchmarks and seeds, and the largest additions."""
+    print(
+        "| method | held-out images | log(T / T of all), root mean square | log loss, mean and largest | calibration error |"
+    )
+    print("|---" * 5 + "|")
+    for method in methods:
+        rows = [row for key in product(benchmarks, seeds) for row in fewer_images(method, *key, sizes)]
+        for size in sizes:
+            _, logs, losses, errors = zip(*(row for row in rows if row[0] == size), strict=True)
+            spread = mean(value**2 for value in logs) ** 0.5
+            print(
+                f"| {method} | {size} | {spread:.3f} | {mean(losses):+.4f}, {max(losses):+.4f} | {mean(errors):+.2f}, {max(errors):+.2f} |",
+                flush=True,
+            )
+
+
 def main() -> None:
     from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 
@@ -101,7 +163,11 @@ def main() -> None:
     parser.add_argument(
         "--methods", nargs="+", default=["prompt", "gda"], help="prompt, or a name of slimprompt.methods.table"
     )
+    parser.add_argument("--held-out", nargs="+", type=int, help="numbers of held-out images to compare with all")
     chosen = parser.parse_args()
+    if chosen.held_out:
+        print_fewer_images(chosen.methods, chosen.benchmarks, chosen.seeds, chosen.held_out)
+        return
     print("| method | shots | " + " | ".join(COLUMNS.values()) + " |")
     print("|---" * (2 + len(COLUMNS)) + "|")
     for method, shots in product(chosen.methods, chosen.shots):

@@ -10,6 +10,7 @@ from scipy.special import softmax as scipy_softmax
 from slimprompt import FeatureBank, HeadClassifier, InputError, PromptClassifier, load_classifier
 from slimprompt.classifiers.calibration import (
     Calibration,
+    calibration_folds,
     calibration_of,
     expected_calibration_error,
     fit_temperature,
@@ -168,6 +169,30 @@ def test_the_temperature_is_that_of_refits_without_the_fold(kind, tiny, photos, 
     expected = calibration_of(np.concatenate(logits), np.array(truth))
     assert classifier.calibration_.temperature == pytest.approx(expected.temperature, rel=1e-3)
     assert classifier.calibration_.confidences == pytest.approx(expected.confidences, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("classes", "shots", "sizes"),
+    [(100, 16, [600]), (47, 16, [282, 235]), (20, 16, [120, 100, 100]), (100, 2, [100, 100]), (100, 1, [])],
+)
+def test_folds_are_held_out_until_there_are_enough_images(classes: int, shots: int, sizes: list[int]) -> None:
+    labels = list(range(classes)) * shots
+    found = calibration_folds(labels, 1)
+    assert [len(held_out) for _, held_out in found] == sizes
+    for (kept, held_out), (all_kept, all_held_out) in zip(found, folds(labels, 1, 3), strict=False):
+        assert torch.equal(kept, all_kept) and torch.equal(held_out, all_held_out)
+        assert {labels[i] for i in held_out} == set(range(classes))
+
+
+def test_a_calibration_with_enough_images_fits_once_more(tiny, photos, monkeypatch) -> None:
+    monkeypatch.setattr("slimprompt.classifiers.calibration.ENOUGH_HELD_OUT", 6)
+    paths = sorted(photos.glob("*/*.png"))
+    tasks: list[Task] = []
+    original = HeadClassifier.fit_task
+    monkeypatch.setattr(HeadClassifier, "fit_task", lambda self, task: (tasks.append(task), original(self, task))[1])
+    classifier = make("gda", tiny, calibrate=True).fit(paths, [path.parent.name for path in paths])
+    assert [len(task.images) for task in tasks] == [18, 12]
+    assert len(classifier.calibration_.confidences) == 6
 
 
 def test_one_image_per_class_is_not_calibrated(tiny, photos) -> None:

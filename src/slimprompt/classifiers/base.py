@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from slimprompt.class_names import check_class_names
-from slimprompt.classifiers.calibration import FOLDS, Calibration, calibration_of, softmax
+from slimprompt.classifiers.calibration import Calibration, calibration_folds, calibration_of, softmax
 from slimprompt.classifiers.estimator import Estimator
 from slimprompt.clip.architectures import default_pretrained
 from slimprompt.clip.backbone import Backbone, load_backbone
@@ -21,7 +21,6 @@ from slimprompt.images.bank import FeatureBank
 from slimprompt.images.encoding import encode_eval_views
 from slimprompt.images.files import Decode
 from slimprompt.images.sources import image_sources
-from slimprompt.methods.cross_validation import folds
 from slimprompt.methods.head import CacheHead, Head
 from slimprompt.methods.task import Task
 from slimprompt.saved.files import SavedFiles
@@ -100,13 +99,13 @@ class ImageClassifier(Estimator):
     def fit_calibration(self, task: Task) -> Self:
         """Set the temperature and the confidences of a fitted classifier by cross-validation inside the task's images.
 
-        The classifier is fitted again on the images outside of each of three folds and applied to those inside, as often as the
-        classes have images for. An image without another of its class is not held out. With one image per class, nothing can be
+        The classifier is fitted again on the images outside of each of up to three folds and applied to those inside, until enough
+        images were held out. An image without another of its class is not held out. With one image per class, nothing can be
         held out: the temperature stays 1, and no confidences are known.
         """
         self.check_fitted()
         logits, labels = [], []
-        for kept, held_out in folds(task.labels, task.seed, FOLDS):
+        for kept, held_out in calibration_folds(task.labels, task.seed):
             other = self.fold_classifier().fit_task(task.of_images(kept.tolist()))
             logits.append(other.logits(task.eval_features[held_out.to(task.eval_features.device)]).cpu().numpy())
             labels += [task.labels[index] for index in held_out.tolist()]

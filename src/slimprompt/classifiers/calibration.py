@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from slimprompt.errors import InputError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 #: Answer for an image whose confidence is too low.
 NONE_OF_THESE = "none of these"
-#: Folds of the cross-validation: that many more trainings, each on the images outside of one fold.
+#: Folds of the cross-validation: at most that many more trainings, each on the images outside of one fold.
 FOLDS = 3
+#: Held-out images that are enough for a temperature.
+ENOUGH_HELD_OUT = 300
 #: Temperatures that can be found.
 _LOWEST, _HIGHEST = 1e-4, 1e4
 #: A temperature is used if its log loss is below that of equal probabilities by at least this fraction.
@@ -47,6 +53,21 @@ class Calibration(NamedTuple):
             raise InputError(f"the coverage is {coverage:g}; expected a fraction from 0 to 1")
         position = (1 - coverage) * (len(self.confidences) - 1)
         return self.confidences[int(round(position, 6))]  # rounded: 1 - 0.9 is a little less than 0.1
+
+
+def calibration_folds(labels: Sequence[int], seed: int) -> list[tuple[Tensor, Tensor]]:
+    """The folds that are held out in turn: (indices of the images to fit on, indices of the images held out) of each.
+
+    These are the first of three stratified folds that together hold out 300 images, or all of them.
+    """
+    from slimprompt.methods.cross_validation import folds  # imports torch
+
+    parts, n_held_out = [], 0
+    for kept, held_out in folds(labels, seed, FOLDS):
+        if n_held_out < ENOUGH_HELD_OUT:
+            parts.append((kept, held_out))
+        n_held_out += len(held_out)
+    return parts
 
 
 def calibration_of(logits: np.ndarray, labels: np.ndarray) -> Calibration:

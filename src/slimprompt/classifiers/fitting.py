@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from slimprompt.classifiers.calibration import FOLDS, softmax
+from slimprompt.classifiers.calibration import calibration_folds, softmax
 from slimprompt.classifiers.head import HeadClassifier
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.classifiers.scores import Accuracy, Scores, accuracy_of, mcnemar, scores_of
 from slimprompt.data import Benchmark, Item, few_shot, held_out
 from slimprompt.errors import InputError, first_few
 from slimprompt.images.bank import FeatureBank
-from slimprompt.methods.cross_validation import folds
 from slimprompt.methods.head import AnyHead, Head
 from slimprompt.methods.prompt_learning import prompt_head
 from slimprompt.methods.table import METHODS
@@ -259,7 +258,8 @@ def work_ahead(classifier: Classifier, labels: Sequence[int], n_held_out: int, v
     recipe = make_recipe(classifier.recipe, len(labels) / len(set(labels)))
     n_views = sum(1 for number in recipe.all_view_numbers() if number is not None)
     steps = f"{'up to ' if recipe.tolerance else ''}{recipe.steps(len(labels)):,} steps"
-    again = sum(recipe.steps(len(kept)) for kept, _ in folds(labels, classifier.seed, FOLDS) if classifier.calibrate)
+    folds = calibration_folds(labels, classifier.seed) if classifier.calibrate else []
+    again = sum(recipe.steps(len(kept)) for kept, _ in folds)
     more = f", plus {again:,} for the calibration" if again else ""
     return f"encoding up to {(1 + n_views) * len(labels) + n_held_out:,} image views; training {steps}{more}"
 

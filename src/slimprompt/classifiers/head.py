@@ -54,7 +54,7 @@ class HeadClassifier(ImageClassifier):
     cache
         Store image features on disk.
     calibrate
-        Also fit a temperature in `fit`, by cross-validation inside the training images: three more trainings. The command
+        Also fit a temperature in `fit`, by cross-validation inside the training images: up to three more trainings. The command
         `slimprompt fit` does.
 
     Attributes

@@ -144,7 +144,7 @@ def fit(
         bool,
         typer.Option(
             "--no-calibration",
-            help="Do not fit a temperature of the probabilities, which takes three more trainings on parts of the training images.",
+            help="Do not fit a temperature of the probabilities, which takes up to three more trainings on parts of the training images.",
         ),
     ] = False,
     skip_bad_images: SkipBad = False,

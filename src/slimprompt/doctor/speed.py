@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from slimprompt.classifiers.calibration import FOLDS
+from slimprompt.classifiers.calibration import calibration_folds
 from slimprompt.data.benchmarks import BENCHMARKS
 from slimprompt.data.catalogue import find_source
 from slimprompt.doctor.check import OK, SKIPPED, WARNING, Outcome, Subject
@@ -34,7 +34,8 @@ def check_speed(subject: Subject) -> Iterator[Outcome]:
     names = [f"large red square {number}" for number in range(_FIT_CLASSES)]
     tokens = SharedPrefixTextEncoder(backbone, names, _FIT_CONTEXT).n_tokens
     encoding = n_images * len(recipe.views_at(0)) * speed.image
-    calibration = FOLDS * recipe.steps(n_images - n_images // FOLDS)
+    folds = calibration_folds(list(range(_FIT_CLASSES)) * _FIT_SHOTS, seed=1)
+    calibration = sum(recipe.steps(len(kept)) for kept, _ in folds)
     training = (recipe.steps(n_images) + calibration) * (speed.step + speed.token * tokens)
     yield Outcome(
         OK,
