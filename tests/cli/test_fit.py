@@ -42,6 +42,19 @@ def test_fit_says_what_it_did(prompt):
     assert description["held_out"]["images"] == 6
 
 
+def test_only_some_of_the_held_out_images_are_encoded(run, photos, tmp_path, monkeypatch):
+    out = ok(run("fit", photos, "--out", tmp_path / "given", "--shots", 4, "--held-out", 5, *QUICK))
+    assert "12 training images (4 per class), 5 held out" in out
+    assert "evaluated on 5 of 6 held-out images, chosen at random; --held-out changes the number" in out
+    assert json.loads((tmp_path / "given" / "prompt.json").read_text())["held_out"]["images"] == 5
+    monkeypatch.setattr("slimprompt.cli.fit._HELD_OUT", 2)
+    assert "evaluated on 2 of 6" in ok(run("fit", photos, "--out", tmp_path / "default", "--shots", 4, *QUICK))
+    for split in ("train", "test"):
+        shutil.copytree(photos, tmp_path / "split" / split)
+    out = ok(run("fit", tmp_path / "split", "--out", tmp_path / "test split", "--shots", 4, *QUICK))
+    assert "18 held out" in out and "evaluated on" not in out
+
+
 def test_prompts_beyond_the_paper(run, photos, tmp_path):
     image = next(photos.glob("*/*.png"))
     options = {

@@ -84,6 +84,17 @@ def test_held_out_items_are_the_test_split_or_the_rest(small: Benchmark) -> None
     assert held_out(untested, few_shot(untested, 5, seed=1)) == ()
 
 
+def test_some_of_the_held_out_items(small: Benchmark) -> None:
+    sample = few_shot(small, 2, seed=1)
+    everything = held_out(replace(small, test=()), sample)
+    assert held_out(replace(small, test=()), sample, at_most=len(everything)) == everything
+    for benchmark, items in ((small, small.test), (replace(small, test=()), everything)):
+        some = held_out(benchmark, sample, at_most=len(items) - 1, seed=1)
+        assert len(some) == len(items) - 1 and some == tuple(item for item in items if item in some)  # in their order
+        assert some == held_out(benchmark, sample, at_most=len(items) - 1, seed=1)
+    assert len({held_out(small, sample, at_most=1, seed=seed) for seed in range(20)}) > 1
+
+
 def test_base_new_divides_a_sample_and_relabels(small: Benchmark) -> None:
     sample = few_shot(small, 2, seed=1)
     base, new = base_new(sample)

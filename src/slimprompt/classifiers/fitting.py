@@ -155,6 +155,7 @@ def fit_classifier(
     views: int = DEFAULT_VIEWS,
     skip_bad: bool = False,
     shots: int | None = None,
+    at_most: int | None = None,
 ) -> Fit:
     """Train on the few-shot sample and compare with zero-shot on the images that are held out.
 
@@ -176,6 +177,8 @@ def fit_classifier(
         Skip unreadable images instead of raising an error.
     shots
         Training images per class of a random sample: unreadable ones are replaced by others of their class. Default: they are not.
+    at_most
+        Number of held-out images to evaluate on, if there are more. Default: all.
     """
     templates = tuple(templates) or images.templates
     check_templates(templates)
@@ -183,7 +186,8 @@ def fit_classifier(
     if isinstance(classifier, PromptClassifier):
         position: Any = classifier.position
         prompt_tokens(bank.backbone, images.class_names, classifier.start(bank.backbone).n_ctx, position)
-    announce(work_ahead(classifier, [item.label for item in sample.train], len(held_out(images, sample)), views))
+    n_held_out = len(held_out(images, sample, at_most=at_most))
+    announce(work_ahead(classifier, [item.label for item in sample.train], n_held_out, views))
     replaced: list[str] = []
     if skip_bad and shots is not None:
         images, sample, replaced = _replace_unreadable(bank, images, sample, shots, classifier.seed)
@@ -191,7 +195,7 @@ def fit_classifier(
     test, more_skipped = readable(
         bank,
         images,
-        held_out(images, sample),
+        held_out(images, sample, at_most=at_most, seed=classifier.seed),
         skip_bad=skip_bad,
         kind="held-out images",
         every_class=bool(images.test),  # what a sample leaves over may lack classes

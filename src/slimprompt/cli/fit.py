@@ -64,6 +64,9 @@ _PROMPT = {
     "seed": 1,
 }
 
+#: Images that are evaluated on if there is no test split: their encoding should not take longer than the fit.
+_HELD_OUT = 2_000
+
 #: What to do if no images are held out.
 _HOLD_OUT = "give more images or fewer --shots, or a test/ folder beside train/"
 
@@ -110,6 +113,15 @@ def fit(
     shots: Annotated[
         int, typer.Option(min=1, help="Training images per class, sampled at random; the others are held out.")
     ] = 16,
+    at_most: Annotated[
+        int | None,
+        typer.Option(
+            "--held-out",
+            min=1,
+            help="Number of held-out images to evaluate on, if there are more, at random. Default: the whole test split, or "
+            f"{_HELD_OUT:,} of the images that are left over.",
+        ),
+    ] = None,
     benchmark: Annotated[
         str | None, typer.Option(help="A benchmark by name instead of your own images (slimprompt data list).")
     ] = None,
@@ -194,11 +206,14 @@ def fit(
     sample = _sample(images, sampled, prompt["seed"], manifest, origin)
     if compare or report is not None:
         _require_held_out(images, sample, "--compare" if compare else "--report")
+    if at_most is None and not images.test:
+        at_most = _HELD_OUT
     chosen = make_recipe(options["recipe"], len(sample.train) / len(images.class_names), overrides)
 
     # torch is imported from here on: everything above fails fast
     from slimprompt.classifiers.fitting import DEFAULT_VIEWS, compare_methods, fit_classifier
     from slimprompt.clip.architectures import EMBEDDED
+    from slimprompt.data import held_out
     from slimprompt.images.bank import FeatureBank
     from slimprompt.lab.environment import import_modules
     from slimprompt.prompts.start import basis_function
@@ -222,7 +237,15 @@ def fit(
     classifier.calibrate = not no_calibration
     with explain_unreadable(skip_bad=skip_bad_images):
         result = fit_classifier(
-            classifier, bank, images, sample, templates=templates, views=views, skip_bad=skip_bad_images, shots=sampled
+            classifier,
+            bank,
+            images,
+            sample,
+            templates=templates,
+            views=views,
+            skip_bad=skip_bad_images,
+            shots=sampled,
+            at_most=at_most,
         )
     facts: dict[str, Any] = {"shots": sampled}
     if method == "prompt":
@@ -232,6 +255,10 @@ def fit(
     saved = classifier.save(out, overwrite=overwrite, **facts)
 
     print_fit(result, images, sampled, manifest)
+    if at_most is not None and (n_all := len(held_out(images, sample))) > at_most:
+        note(
+            f"evaluated on {at_most:,} of {n_all:,} held-out images,", "chosen at random; --held-out changes the number"
+        )
     if result.comparison:
         print_comparison(result.comparison, verbose=verbose)
         note_training_images(result.comparison)

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from slimprompt.data.benchmark import Benchmark, Item
 from slimprompt.errors import InputError, first_few, whole_number
+from slimprompt.seeds import stream_seed
 
 #: Maximum number of validation items per class.
 MAX_VAL_SHOTS = 4
@@ -81,7 +82,7 @@ def short_classes(benchmark: Benchmark, shots: int) -> dict[str, int]:
     return {name: counts[label] for label, name in enumerate(benchmark.class_names) if counts[label] < shots}
 
 
-def held_out(benchmark: Benchmark, sample: Benchmark) -> tuple[Item, ...]:
+def held_out(benchmark: Benchmark, sample: Benchmark, *, at_most: int | None = None, seed: int = 0) -> tuple[Item, ...]:
     """The items to evaluate on: the test items or, if there are none, the items that were not sampled.
 
     Parameters
@@ -90,16 +91,24 @@ def held_out(benchmark: Benchmark, sample: Benchmark) -> tuple[Item, ...]:
         The whole benchmark.
     sample
         A few-shot sample of it.
+    at_most
+        If there are more items, this many of them at random, in their order.
+    seed
+        Seed of the items that are chosen.
 
     Returns
     -------
     tuple of Item
         Empty if there is no test split and every item was sampled.
     """
-    if benchmark.test:
-        return benchmark.test
-    sampled = {item.path for item in (*sample.train, *sample.val)}
-    return tuple(item for item in (*benchmark.train, *benchmark.val) if item.path not in sampled)
+    items = benchmark.test
+    if not items:
+        sampled = {item.path for item in (*sample.train, *sample.val)}
+        items = tuple(item for item in (*benchmark.train, *benchmark.val) if item.path not in sampled)
+    if at_most is None or len(items) <= at_most:
+        return items
+    chosen = random.Random(stream_seed(seed, "held-out")).sample(range(len(items)), at_most)
+    return tuple(items[index] for index in sorted(chosen))
 
 
 def base_new(benchmark: Benchmark) -> tuple[Benchmark, Benchmark]:
