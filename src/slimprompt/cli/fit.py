@@ -34,12 +34,12 @@ from slimprompt.errors import InputError, choose
 from slimprompt.extras import require_extra
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS
+from slimprompt.own_functions import is_own, own_function
 from slimprompt.prompts.variants import (
     VARIANTS,
     bases_without_a_run,
     check_variant,
     check_without_a_run,
-    is_own_basis,
     used_settings,
 )
 from slimprompt.storage import check_outputs, sha256
@@ -201,13 +201,12 @@ def fit(
     from slimprompt.clip.architectures import EMBEDDED
     from slimprompt.images.bank import FeatureBank
     from slimprompt.lab.environment import import_modules
-    from slimprompt.prompts.start import basis_function
     from slimprompt.saved.head import HEAD_FILES
     from slimprompt.saved.prompt import PROMPT_FILES
 
     import_modules(imports or ())
-    if is_own_basis(prompt["basis"]):
-        basis_function(prompt["basis"])
+    if is_own(prompt["basis"]):
+        own_function("basis", prompt["basis"])
     files = PROMPT_FILES if method == "prompt" else HEAD_FILES
     files.check_free(out, overwrite=overwrite)
     tracker = None if log is None else open_log(log)

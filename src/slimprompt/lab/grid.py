@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from slimprompt.errors import InputError, choose, one_line, shown, unknown, validate
 from slimprompt.lab.spec import PROMPT, RunSpec, one_spelling
-from slimprompt.prompts.variants import FIXED_BASES, check_rank, is_own_basis
+from slimprompt.own_functions import is_own
+from slimprompt.prompts.variants import FIXED_BASES, check_rank
 from slimprompt.storage import read_text
 from slimprompt.training.recipe import RECIPES, Recipe, replace_fields
 
@@ -59,7 +60,7 @@ class Grid(BaseModel):
     @classmethod
     def _known_bases(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
-            if name not in FIXED_BASES and not is_own_basis(name):
+            if name not in FIXED_BASES and not is_own(name):
                 raise unknown("basis", name, FIXED_BASES)
         return names
 

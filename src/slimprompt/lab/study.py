@@ -19,8 +19,7 @@ from slimprompt.lab.records import FAILED, Record, find_complete_run, store_run
 from slimprompt.lab.run import prompt_batch_key
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS
-from slimprompt.prompts.start import basis_function
-from slimprompt.prompts.variants import is_own_basis
+from slimprompt.own_functions import is_own, own_function
 from slimprompt.storage import check_folder, remove_leftovers
 
 
@@ -66,8 +65,8 @@ def check_train_splits(specs: Iterable[RunSpec]) -> None:
 def check_own_bases(specs: Iterable[RunSpec]) -> None:
     """Raise an `InputError` if the function of a basis of the user's own has not been imported in this process."""
     for name in dict.fromkeys(spec.basis for spec in specs):
-        if name is not None and is_own_basis(name):
-            basis_function(name)
+        if name is not None and is_own(name):
+            own_function("basis", name)
 
 
 def run_study(
