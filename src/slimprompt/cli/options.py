@@ -77,7 +77,7 @@ Imports = Annotated[
     typer.Option(
         "--import",
         metavar="MODULE",
-        help="Import a module of your own, for bases MODULE:FUNCTION; may be repeated.",
+        help="Import a module of your own, for bases and methods MODULE:FUNCTION; may be repeated.",
     ),
 ]
 Model = Annotated[Path, typer.Argument(help="Folder of a saved prompt or head, or hf:user/name.")]
