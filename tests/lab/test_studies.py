@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pytest
@@ -47,6 +48,12 @@ def test_baselines_has_the_methods_of_the_grid() -> None:
     assert study_specs(make_grid({"study": "baselines", "methods": list(METHODS)})) == study_specs(
         make_grid({"study": "baselines"})
     )
+
+
+@pytest.mark.parametrize("fields", [{}, {"methods": ["gda", "my_methods:nearest_mean"]}])
+def test_a_grid_comes_back_from_json(fields: dict[str, list[str]]) -> None:
+    grid = make_grid({"study": "baselines", **fields})
+    assert make_grid(json.loads(grid.model_dump_json())) == grid
 
 
 def test_beyond_covers_both_class_subsets() -> None:

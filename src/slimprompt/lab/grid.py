@@ -159,7 +159,7 @@ AXES = ("study", "backbones", "datasets", "shots", "seeds", "ranks", "bases", "m
 def complete_grid(fields: Mapping[str, Any], defaults: Grid) -> Grid:
     """A grid from some of its fields; the others are taken from `defaults`."""
     given = {
-        name: [value] if name in AXES and not isinstance(value, list | tuple) else value
+        name: [value] if name in AXES and not isinstance(value, list | tuple | None) else value
         for name, value in fields.items()
     }
     if isinstance(recipe := given.get("recipe"), str):
