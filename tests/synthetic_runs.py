@@ -91,7 +91,7 @@ def write_run(
         "spec": spec.model_dump(mode="json"),
         "status": "complete",
         "metrics": metrics if metrics is not None else metrics_of(spec),
-        "trainable_parameters": TRAINED_NUMBERS[spec.method]
+        "trainable_parameters": TRAINED_NUMBERS.get(spec.method, 0)
         if spec.variant is None
         else count_parameters(spec.variant, n_ctx=spec.n_ctx, width=WIDTH, rank=spec.rank, depth=spec.depth),
         **facts,

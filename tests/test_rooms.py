@@ -12,7 +12,7 @@ SOURCE = Path(slimprompt.__file__).parent
 #: From top to bottom; modules on one line do not import each other.
 ROOMS = (
     ("errors", "startup"),
-    ("seeds", "extras", "storage", "progress", "allocator", "cluster", "forked", "class_names"),
+    ("seeds", "extras", "storage", "progress", "allocator", "cluster", "forked", "class_names", "own_functions"),
     ("spreadsheet",),
     ("tracking",),
     ("clip",),

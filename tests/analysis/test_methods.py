@@ -34,6 +34,19 @@ def test_methods_come_first_then_prompts(results: Results) -> None:
     assert [arm_label(arm) for arm in method_arms(results, "cross_dataset").all] == ["zero-shot", "joint r4"]
 
 
+def test_methods_of_the_users_own_come_after_those_of_the_table(tmp_path: Path) -> None:
+    runs = write_methods(tmp_path)
+    for name in ("their_methods:fit", "my_methods:nearest_mean"):
+        fields = {"backbone": "RN50", "dataset": "dtd", "shots": 1, "seed": 1, "method": name}
+        write_run(runs, fields, metrics={"accuracy": 50.0}, factors={})
+        write_run(runs, fields | {"split": "base"}, metrics={"seen": 50.0}, factors={})
+    found = Results.of(observe(load_records(runs)))
+    own = ["my_methods:nearest_mean", "their_methods:fit"]
+    assert [arm_label(arm) for arm in method_arms(found).methods] == [*METHODS, *own]
+    assert [arm_label(arm) for arm in method_arms(found).prompts] == ["joint r4", ANCHORED]
+    assert [arm_label(arm) for arm in method_arms(found, "seen").methods] == [*METHODS, *own]
+
+
 def test_the_papers_runs_alone_are_no_comparison_of_methods(tmp_path: Path) -> None:
     paper = Results.of(observe(load_records(write_study(tmp_path, datasets=("dtd",), seeds=(1,)))))
     assert method_arms(paper).all == []

@@ -62,6 +62,7 @@ def test_it_follows_scikit_learn(tiny):
     ("fields", "message"),
     [
         ({"method": "gdaa"}, "unknown method 'gdaa'; did you mean 'gda'"),
+        ({"method": "antigravity:fly"}, r"antigravity is not imported; import it first \(--import antigravity\)"),
         ({"templates": ["no place"]}, "exactly one {}"),
         ({"templates": []}, "at least one template"),
         ({"templates": "a photo of a {}."}, r"templates must be a list of texts, such as \['a photo of a {}.'\]"),

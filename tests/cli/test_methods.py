@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -189,3 +191,94 @@ def test_heads_and_prompts_do_not_overwrite_each_other(run, head, photos, tmp_pa
     failed(run("fit", photos, "--out", head[0], "--method", "gda", *MODEL), "already holds a saved head", "--overwrite")
     ok(run("fit", photos, "--out", tmp_path / "p", *QUICK))
     failed(run("fit", photos, "--out", tmp_path / "p", "--method", "gda", *MODEL, "--overwrite"), "is not a saved head")
+
+
+OWN_METHODS = """
+import torch
+from torch.nn import functional as F
+
+from slimprompt.methods.head import FittedHead, Head
+
+
+def nearest_mean(task, scale=20.0):
+    features, labels = task.eval_features, task.targets
+    means = torch.stack([features[labels == label].mean(0) for label in range(len(task.class_names))])
+    return FittedHead(Head(task.class_names, F.normalize(means, dim=-1), scale), means.numel(), {"scale": scale})
+
+
+def broken(task):
+    return 1 / 0
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """The name of a module that is on Python's path and not imported."""
+    name = "methods_of_this_test"
+    (tmp_path / f"{name}.py").write_text(OWN_METHODS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield name
+    sys.modules.pop(name, None)
+
+
+def test_a_method_of_ones_own_is_imported_on_request(run, photos, tmp_path, own_module):
+    name = f"{own_module}:nearest_mean"
+    fit = ("fit", photos, "--shots", 4, "--views", 1, *MODEL, "--out", tmp_path / "mine")
+    imported = ("--import", own_module)
+    reason = f"cannot use the method '{name}': {own_module} is not imported; import it first (--import {own_module})"
+    failed(run(*fit, "--method", name), reason)
+    assert not (tmp_path / "mine").exists()
+    failed(
+        run(*fit, "--method", f"{own_module}:nearest", *imported),
+        f"{own_module} has no nearest; its functions are nearest_mean, broken",
+    )
+    failed(run(*fit, "--method", f"{own_module}:broken", *imported), "broken' failed: ZeroDivisionError: division by")
+    failed(run(*fit, "--method", name, *imported, "--rank", 2), "--rank can only be used with prompts")
+    out = ok(run(*fit, "--method", name, *imported, "--compare"))
+    assert f"72 numbers trained ({name}, scale 20)" in out
+    rows = [line.split()[0] for line in out[out.index("all methods on the same") :].splitlines()[2:12]]
+    assert rows == [*METHODS, name]
+    description = json.loads((tmp_path / "mine" / "head.json").read_text())
+    assert (description["method"], description["settings"]) == (name, {"scale": 20.0})
+    assert description["temperature"] != 1.0  # calibrated with the settings of the fit
+    # fitted again, with more images
+    grown = ("fit", photos, "--from", tmp_path / "mine", "--shots", 5, "--out", tmp_path / "grown")
+    assert f"{name} was fitted again" in ok(run(*grown, *imported))
+
+
+def test_a_saved_head_of_ones_own_method_needs_no_module(run, photos, tmp_path, own_module, tiny_folder):
+    """In a process that has never imported it."""
+    name, head = f"{own_module}:nearest_mean", tmp_path / "mine"
+    fit = ("fit", photos, "--shots", 4, "--views", 1, "--no-calibration", "--backbone", tiny_folder, "--out", head)
+    ok(run(*fit, "--method", name, "--import", own_module))
+    (tmp_path / f"{own_module}.py").unlink()
+    program = tmp_path / "use.py"
+    program.write_text(
+        "import sys\nfrom pathlib import Path\n"
+        "from slimprompt import InputError, load_classifier\n"
+        "from slimprompt.cli import main\n"
+        "from slimprompt.service.models import load_models\n"
+        "_, head, photos, image, matrix = sys.argv\n"
+        "classifier = load_classifier(head, device='cpu')\n"
+        "print(classifier.method, *classifier.predict([image]))\n"
+        "print(*classifier.with_classes(['red disc', 'blue disc']).classes_)\n"
+        "try:\n    classifier.with_classes(['otter', 'red panda'])\n"
+        "except InputError as error:\n    print(error)\n"
+        "(model,) = load_models([Path(head)], device='cpu').values()\n"
+        "print(model.describe()['kind'], model.describe()['takes_new_names'])\n"
+        "for command in (['evaluate', head, photos], ['export', head, '--matrix', matrix]):\n"
+        "    sys.argv = ['slimprompt', *command]\n"
+        "    try:\n        main()\n"
+        "    except SystemExit as stop:\n        assert not stop.code, stop.code\n"
+        f"assert {own_module!r} not in sys.modules\n"
+    )
+    image, matrix = photos / "red disc" / "0.png", tmp_path / "classes.safetensors"
+    given = [sys.executable, program, head, photos, image, matrix]
+    done = subprocess.run(given, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == [f"{name} red disc", "red disc blue disc"]
+    assert f"a head of {name} cannot take new class names (otter, red panda)" in lines[2]
+    assert lines[3] == f"{name} False"
+    assert any(line.startswith(name) and line.endswith("%") for line in lines[4:])
+    assert matrix.is_file()

@@ -375,3 +375,39 @@ def test_a_basis_that_is_not_imported_stops_the_study(run: Run) -> None:
     assert isinstance(result.exception, InputError)
     assert "no_such_bases is not imported; import it first (--import no_such_bases)" in str(result.exception)
     assert not Path("runs").exists()
+
+
+def test_methods_of_a_study(run: Run, grid_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of the table and one of the user's own; plan, tables and comparisons do not need its module."""
+    (tmp_path / "studymethods.py").write_text(
+        "from slimprompt.methods.head import FittedHead, Head\n"
+        "def text(task):\n    return FittedHead(Head(task.class_names, task.class_features, 1.0), n_trained=0)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "studymethods:text"
+    grid_file.write_text(grid_file.read_text().replace("headline", "baselines"))
+    study = ("study", grid_file, "--methods", f"gda,{name}", "--epochs", 1, "--views", 0, "--executor", "inline")
+    result = run(*study)
+    assert "studymethods is not imported; import it first (--import studymethods)" in str(result.exception)
+    assert not Path("runs").exists()
+    imported = ("--import", "studymethods")
+    planned = run(*study, *imported, "--plan", "--json")
+    assert json.loads(planned.stdout)["runs"] == 2 * (2 + 3)  # datasets × (methods + prompts)
+    result = run(*study, *imported)
+    assert "10 of 10 runs complete" in result.stdout, result.output
+    monkeypatch.delitem(sys.modules, "studymethods")
+    table = run("tables", "runs", "--only", "methods").stdout
+    rows = [line for line in table.splitlines() if name in line or "gda" in line]
+    assert len(rows) == 2 and name in rows[1]
+    assert run("compare", "runs", name, "gda").stdout.startswith(f"{name} − gda, accuracy in points")
+    assert run("runs", "list", "runs", "--where", f"method={name}").stdout.count(name) == 2
+    assert run("report", "runs", "--out", "report").exit_code == 0
+    assert name in Path("report/index.html").read_text()
+    assert "studymethods" not in sys.modules
+
+
+def test_methods_that_cannot_be_used_stop_the_study(run: Run) -> None:
+    result = run("study", "baselines", "--pocket", "--methods", "gda,tip-adaptor")
+    assert "unknown method 'tip-adaptor'; did you mean 'tip-adapter'" in str(result.exception)
+    result = run("study", "headline", "--pocket", "--plan", "--methods", "gda", "--datasets", "pocket-sketch")
+    assert "note: no run of headline uses these values of the grid: methods gda\n" in result.stderr

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ def run_page(copy: Path, folder: Path) -> str:
             assert done.returncode == 0, done.stderr
         elif block.language == "python":
             assert block.file, "code of this page is saved in files"
-            path = (copy if block.file.startswith("src/") else folder) / block.file
+            path = folder / block.file
             assert not path.exists()
             path.write_text(block.text)
         elif block.language == "sh":
@@ -39,9 +41,15 @@ def test_the_page(tmp_path: Path) -> None:
     # the benchmark has its published sizes, and a prompt was fitted to it
     assert "1152 images" in printed.replace(",", "")
     assert (folder / "shapes-prompt" / "prompt.json").is_file()
-    # the method was saved and evaluated
-    assert '"method": "nearest-mean"' in (folder / "my-head" / "head.json").read_text()
-    assert "nearest-mean" in printed
+    # the method was compared with the others, saved and evaluated, and run in a study
+    assert '"method": "my_methods:nearest_mean"' in (folder / "my-head" / "head.json").read_text()
+    assert re.search(
+        r"^all methods on the same .*^cross-modal .*^my_methods:nearest_mean ", printed, re.MULTILINE | re.DOTALL
+    )
+    methods = Counter(record.spec.label for record in load_records(folder / "method-runs"))
+    prompts = ("dense m16", "joint r4", "fixed-B orthogonal r4")
+    assert methods == dict.fromkeys(("zero-shot", "gda", "my_methods:nearest_mean", *prompts), 4)
+    assert "my_methods:nearest_mean − gda" in printed
     # the basis was run and compared
     bases = [record.spec.basis for record in load_records(folder / "basis-runs")]
     assert sorted(bases) == ["my_bases:cosine"] * 4 + ["orthogonal"] * 4

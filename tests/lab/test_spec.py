@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -67,6 +68,21 @@ def test_a_method_is_one_run_per_sample() -> None:
     unused = {name for name, value in spec.flat().items() if value is None}
     assert {"variant", "n_ctx", "position", "recipe.epochs"} < unused
     assert unused.isdisjoint({"method", "shots", "precision"})
+
+
+def test_a_method_of_the_users_own_is_read_without_its_module() -> None:
+    spec = parse_spec(METHOD | {"method": "antigravity:fly"})
+    assert (spec.is_prompt, spec.label) == (False, "antigravity:fly")
+    assert parse_spec(spec.model_dump(mode="json")) == spec
+    with pytest.raises(InputError, match=r"antigravity:fly cannot classify other datasets .*: prompt, zero-shot$"):
+        parse_spec(METHOD | {"method": "antigravity:fly", "evaluate_on": ["food101"]})
+    assert "antigravity" not in sys.modules
+
+
+def test_fingerprints_of_methods() -> None:
+    # As those of prompts, they name the run folders.
+    assert parse_spec(METHOD).fingerprint == "b133306466f6dd28"
+    assert parse_spec(METHOD | {"method": "my_methods:nearest_mean"}).fingerprint == "95be58f9ee3a6efe"
 
 
 def test_the_order_of_other_datasets_does_not_matter() -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pytest
 
 from slimprompt.errors import InputError
+from slimprompt.lab.grid import unused_values
 from slimprompt.lab.studies import STUDIES
 from slimprompt.lab.study import with_sources
 from slimprompt.methods.table import METHODS
@@ -33,6 +35,25 @@ def test_the_studies_have_these_runs() -> None:
     assert len(labels["basis-transfer"]) == len(arms) + len(transferred) == len(arms) + 7 * 4
     assert {labels["basis-transfer"][label] for label in transferred} == {3 * 2}
     assert labels["cross-dataset"] == dict.fromkeys(["zero-shot", *MAIN, *BEYOND], 3 * 2)
+
+
+def test_baselines_has_the_methods_of_the_grid() -> None:
+    grid = make_grid(
+        {"study": "baselines", "methods": ["gda", "my_methods:nearest_mean", "gda"], "seeds": 1, "shots": 1}
+    )
+    labels = Counter(spec.label for spec in study_specs(grid))
+    assert labels == dict.fromkeys(["gda", "my_methods:nearest_mean", *MAIN], 7 * 2)
+    assert "methods" not in unused_values(grid, study_specs(grid))
+    assert make_grid({"methods": "clap"}).methods == ("clap",)
+    assert study_specs(make_grid({"study": "baselines", "methods": list(METHODS)})) == study_specs(
+        make_grid({"study": "baselines"})
+    )
+
+
+@pytest.mark.parametrize("fields", [{}, {"methods": ["gda", "my_methods:nearest_mean"]}])
+def test_a_grid_comes_back_from_json(fields: dict[str, list[str]]) -> None:
+    grid = make_grid({"study": "baselines", **fields})
+    assert make_grid(json.loads(grid.model_dump_json())) == grid
 
 
 def test_beyond_covers_both_class_subsets() -> None:

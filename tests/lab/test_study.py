@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -17,18 +18,22 @@ from typing import Any
 import pytest
 
 from slimprompt import Prompt, start_prompt
+from slimprompt.analysis.methods import costs
+from slimprompt.analysis.observations import observe
+from slimprompt.analysis.results import Results
 from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors import ATTEMPTS, Executor, default_workers, retries, worker_devices
 from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.executors.processes import ProcessExecutor
 from slimprompt.lab.observer import StudyObserver
-from slimprompt.lab.records import Record, load_records, read_record, remove_run, store_run
+from slimprompt.lab.records import Record, find_run, load_records, read_record, remove_run, store_run
 from slimprompt.lab.run import prompt_batch_key
 from slimprompt.lab.run_cache import SetupError
 from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.study import run_study, with_sources
 from slimprompt.paper.studies import Grid, study_specs
+from slimprompt.report.methods_tables import methods_tables
 from tests.conftest import fingerprints, run_folders
 from tests.robustness.kills import run_campaign
 
@@ -536,3 +541,44 @@ def test_a_basis_of_your_own_in_every_executor(
     assert outcome.complete[0].factors()["B"].tolist() == [[1, 0], [1, 1], [1, 1], [1, 1]]
     outcome = run_study([spec], tmp_path / "inline", InlineExecutor(replace(environment, runs=tmp_path / "inline")))
     assert outcome.complete[0].spec.label == "fixed-B own_bases:first r2"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_workers")
+def test_a_method_of_your_own_in_every_executor(
+    run_spec: MakeSpec, environment: RunEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a basis; the records are read and shown in tables without the module."""
+    (tmp_path / "own_methods.py").write_text(
+        "from slimprompt.methods.head import FittedHead, Head\n"
+        "def twice(task):\n"
+        "    return FittedHead(Head(task.class_names, 2 * task.class_features, 1.0), n_trained=7)\n"
+        "def broken(task):\n"
+        "    return FittedHead(Head(task.class_names, task.class_features[1:], 1.0), n_trained=7)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    fields = {"variant": None, "rank": None, "n_ctx": 16, "recipe": {}}
+    spec, other, broken = (
+        run_spec(method=f"own_methods:{name}", seed=seed, **fields)
+        for name, seed in (("twice", 1), ("twice", 2), ("broken", 1))
+    )
+    outcome = run_study([spec], environment.runs, InlineExecutor(environment))
+    assert "own_methods is not imported; import it first (--import own_methods)" in str(outcome.failed[0].error)
+    environment = replace(environment, imports=("own_methods",))
+    outcome = run_study([spec, other, broken], environment.runs, ProcessExecutor(environment, 2))
+    assert [record.spec.label for record in outcome.complete] == ["own_methods:twice"] * 2
+    assert [str(record.error) for record in outcome.failed] == [
+        "the method 'own_methods:broken' returned a FittedHead that cannot be used: weights: 5 class names, but the shape is (4, 24)"
+    ]
+    assert "own_methods" not in sys.modules
+    records = [record for record in load_records(environment.runs) if record.complete]
+    assert [record.facts["trainable_parameters"] for record in records] == [7, 7]
+    assert all(record.metrics["accuracy"] == record.metrics["zero_shot_accuracy"] for record in records)
+    tables = {table.name: table for table in methods_tables(Results.of(observe(records)), costs(records))}
+    (row,) = tables["methods"].rows
+    assert row.labels[1] == "own_methods:twice"
+    inline = replace(environment, runs=tmp_path / "inline")
+    outcome = run_study([spec], inline.runs, InlineExecutor(inline))
+    (here,) = outcome.complete
+    there = find_run(environment.runs, spec)
+    assert there is not None and there.metrics == here.metrics

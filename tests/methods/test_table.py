@@ -11,7 +11,7 @@ import torch
 
 from slimprompt.errors import InputError
 from slimprompt.methods.head import FittedHead
-from slimprompt.methods.table import METHODS
+from slimprompt.methods.table import METHODS, find_method
 from slimprompt.methods.task import Task
 
 NEEDS_EVERY_CLASS = ("linear-probe", "clap", "gda")
@@ -92,6 +92,35 @@ def test_hundreds_of_classes(many_classes: Task, method: str) -> None:
         zero_shot = fit("zero-shot", many_classes).head.logits(many_classes.eval_features)
         own, before = (float((one.argmax(1) == many_classes.targets).double().mean()) for one in (logits, zero_shot))
         assert own >= before
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_name_of_the_table_is_its_row(name: str) -> None:
+    assert find_method(name) is METHODS[name]
+
+
+def test_a_function_of_the_users_own_has_a_row_without_its_module() -> None:
+    method = find_method("antigravity:fly")
+    assert (method.own, method.reads, method.takes_new_names) == (True, "all views", False)
+    assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("tip-adaptor", "unknown method 'tip-adaptor'; did you mean 'tip-adapter'"),
+        (
+            "promtp",
+            "did you mean 'prompt'.* Allowed: clap, .*, prompt, .* A method of your own is named module:function",
+        ),
+        ("my methods:fit", "unknown method 'my methods:fit'"),
+        ("my_methods:", "unknown method 'my_methods:'"),
+        (3, "unknown method 3"),
+    ],
+)
+def test_other_names_are_refused(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        find_method(name, also=["prompt"])
 
 
 def test_only_zero_shot_takes_new_names() -> None:

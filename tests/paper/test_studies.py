@@ -146,6 +146,7 @@ def test_a_study_takes_its_own_values_where_the_grid_has_them() -> None:
             {"backbones": ["RN50"], "shots": ["1"], "bases": ["svd"], "short_ctx": ["4"]},
         ),
         ("baselines", {"ranks": [2, 8], "bases": "svd"}, {"ranks": ["8"], "short_ctx": ["4"]}),
+        ("beyond", {"methods": ["gda", "zero-shot", "my_methods:f"]}, {"methods": ["gda", "my_methods:f"]}),
         ("cross-dataset", {"shots": [1, 4]}, {"ranks": ["1", "2", "8"]}),
         ("headline", {"pairs": [["dtd", "food101"]], "bases": "svd", "ranks": 4}, {"pairs": ["dtd → food101"]}),
         ("all", {"shots": [1, 16], "ranks": [2, 3]}, {}),
@@ -208,6 +209,10 @@ def test_sources_come_before_their_dependants_and_are_added() -> None:
         ({"rnaks": [4]}, "unknown grid field 'rnaks'; did you mean 'ranks'"),
         ({"datasets": ["dtdd"]}, "unknown benchmark 'dtdd'; did you mean 'dtd'"),
         ({"bases": ["orthogonl"]}, "unknown basis 'orthogonl'; did you mean 'orthogonal'"),
+        ({"methods": ["tip-adaptor"]}, "unknown method 'tip-adaptor'; did you mean 'tip-adapter'"),
+        ({"methods": ["prompt"]}, "unknown method 'prompt'"),
+        ({"methods": []}, "methods: at least one value is needed"),
+        ({"methods": [f"m:f{number}" for number in range(2000)]}, "2,000 methods are more than 100,000 runs"),
         ({"study": ["hedline"]}, "unknown study 'hedline'; did you mean 'headline'"),
         ({"ranks": [32]}, "rank 32 does not fit: it must be between 1 and the number of context tokens, n_ctx=16"),
         (

@@ -11,13 +11,14 @@ from slimprompt.analysis.results import Estimate, Results, average
 from slimprompt.analysis.selection import main_arms
 from slimprompt.lab.records import Record
 from slimprompt.methods.table import METHODS
+from slimprompt.own_functions import is_own
 
 
 class MethodArms(NamedTuple):
     """The arms of a comparison of methods."""
 
     methods: list[Arm]
-    """Methods without a prompt, in the order of their table."""
+    """Methods without a prompt, in the order of their table; the user's own come last, by name."""
     prompts: list[Arm]
     """The prompts of the main comparison, then those beyond the paper."""
 
@@ -33,7 +34,8 @@ def method_arms(results: Results, metric: str = "accuracy") -> MethodArms:
     The paper's prompts are represented by those of the main comparison (`main_arms`).
     """
     present = {key.arm for key in results.cells if key.metric == metric and not key.basis}
-    methods = [Arm(name, "", 0) for name in METHODS if Arm(name, "", 0) in present]
+    own = sorted(arm.method for arm in present if is_own(arm.method))
+    methods = [arm for name in (*METHODS, *own) if (arm := Arm(name, "", 0)) in present]
     beyond = sorted(present - set(methods))
     if not present:
         return MethodArms([], [])

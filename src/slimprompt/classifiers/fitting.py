@@ -23,7 +23,7 @@ from slimprompt.errors import InputError, first_few
 from slimprompt.images.bank import FeatureBank
 from slimprompt.methods.head import AnyHead, Head
 from slimprompt.methods.prompt_learning import prompt_head
-from slimprompt.methods.table import METHODS
+from slimprompt.methods.table import METHODS, find_method
 from slimprompt.methods.task import Task
 from slimprompt.methods.zero_shot import check_templates, zero_shot_head
 from slimprompt.progress import announce, progress
@@ -256,7 +256,7 @@ def work_ahead(classifier: Classifier, labels: Sequence[int], n_held_out: int, v
         Train views of each image for the methods on image features.
     """
     if isinstance(classifier, HeadClassifier):
-        reads = METHODS[classifier.method].reads
+        reads = find_method(classifier.method).reads
         n_views = 1 + views if reads == "all views" else 1
         return f"encoding up to {n_views * len(labels) + n_held_out:,} image views"
     recipe = make_recipe(classifier.recipe, len(labels) / len(set(labels)))
@@ -273,7 +273,7 @@ def _fit_encoded(classifier: Classifier, task: Task) -> float:
     if isinstance(classifier, PromptClassifier):
         task.encode(classifier.recipe_for(task))
     else:
-        METHODS[classifier.method].encode(task)
+        find_method(classifier.method).encode(task)
     begin = time.perf_counter()
     classifier.fit_task(task)
     return time.perf_counter() - begin
@@ -353,6 +353,8 @@ class MethodResult:
 def compare_methods(fit: Fit) -> list[MethodResult]:
     """The fitted classifier and every method on the same training and held-out images, in the order of the table.
 
+    A method of the user's own that was fitted comes last.
+
     Held-out images that are copies of training images are left out: they favour the methods that remember these.
 
     Raises
@@ -373,8 +375,9 @@ def compare_methods(fit: Fit) -> list[MethodResult]:
         results.append(MethodResult("prompt", own, n_trained, fit.seconds, takes_new_names=True))
     fitted = classifier.method if isinstance(classifier, HeadClassifier) else None
     _ = fit.task.view_features, fit.task.class_features  # encoded before anything is timed
-    with progress("comparing methods", len(METHODS)) as advance:
-        for name, method in METHODS.items():
+    compared = METHODS if fitted is None else METHODS | {fitted: find_method(fitted)}
+    with progress("comparing methods", len(compared)) as advance:
+        for name, method in compared.items():
             if name == fitted and isinstance(classifier, HeadClassifier):
                 found = MethodResult(name, own, classifier.n_trained_, fit.seconds, method.takes_new_names)
             else:

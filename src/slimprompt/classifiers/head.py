@@ -15,11 +15,12 @@ from slimprompt.classifiers.base import ImageClassifier, label_names, short_hash
 from slimprompt.classifiers.calibration import Calibration
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
-from slimprompt.errors import InputError, choose, first_few, whole_number
+from slimprompt.errors import InputError, first_few, whole_number
 from slimprompt.methods.head import AnyHead
-from slimprompt.methods.table import METHODS
+from slimprompt.methods.table import find_method
 from slimprompt.methods.task import Task
 from slimprompt.methods.zero_shot import check_templates, zero_shot_features, zero_shot_head
+from slimprompt.own_functions import is_own, own_function
 from slimprompt.saved.files import describe_backbone
 from slimprompt.saved.head import HEAD_FILES, HeadDescription, read_head, write_head
 from slimprompt.saved.hub import model_folder
@@ -35,7 +36,7 @@ class HeadClassifier(ImageClassifier):
     ----------
     method
         Name of the method: "zero-shot", "linear-probe", "zs-linear-probe", "clap", "tip-adapter", "tip-adapter-f", "gda",
-        "task-residual" or "cross-modal".
+        "task-residual" or "cross-modal"; or a function of your own, "module:function", whose module has been imported.
     backbone
         A loaded `Backbone`, or a name for `load_backbone`.
     pretrained
@@ -113,8 +114,10 @@ class HeadClassifier(ImageClassifier):
         self.calibrate = calibrate
 
     def check_settings(self) -> None:
-        """Raise an error if the method is unknown or a template or the number of views cannot be used."""
-        choose("method", self.method, METHODS)
+        """Raise an error if the method is unknown or not imported, or a template or the number of views cannot be used."""
+        find_method(self.method)
+        if is_own(self.method):
+            own_function("method", self.method)
         check_templates(self.templates)
         if not self.templates:
             raise InputError("at least one template is needed, such as 'a photo of a {}.'")
@@ -128,7 +131,7 @@ class HeadClassifier(ImageClassifier):
     def fit_task(self, task: Task) -> HeadClassifier:
         """Fit the head to a task, with the feature bank, backbone, templates and views of the task."""
         self.check_settings()
-        fitted = METHODS[self.method].fit(task, self._given_settings)
+        fitted = find_method(self.method).fit(task, self._given_settings)
         self._set_head(task.bank.backbone, fitted.head, fitted.n_trained, fitted.settings)
         self.training_images_ = frozenset(short_hashes(task.hashes))
         return self
@@ -175,7 +178,7 @@ class HeadClassifier(ImageClassifier):
         known = set(self.head_.class_names)
         if known.issuperset(names):
             other._set_head(self.backbone_, self.head_.of_classes(names), self.n_trained_, self.settings_)
-        elif METHODS[other.method].takes_new_names:
+        elif find_method(other.method).takes_new_names:
             other._set_head(self.backbone_, zero_shot_head(self.backbone_, names, other.templates), 0, {})
         else:
             new = [name for name in names if name not in known]

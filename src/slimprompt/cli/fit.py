@@ -30,16 +30,16 @@ from slimprompt.cli.options import (
     options_from,
 )
 from slimprompt.cli.printing import note, say
-from slimprompt.errors import InputError, choose
+from slimprompt.errors import InputError
 from slimprompt.extras import require_extra
 from slimprompt.lab.spec import RunSpec
-from slimprompt.methods.table import METHODS
+from slimprompt.methods.table import METHODS, find_method
+from slimprompt.own_functions import is_own, own_function
 from slimprompt.prompts.variants import (
     VARIANTS,
     bases_without_a_run,
     check_variant,
     check_without_a_run,
-    is_own_basis,
     used_settings,
 )
 from slimprompt.storage import check_outputs, sha256
@@ -106,7 +106,9 @@ def fit(
             "recipe, seed and shots are taken from it. Heads are fitted again.",
         ),
     ] = None,
-    method: Annotated[str, typer.Option(help=f"What to fit: prompt, {', '.join(METHODS)}.")] = "prompt",
+    method: Annotated[
+        str, typer.Option(help=f"What to fit: prompt, {', '.join(METHODS)}, or your own, module:function.")
+    ] = "prompt",
     compare: Annotated[
         bool, typer.Option("--compare", help="Also fit all methods, and compare them on the held-out images.")
     ] = False,
@@ -216,13 +218,13 @@ def fit(
     from slimprompt.data import held_out
     from slimprompt.images.bank import FeatureBank
     from slimprompt.lab.environment import import_modules
-    from slimprompt.prompts.start import basis_function
     from slimprompt.saved.head import HEAD_FILES
     from slimprompt.saved.prompt import PROMPT_FILES
 
     import_modules(imports or ())
-    if is_own_basis(prompt["basis"]):
-        basis_function(prompt["basis"])
+    for kind, function in (("basis", prompt["basis"]), ("method", method)):
+        if is_own(function):
+            own_function(kind, function)
     files = PROMPT_FILES if method == "prompt" else HEAD_FILES
     files.check_free(out, overwrite=overwrite)
     tracker = None if log is None else open_log(log)
@@ -286,8 +288,8 @@ def _checked(options: dict[str, Any], given: Collection[str]) -> tuple[dict[str,
     method: str = options["method"]
     prompt: dict[str, Any] = {name: options.get(name) for name in _PROMPT}
     overrides = {name: options[name] for name in Recipe.model_fields if name in options}
-    choose("method", method, {"prompt": None, **METHODS})
     if method != "prompt":
+        find_method(method, also=["prompt"])
         _refuse_prompt_options(method, given)
     used = used_settings(prompt["variant"], rank=prompt["rank"], basis=prompt["basis"])
     if unused := [f"--{name}" for name, value in used.items() if name in given and value != prompt[name]]:

@@ -77,7 +77,7 @@ Imports = Annotated[
     typer.Option(
         "--import",
         metavar="MODULE",
-        help="Import a module of your own, for bases MODULE:FUNCTION; may be repeated.",
+        help="Import a module of your own, for bases and methods MODULE:FUNCTION; may be repeated.",
     ),
 ]
 Model = Annotated[Path, typer.Argument(help="Folder of a saved prompt or head, or hf:user/name.")]
@@ -186,14 +186,20 @@ def _option(name: str, field: FieldInfo, help_text: str | None, panel: str, defa
 
 
 def _is_list(field: FieldInfo) -> bool:
-    return typing.get_origin(field.annotation) is tuple
+    return typing.get_origin(_without_none(field.annotation)) is tuple
 
 
 def _plain_type(annotation: Any) -> type:
-    """The type of an option's value: the first of a union's members; text for literals and lists."""
-    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
-        annotation = next(kind for kind in typing.get_args(annotation) if kind is not type(None))
+    """The type of an option's value; text for literals and lists."""
+    annotation = _without_none(annotation)
     return annotation if annotation in (int, float, bool) else str
+
+
+def _without_none(annotation: Any) -> Any:
+    """The first member of a union that is not None; the annotation itself if it is no union."""
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        return next(kind for kind in typing.get_args(annotation) if kind is not type(None))
+    return annotation
 
 
 def _may_be_none(field: FieldInfo) -> bool:

@@ -91,14 +91,14 @@ def study(
     grid, given = _grid(name, pocket, axes, recipe, overrides)
     from slimprompt.lab.environment import RunEnvironment, import_modules
     from slimprompt.lab.grid import unused_values
-    from slimprompt.lab.study import check_own_bases, check_train_splits
+    from slimprompt.lab.study import check_own_functions, check_train_splits
     from slimprompt.paper.studies import study_specs
     from slimprompt.storage import cache_dir
 
     specs = study_specs(grid)
     check_train_splits(specs)  # before Ray or workers start
     import_modules(imports or ())
-    check_own_bases(specs)
+    check_own_functions(specs)
     unused = {field: values for field, values in unused_values(grid, specs).items() if field in given}
     if unused:
         shown = "; ".join(f"{field} {first_few(values)}" for field, values in unused.items())

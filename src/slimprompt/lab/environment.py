@@ -36,7 +36,7 @@ class RunEnvironment:
     executor: str = "inline"
     """The executor that runs them: "inline", "processes" or "ray"."""
     imports: tuple[str, ...] = ()
-    """Modules of your own that every worker imports; they contain the functions of the bases of its runs."""
+    """Modules of your own that every worker imports; they contain the functions of the bases and methods of its runs."""
 
 
 def import_modules(names: Iterable[str]) -> None:

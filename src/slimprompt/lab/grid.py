@@ -14,7 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from slimprompt.errors import InputError, choose, one_line, shown, unknown, validate
 from slimprompt.lab.spec import PROMPT, RunSpec, one_spelling
-from slimprompt.prompts.variants import FIXED_BASES, check_rank, is_own_basis
+from slimprompt.methods.table import METHODS, find_method
+from slimprompt.own_functions import is_own
+from slimprompt.prompts.variants import FIXED_BASES, check_rank
 from slimprompt.storage import read_text
 from slimprompt.training.recipe import RECIPES, Recipe, replace_fields
 
@@ -43,6 +45,10 @@ class Grid(BaseModel):
     bases: tuple[str, ...] = Field(
         FIXED_BASES, description=f"fixed token bases: {', '.join(FIXED_BASES)}, or your own, module:function"
     )
+    methods: tuple[str, ...] | None = Field(
+        None,
+        description=f"methods of the study baselines: {', '.join(METHODS)}, or your own, module:function; default: all of slimprompt's",
+    )
     pairs: tuple[tuple[str, str], ...] | None = Field(
         None,
         description="transfers as [source, target]; empty: the paper's, or for other datasets each from the two before it",
@@ -59,8 +65,15 @@ class Grid(BaseModel):
     @classmethod
     def _known_bases(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
-            if name not in FIXED_BASES and not is_own_basis(name):
+            if name not in FIXED_BASES and not is_own(name):
                 raise unknown("basis", name, FIXED_BASES)
+        return names
+
+    @field_validator("methods")
+    @classmethod
+    def _known_methods(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for name in names or ():
+            find_method(name)
         return names
 
     @field_validator("shots", "seeds", "ranks", mode="before")
@@ -89,9 +102,11 @@ class Grid(BaseModel):
     def _known_pairs(cls, pairs: tuple[tuple[str, str], ...] | None) -> tuple[tuple[str, str], ...] | None:
         return pairs and tuple((_dataset_name(source), _dataset_name(target)) for source, target in pairs)
 
-    @field_validator("backbones", "datasets", "shots", "seeds", "ranks", "bases", "study")
+    @field_validator("backbones", "datasets", "shots", "seeds", "ranks", "bases", "methods", "study")
     @classmethod
-    def _no_repetition(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _no_repetition(cls, values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+        if values is None:
+            return None
         if not values:
             raise ValueError("at least one value is needed")
         return tuple(dict.fromkeys(values))
@@ -99,13 +114,14 @@ class Grid(BaseModel):
     @model_validator(mode="after")
     def _not_endless(self) -> Grid:
         """Counts the runs before any of them is built."""
-        axes = {
-            name: len(getattr(self, name)) for name in ("backbones", "datasets", "shots", "seeds", "ranks", "bases")
-        }
         pairs = len(self.pairs or ()) * len(self.backbones) * len(self.seeds)
-        if math.prod(axes.values()) + pairs > _MOST_RUNS:
-            sizes = " × ".join(f"{number:,} {name}" for name, number in axes.items())
-            raise ValueError(f"{sizes} are more than {_MOST_RUNS:,} runs; divide the grid into several")
+        for kinds, more in ((("ranks", "bases"), pairs), (("methods",), 0)):
+            axes = {
+                name: len(getattr(self, name) or ()) for name in ("backbones", "datasets", "shots", "seeds", *kinds)
+            }
+            if math.prod(axes.values()) + more > _MOST_RUNS:
+                sizes = " × ".join(f"{number:,} {name}" for name, number in axes.items())
+                raise ValueError(f"{sizes} are more than {_MOST_RUNS:,} runs; divide the grid into several")
         return self
 
     def specs(self, **fields: Any) -> list[RunSpec]:
@@ -137,13 +153,13 @@ class Grid(BaseModel):
 
 
 #: Fields of a grid in which a single value may replace a list of one.
-AXES = ("study", "backbones", "datasets", "shots", "seeds", "ranks", "bases")
+AXES = ("study", "backbones", "datasets", "shots", "seeds", "ranks", "bases", "methods")
 
 
 def complete_grid(fields: Mapping[str, Any], defaults: Grid) -> Grid:
     """A grid from some of its fields; the others are taken from `defaults`."""
     given = {
-        name: [value] if name in AXES and not isinstance(value, list | tuple) else value
+        name: [value] if name in AXES and not isinstance(value, list | tuple | None) else value
         for name, value in fields.items()
     }
     if isinstance(recipe := given.get("recipe"), str):
@@ -166,9 +182,9 @@ def unused_values(grid: Grid, specs: Sequence[RunSpec]) -> dict[str, list[str]]:
         "pairs": {(spec.source, spec.dataset) for spec in specs},
         "short_ctx": {spec.n_ctx for spec in specs},
     }
-    one_value = {"shots": "shots", "seeds": "seed", "ranks": "rank", "bases": "basis"}
+    one_value = {"shots": "shots", "seeds": "seed", "ranks": "rank", "bases": "basis", "methods": "method"}
     used |= {name: {getattr(spec, field) for spec in specs} for name, field in one_value.items()}
-    given: dict[str, Sequence[Any]] = {name: getattr(grid, name) for name in AXES if name != "study"}
+    given: dict[str, Sequence[Any]] = {name: getattr(grid, name) or () for name in AXES if name != "study"}
     given |= {"pairs": grid.pairs or (), "short_ctx": () if grid.short_ctx is None else (grid.short_ctx,)}
     found: dict[str, list[str]] = {}
     for name, values in given.items():

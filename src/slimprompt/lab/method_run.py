@@ -10,7 +10,7 @@ from slimprompt.lab.records import Record
 from slimprompt.lab.run_batch import RunBatch, RunResult
 from slimprompt.lab.run_cache import SetupError
 from slimprompt.lab.spec import RunSpec
-from slimprompt.methods.table import METHODS
+from slimprompt.methods.table import find_method
 
 if TYPE_CHECKING:
     from slimprompt.methods.head import AnyHead, FittedHead
@@ -32,7 +32,7 @@ class MethodRun(RunBatch):
         return {spec: self._store(spec, result)}
 
     def _fit(self, spec: RunSpec) -> RunResult:
-        method, begin = METHODS[spec.method], time.perf_counter()
+        method, begin = find_method(spec.method), time.perf_counter()
         task = self._task()
         ready = time.perf_counter()
         self._cache.evaluation(spec)
@@ -55,7 +55,7 @@ class MethodRun(RunBatch):
         for metric, eval_set in self._cache.evaluation(spec).sets.items():
             if metric in ("accuracy", "seen"):
                 chosen = head
-            elif METHODS[spec.method].takes_new_names:
+            elif find_method(spec.method).takes_new_names:
                 chosen = zero_shot_head(backbone, eval_set.class_names, parts[metric].templates[:1])
             else:
                 continue

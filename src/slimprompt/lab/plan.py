@@ -25,7 +25,7 @@ from slimprompt.lab.records import find_complete_run
 from slimprompt.lab.spec import RunSpec, distinct
 from slimprompt.lab.speed import Speed, measure_speed
 from slimprompt.lab.study import with_sources
-from slimprompt.methods.table import METHODS
+from slimprompt.methods.table import find_method
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.storage import cache_dir
 
@@ -246,7 +246,7 @@ def _view_numbers(spec: RunSpec) -> Iterable[int | None]:
 
     if spec.is_prompt:
         return spec.recipe.all_view_numbers()
-    reads = METHODS[spec.method].reads
+    reads = find_method(spec.method).reads
     numbers = range(FewShotTask.views) if reads == "all views" else ()
     return () if reads == "nothing" else (None, *numbers)
 

@@ -29,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from slimprompt.errors import InputError, problems, unknown
 from slimprompt.forked import run_forked
 from slimprompt.lab.spec import RunSpec, one_spelling, parse_spec
-from slimprompt.methods.table import METHODS
+from slimprompt.methods.table import find_method
 from slimprompt.progress import LINE_EVERY, progress
 from slimprompt.storage import draft_folder, json_checksum, json_text, lock, publish, remove_folder
 from slimprompt.training.recipe import Recipe
@@ -176,7 +176,7 @@ def read_record(folder: Path) -> Record:
 def _check_base_to_new(spec: RunSpec, metrics: dict[str, float]) -> None:
     """Base and new classes go together; a method that cannot take new class names has the base classes only."""
     measured = [name for name in _BASE_TO_NEW if name in metrics]
-    base_only = not spec.is_prompt and not METHODS[spec.method].takes_new_names
+    base_only = not spec.is_prompt and not find_method(spec.method).takes_new_names
     if measured and measured != list(_BASE_TO_NEW[:1] if base_only else _BASE_TO_NEW):
         raise InputError(f"metrics: {', '.join(_BASE_TO_NEW)} go together, but only {', '.join(measured)} is there")
 

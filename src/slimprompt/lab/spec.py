@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from slimprompt.errors import InputError, choose, validate
-from slimprompt.methods.table import METHODS
+from slimprompt.errors import InputError, validate
+from slimprompt.methods.table import METHODS, find_method
 from slimprompt.prompts.variants import (
     BASES_FROM_A_RUN,
     FIXED_BASES,
@@ -42,7 +42,7 @@ _ADDED_RECIPE_FIELDS = {
 }
 
 
-#: `RunSpec.method` of a run that trains a prompt; the others are the rows of `METHODS`.
+#: `RunSpec.method` of a run that trains a prompt; the others are names for `find_method`.
 PROMPT = "prompt"
 
 
@@ -71,7 +71,8 @@ class RunSpec(BaseModel):
     seed: int = Field(ge=0, description="seed of the few-shot sample, the start, the image order and the train views")
     method: str = Field(
         PROMPT,
-        description=f"way to adapt: {PROMPT}, or without a prompt {', '.join(METHODS)}; the fields below are for prompts",
+        description=f"way to adapt: {PROMPT}, or without a prompt {', '.join(METHODS)}, or your own, module:function; the fields "
+        "below are for prompts",
     )
     variant: str | None = Field(
         None,
@@ -163,7 +164,7 @@ class RunSpec(BaseModel):
 
     def _check_method(self) -> None:
         """A method has no fields of prompts, so that each method is one run per backbone, dataset, sample and class subset."""
-        row = choose("method", self.method, {PROMPT: None, **METHODS})
+        row = find_method(self.method, also=[PROMPT])
         given = [
             name
             for name in _PROMPT_FIELDS

@@ -26,7 +26,7 @@ ANCHOR, DEPTH = 8.0, 3
 
 def baselines(grid: Grid) -> list[RunSpec]:
     """Every method on image features, and dense, joint and fixed-B prompts, on the same samples."""
-    return _specs(grid, [*({"method": name} for name in METHODS), *_main_prompts(grid)])
+    return _specs(grid, [*({"method": name} for name in grid.methods or METHODS), *_main_prompts(grid)])
 
 
 def beyond(grid: Grid) -> list[RunSpec]:

@@ -18,9 +18,8 @@ from slimprompt.lab.observer import StudyObserver
 from slimprompt.lab.records import FAILED, Record, find_complete_run, store_run
 from slimprompt.lab.run import prompt_batch_key
 from slimprompt.lab.spec import RunSpec
-from slimprompt.methods.table import METHODS
-from slimprompt.prompts.start import basis_function
-from slimprompt.prompts.variants import is_own_basis
+from slimprompt.methods.table import find_method
+from slimprompt.own_functions import is_own, own_function
 from slimprompt.storage import check_folder, remove_leftovers
 
 
@@ -63,11 +62,12 @@ def check_train_splits(specs: Iterable[RunSpec]) -> None:
         )
 
 
-def check_own_bases(specs: Iterable[RunSpec]) -> None:
-    """Raise an `InputError` if the function of a basis of the user's own has not been imported in this process."""
-    for name in dict.fromkeys(spec.basis for spec in specs):
-        if name is not None and is_own_basis(name):
-            basis_function(name)
+def check_own_functions(specs: Iterable[RunSpec]) -> None:
+    """Raise an `InputError` if the function of a basis or method of the user's own has not been imported in this process."""
+    used = (pair for spec in specs for pair in (("basis", spec.basis), ("method", spec.method)))
+    for kind, name in dict.fromkeys(used):
+        if name is not None and is_own(name):
+            own_function(kind, name)
 
 
 def run_study(
@@ -231,5 +231,5 @@ def _image_sets(spec: RunSpec) -> tuple[Any, ...]:
     """
     model = (spec.backbone, spec.pretrained, spec.precision)
     tests = [(*model, dataset) for dataset in (spec.dataset, *spec.evaluate_on)]
-    views = spec.recipe if spec.is_prompt else METHODS[spec.method].reads
+    views = spec.recipe if spec.is_prompt else find_method(spec.method).reads
     return *tests, (*model, spec.dataset, spec.split, spec.shots, spec.seed, views)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,8 @@ from slimprompt.training.evaluation import EvalSet
 
 #: Images whose affinities to the keys of a `CacheHead` are computed at once.
 _CHUNK = 4096
+#: Products of numbers up to this size are finite in fp32; larger ones are damage.
+_LARGEST = 1e12
 
 
 class _HeadBase:
@@ -139,3 +141,39 @@ class FittedHead:
     settings: dict[str, float] = field(default_factory=dict)
     """Settings that were chosen by cross-validation inside the training images, or their fixed values; given to the method as keyword
     arguments, they give this head again."""
+
+
+def head_problem(head: AnyHead) -> str:
+    """What is wrong with the fields of a head; empty if it can be used."""
+    for name, kind in {one.name: one.type for one in fields(head)}.items():
+        value = getattr(head, name)
+        if name == "class_names" or (name == "bias" and value is None):
+            continue
+        expected = float if kind == "float" else Tensor
+        if not isinstance(value, expected):
+            return f"{name}: expected a {expected.__name__}, not a {type(value).__name__}"
+        numbers = torch.as_tensor(value, dtype=torch.float64)
+        if isinstance(value, Tensor) and name != "labels" and value.dtype != torch.float32:
+            return f"{name}: its numbers are {value.dtype}"
+        if not numbers.isfinite().all():
+            return f"{name}: it holds numbers that are not finite"
+        if numbers.numel() and (largest := float(numbers.abs().max())) > _LARGEST:
+            return f"{name}: its largest number is {largest:.1e}"
+    if isinstance(head, CacheHead) and head.beta < 0:
+        return f"beta: {head.beta} is negative"
+    return _wrong_shape(head)
+
+
+def _wrong_shape(head: AnyHead) -> str:
+    n_classes, weights = len(head.class_names), head.weights
+    if weights.ndim != 2 or len(weights) != n_classes:
+        return f"weights: {n_classes} class names, but the shape is {tuple(weights.shape)}"
+    if isinstance(head, Head):
+        if head.bias is not None and head.bias.shape != (n_classes,):
+            return f"bias: {n_classes} class names, but the shape is {tuple(head.bias.shape)}"
+        return ""
+    if head.labels.ndim != 1 or head.keys.shape != (len(head.labels), weights.shape[1]):
+        shape, n_labels = tuple(head.keys.shape), head.labels.numel()
+        return f"keys: the shape is {shape}, but {n_labels} labels and width {weights.shape[1]} are given"
+    whole = head.labels.dtype == torch.int64 and bool(((head.labels >= 0) & (head.labels < n_classes)).all())
+    return "" if whole else f"labels: they are not whole numbers from 0 to {n_classes - 1}"

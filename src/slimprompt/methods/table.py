@@ -1,18 +1,25 @@
 """The methods on image features by name.
 
-The laboratory and the command line call `METHODS[name].fit(task)`. Prompt learning is not a row: it has settings of its own
-(variant, rank, recipe), and what it saves is a prompt. Reading the table does not import torch.
+The laboratory and the command line call `find_method(name).fit(task)`. A method of the user's own is named `module:function` and
+needs no row. Prompt learning is not a row: it has settings of its own (variant, rank, recipe), and what it saves is a prompt.
+Reading the table does not import torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from slimprompt.errors import choose
+from slimprompt.own_functions import is_own
 
 if TYPE_CHECKING:
     from slimprompt.methods.head import FittedHead
     from slimprompt.methods.task import Task
+
+
+_OWN = "A method of your own is named module:function."
 
 
 class Method(NamedTuple):
@@ -20,12 +27,14 @@ class Method(NamedTuple):
 
     summary: str
     module: str
-    """Module of this package that fits it."""
+    """Module of this package that fits it; if it is the user's own, any module."""
     function: str = "fit"
     takes_new_names: bool = False
     """Whether its head can be used on classes that it was not fitted on, by their names."""
     reads: Literal["nothing", "eval view", "all views"] = "all views"
     """Which features of the training images it uses; all views are the eval view and the train views."""
+    own: bool = False
+    """Whether it is a function of the user's own."""
 
     def encode(self, task: Task) -> None:
         """Encode the features of the training images that the method reads, so that this is not counted as fitting."""
@@ -36,6 +45,10 @@ class Method(NamedTuple):
 
     def fit(self, task: Task, settings: Mapping[str, float] | None = None) -> FittedHead:
         """Fit the method to a task; with `settings` of another fit, instead of choosing them on the images of the task."""
+        if self.own:
+            from slimprompt.methods.own import fit_own
+
+            return fit_own(f"{self.module}:{self.function}", task, settings or {})
         function = getattr(import_module(f"slimprompt.methods.{self.module}"), self.function)
         fitted: FittedHead = function(task, **(settings or {}))
         return fitted
@@ -54,3 +67,31 @@ METHODS: dict[str, Method] = {
     "task-residual": Method("a trained addition to the text features", "task_residual"),
     "cross-modal": Method("class weights trained on images and texts", "cross_modal"),
 }
+
+
+def find_method(name: str, *, also: Iterable[str] = ()) -> Method:
+    """The row of a method by its name, or the row that stands for a function of the user's own, `module:function`.
+
+    Nothing is imported, so that names in records and saved heads can be read without the module. Nothing is known about the
+    function either: a method of the user's own is given all views, and its head takes no new class names.
+
+    Parameters
+    ----------
+    name
+        A name of `METHODS`, or `module:function`.
+    also
+        Other names that are allowed where the name was given, for the error message.
+
+    Raises
+    ------
+    InputError
+        If the name is neither.
+
+    >>> find_method("linear-probe").reads, find_method("my_methods:nearest_mean").reads
+    ('eval view', 'all views')
+    """
+    if is_own(name):
+        module, _, function = name.partition(":")
+        return Method("a function of your own", module, function, own=True)
+    row: Method = choose("method", name, {**dict.fromkeys(also), **METHODS}, next_step=_OWN)
+    return row

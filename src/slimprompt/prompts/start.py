@@ -5,15 +5,11 @@ Each rule is a plain function of P0 and the rank that returns one or both factor
 
 from __future__ import annotations
 
-import inspect
-import sys
-from collections.abc import Callable
-from typing import cast
-
 import torch
 from torch import Tensor
 
 from slimprompt.errors import InputError
+from slimprompt.own_functions import is_own, own_function
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.variants import (
     BASES_FROM_A_RUN,
@@ -21,7 +17,6 @@ from slimprompt.prompts.variants import (
     check_rank,
     check_variant,
     check_words,
-    is_own_basis,
 )
 from slimprompt.seeds import stream_seed
 
@@ -61,30 +56,12 @@ def orthogonal_basis(p0: Tensor, rank: int, generator: torch.Generator) -> Tenso
     return q * (basis.norm() / q.norm())
 
 
-def basis_function(name: str) -> Callable[[Tensor, int, torch.Generator], Tensor]:
-    """The function of a basis of your own, named `module:function`.
-
-    Its module must have been imported: names in saved prompts and grids never import code.
-    """
-    module, _, function = name.partition(":")
-    rule = getattr(sys.modules.get(module), function, None)
-    if module not in sys.modules:
-        raise InputError(
-            f"cannot use the basis {name!r}: {module} is not imported; import it first (--import {module})"
-        )
-    if rule is None:
-        names = [key for key, value in vars(sys.modules[module]).items() if inspect.isfunction(value)]
-        listing = f"its functions are {', '.join(names)}" if names else "it has no functions"
-        raise InputError(f"cannot use the basis {name!r}: {module} has no {function}; {listing}")
-    return cast(Callable[[Tensor, int, torch.Generator], Tensor], rule)
-
-
 def own_basis(name: str, p0: Tensor, rank: int, generator: torch.Generator) -> Tensor:
     """The basis of a function of your own, named `module:function`, (n_ctx, rank).
 
     The function takes P0 (n_ctx, width), the rank and a seeded generator, as `orthogonal_basis` does.
     """
-    rule = basis_function(name)
+    rule = own_function("basis", name)
     try:
         basis = torch.as_tensor(rule(p0, rank, generator)).detach().float()
     except Exception as error:
@@ -199,7 +176,7 @@ def _start_factors(
         b0 = orthogonal_basis(first, rank, generator)
     elif basis == "learned" and trained:
         b0 = trained[0].float()
-    elif basis is not None and is_own_basis(basis):
+    elif basis is not None and is_own(basis):
         b0 = own_basis(basis, first, rank, generator)
     return b0, least_squares(b0, p0)
 

@@ -5,11 +5,11 @@ Specs, start rules, command-line help, tables and claims read this table.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from slimprompt.errors import InputError, choose, unknown
+from slimprompt.own_functions import is_own
 
 #: Which factor of `P = B A` receives gradients.
 Trainable = Literal["A", "B", "AB"]
@@ -20,8 +20,6 @@ FIXED_BASES = ("gaussian", "orthogonal", "svd", "learned")
 TRANSFER_BASES = ("source", "random")
 #: Bases that come from another finished run.
 BASES_FROM_A_RUN = ("learned", "source")
-#: A fixed basis of your own is named by the function that makes it, `module:function`.
-_OWN_BASIS = re.compile(r"[^\W\d][\w.]*:[^\W\d]\w*")
 
 
 class Variant(NamedTuple):
@@ -58,15 +56,6 @@ VARIANTS: dict[str, Variant] = {
         default_basis="svd",
     ),
 }
-
-
-def is_own_basis(basis: str | None) -> bool:
-    """Whether a basis is made by a function outside this package, `module:function`; the module is not imported here.
-
-    >>> is_own_basis("my_bases:hadamard"), is_own_basis("orthogonal")
-    (True, False)
-    """
-    return basis is not None and _OWN_BASIS.fullmatch(basis) is not None
 
 
 def count_parameters(variant: str, *, n_ctx: int, width: int, rank: int | None = None, depth: int = 1) -> int:
@@ -121,7 +110,7 @@ def check_variant(variant: str, *, rank: int | None, basis: str | None, n_ctx: i
         raise InputError(f"variant {variant} freezes no factor, so it takes no basis (given: {basis})")
     if row.bases and basis is None:
         raise InputError(f"variant {variant} needs a basis; allowed: {', '.join(row.bases)}")
-    if row.bases and basis not in row.bases and not (variant == "fixed-B" and is_own_basis(basis)):
+    if row.bases and basis not in row.bases and not (variant == "fixed-B" and is_own(basis)):
         raise unknown(f"basis for {variant}", str(basis), row.bases)
     return row
 

@@ -7,19 +7,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from pydantic import Field, FiniteFloat, field_validator
 from torch import Tensor
 
 from slimprompt import __version__
-from slimprompt.errors import choose
-from slimprompt.methods.head import AnyHead, CacheHead, Head
-from slimprompt.methods.table import METHODS
+from slimprompt.methods.head import AnyHead, CacheHead, Head, head_problem
+from slimprompt.methods.table import find_method
 from slimprompt.saved.files import ClassNames, Description, SavedBackbone, SavedFiles
 
 HEAD_FILES = SavedFiles("head")
-#: Products of numbers up to this size are finite in fp32; larger ones are damage.
-_LARGEST = 1e12
 _KINDS: dict[str, type[Head] | type[CacheHead]] = {"linear": Head, "cache": CacheHead}
 
 
@@ -49,7 +45,7 @@ class HeadDescription(Description):
     @field_validator("method")
     @classmethod
     def _known(cls, name: str) -> str:
-        choose("method", name, METHODS)
+        find_method(name)
         return name
 
 
@@ -64,45 +60,10 @@ def read_head(folder: Path) -> tuple[HeadDescription, AnyHead]:
         head = _KINDS[description.kind](class_names=tuple(description.class_names), **parts)
     except TypeError as error:
         raise HEAD_FILES.damaged(path, str(error)) from None
-    if reason := _problem(head):
+    if reason := head_problem(head):
         in_tensors = reason.partition(":")[0] in tensors
         raise HEAD_FILES.damaged(path if in_tensors else folder / HEAD_FILES.description, reason)
     return description, head
-
-
-def _problem(head: AnyHead) -> str:
-    """What is wrong with the fields of a head; empty if it can be used."""
-    for field in fields(head):
-        value = getattr(head, field.name)
-        if field.name == "class_names" or (field.name == "bias" and value is None):
-            continue
-        if isinstance(value, float) != (field.type == "float"):
-            return f"{field.name}: expected a {'number' if field.type == 'float' else 'tensor'}"
-        numbers = torch.as_tensor(value, dtype=torch.float64)
-        if isinstance(value, Tensor) and field.name != "labels" and value.dtype != torch.float32:
-            return f"{field.name}: its numbers are {value.dtype}"
-        if not numbers.isfinite().all():
-            return f"{field.name}: it holds numbers that are not finite"
-        if numbers.numel() and (largest := float(numbers.abs().max())) > _LARGEST:
-            return f"{field.name}: its largest number is {largest:.1e}"
-    if isinstance(head, CacheHead) and head.beta < 0:
-        return f"beta: {head.beta} is negative"
-    return _wrong_shape(head)
-
-
-def _wrong_shape(head: AnyHead) -> str:
-    n_classes, weights = len(head.class_names), head.weights
-    if weights.ndim != 2 or len(weights) != n_classes:
-        return f"weights: {n_classes} class names, but the shape is {tuple(weights.shape)}"
-    if isinstance(head, Head):
-        if head.bias is not None and head.bias.shape != (n_classes,):
-            return f"bias: {n_classes} class names, but the shape is {tuple(head.bias.shape)}"
-        return ""
-    if head.labels.ndim != 1 or head.keys.shape != (len(head.labels), weights.shape[1]):
-        shape, n_labels = tuple(head.keys.shape), head.labels.numel()
-        return f"keys: the shape is {shape}, but {n_labels} labels and width {weights.shape[1]} are given"
-    whole = head.labels.dtype == torch.int64 and bool(((head.labels >= 0) & (head.labels < n_classes)).all())
-    return "" if whole else f"labels: they are not whole numbers from 0 to {n_classes - 1}"
 
 
 def write_head(folder: Path, entries: dict[str, Any], head: AnyHead, facts: Mapping[str, Any] | None = None) -> None:

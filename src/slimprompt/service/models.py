@@ -13,7 +13,7 @@ from slimprompt.classifiers.head import HeadClassifier, load_classifier
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
-from slimprompt.methods.table import METHODS
+from slimprompt.methods.table import find_method
 from slimprompt.saved.hub import model_folder
 from slimprompt.saved.models import read_description
 
@@ -58,7 +58,7 @@ class ServedModel:
             "kind": self.kind,
             "backbone": self.backbone.title,
             "classes": list(self.classifier.class_names_),
-            "takes_new_names": self.kind == "prompt" or METHODS[self.kind].takes_new_names,
+            "takes_new_names": self.kind == "prompt" or find_method(self.kind).takes_new_names,
             "has_coverage": bool(self.classifier.calibration_.confidences),
         }
 
