@@ -2,7 +2,7 @@ from itertools import combinations
 
 import pytest
 
-from slimprompt.class_names import check_class_names, name_key
+from slimprompt.class_names import check_class_names, name_key, read_class_names
 from slimprompt.errors import InputError
 from slimprompt.text.tokens import name_tokens
 
@@ -60,3 +60,25 @@ def test_usable_names():
 def test_unusable_names_are_named(names, message):
     with pytest.raises(InputError, match=message):
         check_class_names(names)
+
+
+def test_class_names_of_labels(tmp_path):
+    path = tmp_path / "names.csv"
+    path.write_text('name;label;wordnet\n"tench, a fish";n01440764;1\n\ngoldfish;n01443537;2\n')
+    assert read_class_names(path) == {"n01440764": "tench, a fish", "n01443537": "goldfish"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("code,name\nn1,tench\n", "must name the columns label and name; it names 'code, name'"),
+        ("label,name\nn1,tench\nn2,\n", "line 3: the name is empty"),
+        ("label,name\n,tench\n", "line 2: the label is empty"),
+        ("label,name\nn1,tench\nn1,goldfish\n", "line 3: the label 'n1' was named before, 'tench'"),
+    ],
+)
+def test_files_of_class_names_that_cannot_be_used(text, message, tmp_path):
+    path = tmp_path / "names.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_class_names(path)

@@ -12,9 +12,9 @@ SOURCE = Path(slimprompt.__file__).parent
 #: From top to bottom; modules on one line do not import each other.
 ROOMS = (
     ("errors", "startup"),
-    ("seeds", "extras", "storage", "progress", "allocator", "cluster", "forked", "class_names", "own_functions"),
+    ("seeds", "extras", "storage", "progress", "allocator", "cluster", "forked", "own_functions"),
     ("spreadsheet",),
-    ("tracking",),
+    ("class_names", "tracking"),
     ("clip",),
     ("images",),
     ("prompts",),

@@ -31,6 +31,30 @@ def root(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_class_folders_that_are_codes(run, photos, tmp_path):
+    codes = {path.name: f"n0000000{number}" for number, path in enumerate(sorted(photos.iterdir()))}
+    for name, code in codes.items():
+        shutil.copytree(photos / name, tmp_path / "coded" / code)
+    table = tmp_path / "names.csv"
+    table.write_text("label,name\n" + "".join(f"{code},{name}\n" for name, code in codes.items()))
+    given = ("--shots", 4, *QUICK)
+    coded = ok(run("fit", tmp_path / "coded", "--out", tmp_path / "codes", *given))
+    assert "the class names look like codes (n00000000, n00000001, n00000002): CLIP reads class names" in coded
+    named = ok(run("fit", tmp_path / "coded", "--class-names", table, "--out", tmp_path / "named", *given))
+    assert "look like codes" not in named
+    ok(run("fit", photos, "--out", tmp_path / "plain", *given))
+    plain, named = (json.loads((tmp_path / one / "prompt.json").read_text()) for one in ("plain", "named"))
+    assert named["class_names"] == plain["class_names"] and named["held_out"] == plain["held_out"]
+    scores = [
+        json.loads(ok(run("evaluate", tmp_path / "named", *source, "--format", "json")))
+        for source in ((photos,), (tmp_path / "coded", "--class-names", table))
+    ]
+    assert scores[0] == scores[1] and scores[0]["new_classes"] == 0
+    message = "--class-names is for images of your own; a benchmark has its class names"
+    for command in (("fit", "--out", tmp_path / "x"), ("evaluate", tmp_path / "named")):
+        assert message in failed(run(*command, "--benchmark", "pocket-sketch", "--class-names", table))
+
+
 @pytest.mark.filterwarnings("ignore:ImageNet")
 def test_fit_on_imagenet_and_evaluate_on_a_variant(run, root):
     out = ok(run("fit", "--benchmark", "imagenet", "--data-root", root, "--shots", 2, "--out", root / "p", *QUICK))

@@ -102,6 +102,35 @@ def test_test_folder_with_an_unknown_class(touch: Touch) -> None:
         load_test_folder(touch("oter/1.jpg"), ["otter", "badger"])
 
 
+# --- class names of codes -----------------------------------------------------------------------------------------------
+
+
+def test_codes_are_replaced_by_class_names(touch: Touch) -> None:
+    folder = touch("train/n1/a.png", "train/n2/b.png", "test/n1/c.png", "test/n2/d.png")
+    names = {"n1": "tench", "n2": "goldfish", "n3": "not in this folder"}
+    images = load_folder(folder, names=names)
+    assert images.class_names == ("goldfish", "tench")
+    assert [(item.path, item.label, item.class_name) for item in images.train] == [
+        ("train/n1/a.png", 1, "tench"),
+        ("train/n2/b.png", 0, "goldfish"),
+    ]
+    tested = load_eval_folder(folder, ["tench", "shark", "goldfish"], names=names)
+    assert [(item.path, item.label) for item in tested.test] == [("test/n1/c.png", 0), ("test/n2/d.png", 2)]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"n1": "tench"}, "1 of 2 labels have no class name: 'n2'"),
+        ({"n1": "crane", "n2": "crane"}, "the class name 'crane' was given twice"),
+        ({"n1": "crane", "n2": "Crane"}, "are the same words in a prompt"),
+    ],
+)
+def test_class_names_that_do_not_fit_the_codes(touch: Touch, names: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_folder(touch("n1/a.png", "n2/b.png"), names=names)
+
+
 # --- evaluation of a trained prompt ----------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from slimprompt.cli.options import (
     DEFAULT_BACKBONE,
     Activation,
     BackboneName,
+    ClassNames,
     DataRoot,
     Device,
     Imports,
@@ -30,7 +31,7 @@ from slimprompt.cli.options import (
     options_from,
 )
 from slimprompt.cli.printing import note, say
-from slimprompt.errors import InputError
+from slimprompt.errors import InputError, first_few
 from slimprompt.extras import require_extra
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS, find_method
@@ -89,6 +90,7 @@ def fit(
         Path | None,
         typer.Argument(help="photos/<class>/<image>, photos/{train,test}/<class>/<image>, or a CSV of path,label."),
     ] = None,
+    class_names: ClassNames = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -204,7 +206,7 @@ def fit(
             raise InputError(f"{out} is the folder of the model; give the page of --report another name")
         check_outputs(page=report, read=(source, manifest))
         require_extra("lab", "the page of --report")
-    images = _images(source, benchmark, data_root)
+    images = _images(source, class_names, benchmark, data_root)
     sample = _sample(images, sampled, prompt["seed"], manifest, origin)
     if compare or report is not None:
         _require_held_out(images, sample, "--compare" if compare else "--report")
@@ -386,13 +388,22 @@ def _default_backbone(benchmark: str | None) -> str:
     return "pocket" if benchmark and benchmark_info(benchmark).rendered else DEFAULT_BACKBONE
 
 
-def _images(source: Path | None, benchmark: str | None, data_root: Path | None) -> Benchmark:
+def _images(source: Path | None, class_names: Path | None, benchmark: str | None, data_root: Path | None) -> Benchmark:
+    from slimprompt.class_names import are_codes, read_class_names
     from slimprompt.data import check_images, load_benchmark, load_folder
 
     if benchmark is None and source is not None:
-        return load_folder(source)
+        own = load_folder(source, names=None if class_names is None else read_class_names(class_names))
+        if are_codes(own.class_names):
+            note(
+                f"the class names look like codes ({first_few(own.class_names)}):",
+                "CLIP reads class names; --class-names gives their words",
+            )
+        return own
     if benchmark is None or source is not None:
         raise InputError("which images? Give either a folder (or CSV) of your own or --benchmark NAME")
+    if class_names is not None:
+        raise InputError("--class-names is for images of your own; a benchmark has its class names")
     images = load_benchmark(benchmark, data_root)
     check_images(images)
     return images

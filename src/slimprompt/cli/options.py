@@ -80,6 +80,13 @@ Imports = Annotated[
         help="Import a module of your own, for bases and methods MODULE:FUNCTION; may be repeated.",
     ),
 ]
+ClassNames = Annotated[
+    Path | None,
+    typer.Option(
+        "--class-names",
+        help="CSV file of label,name, if the class folders or labels are codes: n01440764,tench.",
+    ),
+]
 Model = Annotated[Path, typer.Argument(help="Folder of a saved prompt or head, or hf:user/name.")]
 Log = Annotated[
     str | None,

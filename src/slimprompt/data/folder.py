@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -77,7 +77,7 @@ class _Listing(NamedTuple):
         return self._replace(files=[file._replace(split="test") for file in tested])
 
 
-def load_folder(path: str | Path) -> FolderBenchmark:
+def load_folder(path: str | Path, *, names: Mapping[str, str] | None = None) -> FolderBenchmark:
     """Read the classes and items of a folder or CSV file; no image is opened.
 
     Labels follow the sorted class names. Hidden files and folders, and folders of saved models, are ignored.
@@ -93,14 +93,17 @@ def load_folder(path: str | Path) -> FolderBenchmark:
           used as the test split.
         - a CSV file with the columns path, label and optionally split (train, val or test); paths are relative to the
           file.
+    names
+        Class names by label, if the names of the class folders or the labels of the CSV file are codes. Default: these are the
+        class names.
 
     Raises
     ------
     InputError
-        If the layout is another one, there are fewer than two classes, or two class names differ only in case, spaces
-        or underscores.
+        If the layout is another one, there are fewer than two classes, two class names differ only in case, spaces
+        or underscores, or a label has no name.
     """
-    listing = _list_files(Path(path))
+    listing = _list_files(Path(path), names)
     return _benchmark(listing, _train_classes(listing))
 
 
@@ -130,7 +133,11 @@ def load_test_folder(path: str | Path, class_names: Sequence[str]) -> FolderBenc
 
 
 def load_eval_folder(
-    path: str | Path, known_names: Sequence[str], key: Callable[[str], Hashable] = name_key
+    path: str | Path,
+    known_names: Sequence[str],
+    key: Callable[[str], Hashable] = name_key,
+    *,
+    names: Mapping[str, str] | None = None,
 ) -> FolderBenchmark:
     """Read the images of a folder or CSV file as test items, for the evaluation of a trained prompt.
 
@@ -145,6 +152,8 @@ def load_eval_folder(
         Class names that the prompt was trained on, in label order.
     key
         Names with equal keys are the same class; default: the name without regard to case, spaces and underscores.
+    names
+        As in `load_folder`.
 
     Returns
     -------
@@ -156,15 +165,15 @@ def load_eval_folder(
     InputError
         If some classes are known and others are not: a misspelt name would count as a new class.
     """
-    listing = _list_files(Path(path))
-    names, unknown = listing.class_names(), _unknown_names(listing, known_names, key)
+    listing = _list_files(Path(path), names)
+    found, unknown = listing.class_names(), _unknown_names(listing, known_names, key)
     if not unknown:
         return _benchmark(listing.as_test(), known_names, key)
-    if len(unknown) < len(names):
+    if len(unknown) < len(found):
         questions = {name: did_you_mean(name, known_names, 1) for name in unknown[:4]}  # three are shown
         listed = first_few([f"{name!r} ({asked})" if asked else repr(name) for name, asked in questions.items()], 200)
         raise InputError(
-            f"{path}: {len(unknown)} of {len(names)} classes are unknown to this prompt: {listed}. Rename their folders "
+            f"{path}: {len(unknown)} of {len(found)} classes are unknown to this prompt: {listed}. Rename their folders "
             "or labels to class names of the prompt, or keep only new classes to evaluate the prompt on those"
         )
     if not listing.class_names("train"):  # a CSV file of test images only
@@ -240,7 +249,24 @@ def _hint(name: str, known: Iterable[str]) -> str:
 # --- folders ---------------------------------------------------------------------------------------------------------
 
 
-def _list_files(path: Path) -> _Listing:
+def _list_files(path: Path, names: Mapping[str, str] | None = None) -> _Listing:
+    """The labelled image files of a folder or CSV file; with `names`, the labels are codes that are replaced by these names."""
+    listing = _list_labels(path)
+    if names is None:
+        return listing
+    labels = listing.class_names()
+    if missing := [label for label in labels if label not in names]:
+        raise InputError(
+            f"{path}: {len(missing)} of {len(labels)} labels have no class name: {first_few([repr(label) for label in missing])}"
+        )
+    try:
+        check_class_names([names[label] for label in labels])
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return listing._replace(files=[file._replace(class_name=names[file.class_name]) for file in listing.files])
+
+
+def _list_labels(path: Path) -> _Listing:
     if os.path.exists(path) and not path.is_dir():
         if path.suffix.lower() != ".csv":
             raise InputError(f"{path} is neither a folder of images nor a .csv file; {_LAYOUTS.format(path.parent)}")
