@@ -3,9 +3,8 @@
     python tools/train_at_clip_scale.py --out pocket-100
     slimprompt fit photos/ --backbone local-dir:pocket-100
 
-The pocket model learned a logit scale of 22, with class features far from each other. Trained at 100, its features move closer
-together, as CLIP's are: the cosines between class features are then about as large as CLIP's. Recipes and methods can be tried on
-it that depend on this scale. It is still a toy.
+The pocket model learned a logit scale of 22. Trained on at 100, its features move closer together. Recipes and methods can be tried
+on it that depend on this scale. It is still a toy.
 """
 
 from __future__ import annotations
@@ -17,11 +16,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import open_clip
 import torch
 from safetensors.torch import save_file
-from train_pocket import ARCHITECTURES, MEAN, STD, held_out_report, render_images, train
+from torch.nn import functional as F
+from train_pocket import ARCHITECTURES, MEAN, STD, held_out_report, render_images, text_features, train
 
 from slimprompt import load_backbone
+from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.progress import progress
 
 MODEL = "pocket"
@@ -52,6 +54,18 @@ def save_folder(model: torch.nn.Module, out: Path) -> None:
     save_file(state, out / "open_clip_model.safetensors")
 
 
+@torch.no_grad()
+def mean_cosine(model: torch.nn.Module) -> float:
+    """Mean cosine between the zero-shot features of two different classes, over the pocket benchmarks."""
+    means = []
+    for benchmark in POCKET_BENCHMARKS.values():
+        texts = [benchmark.templates[0].format(name) for name in benchmark.class_names]
+        features = F.normalize(text_features(model, open_clip.get_tokenizer("ViT-B-32")(texts, 48)), dim=-1)
+        cosines = features @ features.T  # (n_classes, n_classes)
+        means.append(float(cosines.fill_diagonal_(0).sum()) / (len(texts) * (len(texts) - 1)))
+    return sum(means) / len(means)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for the model")
@@ -75,6 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             seed=options.seed,
         )
     save_folder(model, options.out)
+    before = mean_cosine(load_backbone(MODEL, device="cpu").model)
+    print(f"mean cosine between the zero-shot features of two classes: {mean_cosine(model):.2f}, before {before:.2f}")
     size: int = ARCHITECTURES[MODEL]["vision_cfg"]["image_size"]  # type: ignore[index]
     for name, accuracy in held_out_report(model, size).items():
         print(f"{name}: zero-shot {100 * accuracy['plain']:.1f} %, chance {100 * accuracy['chance']:.1f} %")

@@ -27,4 +27,5 @@ def test_the_folder_is_a_backbone_of_this_logit_scale(
     assert trained.preprocess == embedded.preprocess
     assert trained.fingerprint != embedded.fingerprint
     assert not torch.equal(trained.model.text_projection, embedded.model.text_projection)
-    assert "pocket-negative: zero-shot " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "pocket-negative: zero-shot " in out and f"before {tool.mean_cosine(embedded.model):.2f}\n" in out
