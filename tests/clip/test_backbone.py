@@ -224,6 +224,15 @@ def test_features_equal_those_of_open_clip(tiny):
     )
 
 
+def test_fp16_on_a_cpu_is_a_warning() -> None:
+    with pytest.warns(UserWarning, match="fp16 is for GPUs"):
+        load_backbone("pocket", device="cpu", precision="fp16")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_backbone("pocket", device="cpu", precision="bf16")
+
+
+@pytest.mark.filterwarnings("ignore:fp16 is for GPUs")
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_precision_changes_features_but_not_the_fingerprint(tiny, precision):
     low = load_backbone(TINY, seed=0, device="cpu", precision=precision)

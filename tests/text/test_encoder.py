@@ -244,6 +244,7 @@ def test_block_variants(model_config, extra):
     assert encoder.shared_prefix == ("qk_norm" not in extra)  # blocks that are not plain use the full pass
 
 
+@pytest.mark.filterwarnings("ignore:fp16 is for GPUs")
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_low_precision_is_close_to_fp32(tiny, precision):
     backbone = load_backbone(tiny.name, seed=0, device="cpu", precision=precision)

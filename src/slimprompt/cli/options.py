@@ -52,7 +52,11 @@ Activation = Annotated[
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 Precision = Annotated[
     str,
-    typer.Option("--precision", help="Precision of the frozen model: fp32, bf16 or fp16. The prompt is always fp32."),
+    typer.Option(
+        "--precision",
+        help="Precision of the frozen model: fp32; bf16, faster on GPUs and on processors with bf16 instructions; or fp16, for GPUs. "
+        "The prompt is always fp32.",
+    ),
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write image features on disk.")]
 SkipBad = Annotated[

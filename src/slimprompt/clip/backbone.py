@@ -218,7 +218,8 @@ def load_backbone(
     device
         "auto", "cpu", "cuda", "mps" or one of several GPUs, "cuda:1".
     precision
-        Precision of the frozen forward passes: "fp32", "bf16" or "fp16". Prompts are always trained in fp32.
+        Precision of the frozen forward passes: "fp32", "bf16", which is faster on GPUs and on processors with bf16 instructions, or
+        "fp16", which is for GPUs. Prompts are always trained in fp32.
     activation
         "gelu" or "quickgelu". None or "auto" recognises the one that the weights were trained with: from the tag, the form
         of OpenAI's files, a name that ends in "-quickgelu", or the configuration of a hub or local model. Random weights
@@ -248,6 +249,8 @@ def load_backbone(
     if precision not in _DTYPES:
         raise unknown("precision", precision, _DTYPES)
     torch_device = _device(str(device))
+    if precision == "fp16" and torch_device.type == "cpu":
+        warnings.warn("fp16 is for GPUs: on a CPU it is many times slower than fp32 and bf16", stacklevel=2)
     fingerprint = None
     if ":" in name and not name.startswith(("hf-hub:", LOCAL_FOLDER)):
         raise InputError(f"backbone {name!r}: the part before ':' must be hf-hub or local-dir")
