@@ -8,8 +8,8 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
-from slimprompt.errors import InputError, shown
-from slimprompt.spreadsheet import csv_rows
+from slimprompt.errors import InputError
+from slimprompt.spreadsheet import csv_records
 
 #: Texts that a tokenizer reads as one of its own control tokens, not as words.
 _SPECIAL = re.compile(
@@ -79,19 +79,11 @@ def read_class_names(path: Path) -> dict[str, str]:
     Raises
     ------
     InputError
-        If a column is missing, a label or name is empty, or a label is named twice.
+        If a label or name is empty, a label is named twice, or the file is none with these columns.
     """
-    rows = csv_rows(path)
-    _, header = next(rows)
-    columns = [name.lower() for name in header]
-    if "label" not in columns or "name" not in columns:
-        raise InputError(
-            f"the first line of {path} must name the columns label and name; it names {shown(', '.join(header))}"
-        )
     names: dict[str, str] = {}
-    for line, cells in rows:
-        row = dict(zip(columns, cells, strict=False))
-        label, name = row.get("label", ""), row.get("name", "")
+    for line, row in csv_records(path, ("label", "name")):
+        label, name = row["label"], row["name"]
         if not label or not name:
             raise InputError(
                 f"{path}, line {line}: the {'name' if label else 'label'} is empty; fill it in, or remove the line"

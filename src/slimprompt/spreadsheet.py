@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimprompt.errors import InputError, printable
+from slimprompt.errors import InputError, printable, shown
 from slimprompt.storage import cannot_read, check_regular
 
 if TYPE_CHECKING:
@@ -79,6 +79,37 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"cannot read {path} as a UTF-8 CSV file: {error}") from None
     except OSError as error:
         raise cannot_read(path, error) from None
+
+
+def csv_records(
+    path: Path, required: Sequence[str], optional: Sequence[str] = ()
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line number and cells by lower-case column name of each row of a CSV file; a cell that is missing at the end is empty.
+
+    Raises
+    ------
+    InputError
+        If a required column is missing, a column is named twice, or a row has more cells than there are columns; or as `csv_rows`.
+    """
+    rows = csv_rows(path)
+    _, header = next(rows)
+    columns = [name.lower() for name in header]
+    if not set(required) <= set(columns):
+        also = f" ({' and '.join(optional)} is optional)" if optional else ""
+        raise InputError(
+            f"the first line of {path} must name the columns {' and '.join(required)}{also}; it names {shown(', '.join(header))}"
+        )
+    for name in (*required, *optional):
+        if columns.count(name) > 1:
+            raise InputError(f"the first line of {path} names the column {name} twice; rename or remove one of them")
+    for line, cells in rows:
+        if any(cells[len(columns) :]):
+            named = f"{len(columns)} column{'' if len(columns) == 1 else 's'}"
+            raise InputError(
+                f"{path}, line {line} has {len(cells)} cells, but the first line names {named}: "
+                'put a cell that contains a delimiter in quotes, such as "cat, black"'
+            )
+        yield line, dict.fromkeys(columns, "") | dict(zip(columns, cells, strict=False))
 
 
 def frame_csv(frame: pd.DataFrame) -> str:

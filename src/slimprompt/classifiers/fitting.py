@@ -1,4 +1,4 @@
-"""Fit a classifier on labelled images and compare it with zero-shot and with other methods on images it was not trained on.
+"""Fit a classifier on labelled images and compare it with zero-shot on images it was not trained on.
 
 This is what `slimprompt fit` and `slimprompt evaluate` do between parsing and printing.
 """
@@ -9,24 +9,23 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from slimprompt.classifiers.calibration import calibration_folds, softmax
 from slimprompt.classifiers.head import HeadClassifier
 from slimprompt.classifiers.prompt import PromptClassifier
-from slimprompt.classifiers.scores import Accuracy, Scores, accuracy_of, mcnemar, scores_of
+from slimprompt.classifiers.scores import Scores, scores_of
 from slimprompt.data import Benchmark, Item, few_shot, held_out
 from slimprompt.errors import InputError, first_few
 from slimprompt.images.bank import FeatureBank
 from slimprompt.methods.head import AnyHead, Head
 from slimprompt.methods.prompt_learning import prompt_head
-from slimprompt.methods.table import METHODS, find_method
+from slimprompt.methods.table import find_method
 from slimprompt.methods.task import Task
 from slimprompt.methods.zero_shot import check_templates, zero_shot_head
-from slimprompt.progress import announce, progress
+from slimprompt.progress import announce
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.text.tokens import prompt_tokens
 from slimprompt.training.evaluation import EvalSet, make_eval_set
@@ -40,8 +39,6 @@ DEFAULT_VIEWS = 10
 
 #: Title of the prompt that training started from.
 START = "the prompt it started from"
-
-_SIGNIFICANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -327,110 +324,6 @@ def compare_with_zero_shot(
     kind = "head" if isinstance(classifier, HeadClassifier) else "prompt"
     known = classifier.trained_on(bank, paths, decode=images.decode) if classifier.training_images_ else None
     return HeadComparison(paths, eval_set, heads, kind, classifier.calibration_.temperature, known)
-
-
-# ---------------------------------------------------------------- all methods
-
-
-@dataclass(frozen=True)
-class MethodResult:
-    """One method on the held-out images."""
-
-    method: str
-    correct: Tensor
-    """Whether each held-out image is classified correctly, (n_images,)."""
-    n_trained: int
-    seconds: float
-    """Wall time of fitting, with the image features encoded."""
-    takes_new_names: bool
-
-    @property
-    def accuracy(self) -> Accuracy:
-        """Accuracy with its interval."""
-        return accuracy_of(self.correct)
-
-
-def compare_methods(fit: Fit) -> list[MethodResult]:
-    """The fitted classifier and every method on the same training and held-out images, in the order of the table.
-
-    A method of the user's own that was fitted comes last.
-
-    Held-out images that are copies of training images are left out: they favour the methods that remember these.
-
-    Raises
-    ------
-    InputError
-        If no other images are held out.
-    """
-    comparison = fit.unseen
-    if comparison is None:
-        raise InputError(
-            "there are no held-out images to compare methods on: give more images or fewer --shots, or a test/ folder beside train/ "
-            "with other images"
-        )
-    eval_set, classifier, results = comparison.eval_set, fit.classifier, []
-    own = list(comparison.heads.values())[-1].correct(eval_set)
-    if isinstance(classifier, PromptClassifier):
-        n_trained = classifier.prompt_.trainable_parameters
-        results.append(MethodResult("prompt", own, n_trained, fit.seconds, takes_new_names=True))
-    fitted = classifier.method if isinstance(classifier, HeadClassifier) else None
-    _ = fit.task.view_features, fit.task.class_features  # encoded before anything is timed
-    compared = METHODS if fitted is None else METHODS | {fitted: find_method(fitted)}
-    with progress("comparing methods", len(compared)) as advance:
-        for name, method in compared.items():
-            if name == fitted and isinstance(classifier, HeadClassifier):
-                found = MethodResult(name, own, classifier.n_trained_, fit.seconds, method.takes_new_names)
-            else:
-                begin = time.perf_counter()
-                result = method.fit(fit.task)
-                seconds = time.perf_counter() - begin
-                correct = result.head.correct(eval_set)
-                found = MethodResult(name, correct, result.n_trained, seconds, method.takes_new_names)
-            results.append(found)
-            advance()
-    return results
-
-
-class Advice(NamedTuple):
-    """Which method to use."""
-
-    method: str | None
-    """The method; None if none is significantly more accurate than zero-shot."""
-    sentence: str
-
-
-def advice(results: Sequence[MethodResult]) -> Advice:
-    """Which method to use, or that none is significantly more accurate than zero-shot.
-
-    The most accurate method is compared with each other one by McNemar's exact test with Bonferroni's correction. A method is
-    not advised over zero-shot unless it is more accurate by this test.
-
-    Parameters
-    ----------
-    results
-        Methods on the same images, zero-shot among them.
-    """
-    best = max(results, key=lambda one: (int(one.correct.sum()), one.takes_new_names, -one.n_trained))
-    others = [one for one in results if one is not best]
-    close = [one for one in others if mcnemar(best.correct, one.correct) * len(others) >= _SIGNIFICANCE]
-    n = len(best.correct)
-    images = f"{n:,} held-out image{'s' if n != 1 else ''}"
-    if best.method == "zero-shot":
-        sentence = f"Use zero-shot, which needs no training: no other method is more accurate on the {images}."
-        return Advice(best.method, sentence)
-    if zero_shot := [one for one in close if one.method == "zero-shot"]:
-        gain = best.accuracy.value - zero_shot[0].accuracy.value
-        points = f"{gain:+.1f}" if gain >= 0.05 else f"{gain:+.3f}"
-        these = f"these {n:,} images" if n != 1 else "this image"
-        sentence = f"No method is significantly more accurate than zero-shot on {these}; the best is {best.method} ({points} points)."
-        return Advice(None, sentence)
-    if not close:
-        sentence = f"Use {best.method}: it is more accurate than every other method on the {images} (McNemar's test, p < 0.05)."
-        return Advice(best.method, sentence)
-    flexible = [one.method for one in close if one.takes_new_names and not best.takes_new_names]
-    also = f"; of these, {flexible[0]} also takes new class names" if flexible else ""
-    tied = ", ".join(one.method for one in sorted(close, key=lambda one: -int(one.correct.sum())))
-    return Advice(best.method, f"Use {best.method}: the {images} cannot tell it from {tied}{also}.")
 
 
 def readable(

@@ -215,7 +215,8 @@ def fit(
     chosen = make_recipe(options["recipe"], len(sample.train) / len(images.class_names), overrides)
 
     # torch is imported from here on: everything above fails fast
-    from slimprompt.classifiers.fitting import DEFAULT_VIEWS, compare_methods, fit_classifier
+    from slimprompt.classifiers.fitting import DEFAULT_VIEWS, fit_classifier
+    from slimprompt.classifiers.method_comparison import compare_methods
     from slimprompt.clip.architectures import EMBEDDED
     from slimprompt.data import held_out
     from slimprompt.images.bank import FeatureBank

@@ -11,7 +11,8 @@ from slimprompt.cli.printing import count, note, print_table, say
 from slimprompt.errors import first_few
 
 if TYPE_CHECKING:
-    from slimprompt.classifiers.fitting import Classifier, Fit, HeadComparison, MethodResult
+    from slimprompt.classifiers.fitting import Classifier, Fit, HeadComparison
+    from slimprompt.classifiers.method_comparison import MethodResult
     from slimprompt.data import Benchmark
     from slimprompt.data.folder import FolderBenchmark
 
@@ -149,7 +150,7 @@ def print_methods(results: list[MethodResult], saved: str, images: str) -> None:
     images
         The arguments of `slimprompt fit` that name the images.
     """
-    from slimprompt.classifiers.fitting import advice
+    from slimprompt.classifiers.method_comparison import advice
 
     say(f"all methods on the same {len(results[0].correct):,} held-out images (accuracy with 95 % interval):")
     rows = []

@@ -13,7 +13,7 @@ from slimprompt.class_names import check_class_names, name_key
 from slimprompt.data.benchmark import SPLITS, Benchmark, Item
 from slimprompt.errors import InputError, did_you_mean, first_few, printable, shown
 from slimprompt.images.files import IMAGE_SUFFIXES, is_hidden, is_image_name, walk_images
-from slimprompt.spreadsheet import csv_rows
+from slimprompt.spreadsheet import csv_records
 from slimprompt.storage import draft_folder, publish
 
 #: Accepted names of a split folder, and values of the split column of a CSV file.
@@ -367,7 +367,8 @@ def _read_csv(path: Path) -> _Listing:
     found: list[tuple[str, str, Path]] = []  # split, class name, file
     line_of: dict[Path, int] = {}
     missing: list[str] = []
-    for line, name, label, split in _csv_rows(path):
+    for line, row in csv_records(path, ("path", "label"), ("split",)):
+        name, label, split = row["path"], row["label"], row.get("split") or "train"
         if not name or not name_key(label):
             column = "label" if name else "path"
             raise InputError(f"{path}, line {line}: the {column} is empty; fill it in, or remove the line")
@@ -395,29 +396,6 @@ def _read_csv(path: Path) -> _Listing:
         for split, label, image in found
     ]
     return _Listing(path, images, files)
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[int, str, str, str]]:
-    """Line number, path, label and split ("train" if not given) of every row that is not blank."""
-    rows = csv_rows(path)
-    _, header = next(rows)
-    columns = [name.lower() for name in header]
-    if "path" not in columns or "label" not in columns:
-        raise InputError(
-            f"the first line of {path} must name the columns path and label (split is optional); it names "
-            f"{shown(', '.join(header))}"
-        )
-    for name in ("path", "label", "split"):
-        if columns.count(name) > 1:
-            raise InputError(f"the first line of {path} names the column {name} twice; rename or remove one of them")
-    for line, cells in rows:
-        if any(cells[len(columns) :]):
-            raise InputError(
-                f"{path}, line {line} has {_count(len(cells), 'cell')}, but the first line names {_count(len(columns), 'column')}: "
-                'put a cell that contains a delimiter in quotes, such as "cat, black"'
-            )
-        row = dict(zip(columns, cells, strict=False))
-        yield line, row.get("path", ""), row.get("label", ""), row.get("split", "") or "train"
 
 
 def _common_folder(path: Path, images: list[Path]) -> Path:
