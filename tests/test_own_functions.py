@@ -40,3 +40,8 @@ def test_a_name_without_a_function_never_imports_code(kind: str, name: str, reas
     with pytest.raises(InputError, match=f"^cannot use the {kind} '{name}': .*{reason}"):
         own_function(kind, name)
     assert "antigravity" not in sys.modules
+
+
+def test_the_name_of_a_file_is_not_that_of_a_module() -> None:
+    with pytest.raises(InputError, match=r"named module:function, without \.py: my_methods:nearest_mean$"):
+        own_function("method", "my_methods.py:nearest_mean")

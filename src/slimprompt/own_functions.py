@@ -37,6 +37,9 @@ def own_function(kind: str, name: str) -> Callable[..., Any]:
     """
     module, _, function = name.partition(":")
     if module not in sys.modules:
+        if module.endswith(".py"):
+            name = name.replace(".py:", ":", 1)
+            raise InputError(f"a {kind} of your own is named module:function, without .py: {name}")
         raise InputError(
             f"cannot use the {kind} {name!r}: {module} is not imported; import it first (--import {module})"
         )

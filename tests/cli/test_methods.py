@@ -140,7 +140,7 @@ def test_copies_of_training_images_do_not_count(run, photos, tmp_path):
     assert names == list(METHODS)
     out = " ".join(printed.split())
     assert "12 of the 18 images were training images: without them, the accuracy is " in out
-    assert "all methods on the same 6 held-out images" in out
+    assert "all methods without a prompt on the same 6 held-out images" in out
     saved = json.loads((tmp_path / "h" / "head.json").read_text())["held_out"]
     assert saved["images"] == 6 and f"without them, the accuracy is {saved['head']:.1f} %" in out
 
@@ -236,7 +236,7 @@ def test_a_method_of_ones_own_is_imported_on_request(run, photos, tmp_path, own_
     failed(run(*fit, "--method", name, *imported, "--rank", 2), "--rank can only be used with prompts")
     out = ok(run(*fit, "--method", name, *imported, "--compare"))
     assert f"72 numbers trained ({name}, scale 20)" in out
-    rows = [line.split()[0] for line in out[out.index("all methods on the same") :].splitlines()[2:12]]
+    rows = [line.split()[0] for line in out[out.index("all methods without a prompt on the same") :].splitlines()[2:12]]
     assert rows == [*METHODS, name]
     description = json.loads((tmp_path / "mine" / "head.json").read_text())
     assert (description["method"], description["settings"]) == (name, {"scale": 20.0})

@@ -366,7 +366,16 @@ def test_a_module_that_cannot_be_imported_stops_the_study(run: Run) -> None:
     result = run("study", "fixed-basis", "--pocket", "--bases", "no_such_bases:first", "--import", "no_such_bases")
     assert isinstance(result.exception, InputError)
     assert "cannot import no_such_bases: ModuleNotFoundError" in str(result.exception)
-    assert "PYTHONPATH=." in str(result.exception)
+    assert str(result.exception).endswith("for a file in this folder, set PYTHONPATH=.")
+
+
+def test_advice_about_modules_fits_the_cause(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_broken_bases.py").write_text("import no_such_module_anywhere\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    study = ("study", "fixed-basis", "--pocket", "--import")
+    broken, suffix = (str(run(*study, name).exception) for name in ("my_broken_bases", "my_broken_bases.py"))
+    assert broken.endswith("No module named 'no_such_module_anywhere'")
+    assert suffix.endswith("without .py: --import my_broken_bases")
     assert not Path("runs").exists()
 
 

@@ -44,7 +44,9 @@ def test_the_page(tmp_path: Path) -> None:
     # the method was compared with the others, saved and evaluated, and run in a study
     assert '"method": "my_methods:nearest_mean"' in (folder / "my-head" / "head.json").read_text()
     assert re.search(
-        r"^all methods on the same .*^cross-modal .*^my_methods:nearest_mean ", printed, re.MULTILINE | re.DOTALL
+        r"^all methods without a prompt on the same .*^cross-modal .*^my_methods:nearest_mean ",
+        printed,
+        re.MULTILINE | re.DOTALL,
     )
     methods = Counter(record.spec.label for record in load_records(folder / "method-runs"))
     prompts = ("dense m16", "joint r4", "fixed-B orthogonal r4")

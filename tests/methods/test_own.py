@@ -42,6 +42,16 @@ def fails(task: Task) -> FittedHead:
     raise ZeroDivisionError("a mistake of the user")
 
 
+def exits(task: Task) -> FittedHead:
+    sys.exit("stopped")
+
+
+def changes_in_place(task: Task) -> FittedHead:
+    for features in (task.eval_features, task.class_features, task.targets):
+        features.zero_()
+    return nearest_mean(task)
+
+
 def needs_every_class(task: Task) -> FittedHead:
     task.require_every_class("my method")
     return nearest_mean(task)
@@ -123,6 +133,14 @@ def test_it_is_fitted_as_its_function_says(make_task) -> None:
     assert again.head.scale == 5.0
 
 
+def test_it_may_change_its_task_in_place(make_task) -> None:
+    task = make_task()
+    before = [one.clone() for one in (task.eval_features, task.class_features, task.targets)]
+    with pytest.raises(InputError, match="not finite"):  # all images are in the first class
+        find_method(own("changes_in_place")).fit(task)
+    assert all(map(torch.equal, before, (task.eval_features, task.class_features, task.targets)))
+
+
 def test_its_head_can_be_used_and_saved(make_task) -> None:
     task = make_task()
     head = find_method(own("with_gradient")).fit(task).head
@@ -137,7 +155,12 @@ def test_its_head_can_be_used_and_saved(make_task) -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        (own("fails"), {}, r"^the method '.*:fails' failed: ZeroDivisionError: a mistake of the user$"),
+        (own("exits"), {}, "failed: SystemExit: stopped"),
+        (
+            own("fails"),
+            {},
+            r"^the method '.*:fails' failed: ZeroDivisionError: a mistake of the user \(--debug shows where\)$",
+        ),
         (
             own("returns_a_tensor"),
             {},

@@ -32,6 +32,7 @@ from slimprompt.cli.options import (
     Templates,
     Verbose,
     explain_unreadable,
+    note_codes,
 )
 from slimprompt.cli.printing import count, note, print_json, print_table, say
 from slimprompt.errors import InputError, choose, did_you_mean
@@ -49,7 +50,10 @@ _CLOSE = 0.75
 def evaluate(
     model: Model,
     source: Annotated[
-        Path | None, typer.Argument(help="Labelled images: <class>/<image>, {train,test}/<class>/<image>, or a CSV.")
+        Path | None,
+        typer.Argument(
+            help="Labelled images: <class>/<image>, {train,test}/<class>/<image>, of which test is used, or a CSV."
+        ),
     ] = None,
     class_names: ClassNames = None,
     benchmark: Annotated[str | None, typer.Option(help="Evaluate on the test images of a benchmark.")] = None,
@@ -103,6 +107,8 @@ def evaluate(
     # Two spellings with equal tokens are one class: names read from a CoOp checkpoint have lost their spelling.
     tokens = cache(partial(name_tokens, classifier.backbone_))
     images = load_eval_folder(source, known, tokens, names=coded) if source else _test_images(str(benchmark), data_root)
+    if source:
+        note_codes(images.class_names, "--class-names gives their words")
     n_new = len({tokens(name) for name in images.class_names} - {tokens(name) for name in known})
     names = list(dict.fromkeys(images.class_names))  # ImageNet has two names twice: each is one class of a prompt
     if names != known:

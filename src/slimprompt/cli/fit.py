@@ -28,10 +28,11 @@ from slimprompt.cli.options import (
     Verbose,
     explain_unreadable,
     given_options,
+    note_codes,
     options_from,
 )
 from slimprompt.cli.printing import note, say
-from slimprompt.errors import InputError, first_few
+from slimprompt.errors import InputError
 from slimprompt.extras import require_extra
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS, find_method
@@ -112,7 +113,10 @@ def fit(
         str, typer.Option(help=f"What to fit: prompt, {', '.join(METHODS)}, or your own, module:function.")
     ] = "prompt",
     compare: Annotated[
-        bool, typer.Option("--compare", help="Also fit all methods, and compare them on the held-out images.")
+        bool,
+        typer.Option(
+            "--compare", help="Also fit all methods on image features, and compare them on the held-out images."
+        ),
     ] = False,
     shots: Annotated[
         int, typer.Option(min=1, help="Training images per class, sampled at random; the others are held out.")
@@ -390,16 +394,12 @@ def _default_backbone(benchmark: str | None) -> str:
 
 
 def _images(source: Path | None, class_names: Path | None, benchmark: str | None, data_root: Path | None) -> Benchmark:
-    from slimprompt.class_names import are_codes, read_class_names
+    from slimprompt.class_names import read_class_names
     from slimprompt.data import check_images, load_benchmark, load_folder
 
     if benchmark is None and source is not None:
         own = load_folder(source, names=None if class_names is None else read_class_names(class_names))
-        if are_codes(own.class_names):
-            note(
-                f"the class names look like codes ({first_few(own.class_names)}):",
-                "CLIP reads class names; --class-names gives their words",
-            )
+        note_codes(own.class_names, "--class-names gives their words")
         return own
     if benchmark is None or source is not None:
         raise InputError("which images? Give either a folder (or CSV) of your own or --benchmark NAME")

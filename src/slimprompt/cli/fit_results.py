@@ -152,7 +152,8 @@ def print_methods(results: list[MethodResult], saved: str, images: str) -> None:
     """
     from slimprompt.classifiers.method_comparison import advice
 
-    say(f"all methods on the same {len(results[0].correct):,} held-out images (accuracy with 95 % interval):")
+    which = "all methods" if saved == "prompt" else "all methods without a prompt"
+    say(f"{which} on the same {len(results[0].correct):,} held-out images (accuracy with 95 % interval):")
     rows = []
     for one in results:
         value, low, high = one.accuracy

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -18,7 +18,9 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from slimprompt.errors import InputError
+from slimprompt.class_names import are_codes
+from slimprompt.cli.printing import note
+from slimprompt.errors import InputError, first_few
 from slimprompt.tracking import describe_targets
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -88,7 +90,7 @@ ClassNames = Annotated[
     Path | None,
     typer.Option(
         "--class-names",
-        help="CSV file of label,name, if the class folders or labels are codes: n01440764,tench.",
+        help="CSV file with the columns label and name, if the class folders or labels are codes, such as n01440764.",
     ),
 ]
 Model = Annotated[Path, typer.Argument(help="Folder of a saved prompt or head, or hf:user/name.")]
@@ -107,6 +109,16 @@ Templates = Annotated[
         help="Zero-shot template, e.g. 'a photo of a {}.'; repeat to average several.",
     ),
 ]
+
+
+def note_codes(class_names: Sequence[str], remedy: str) -> None:
+    """Say that class names look like codes, and what to do about it; nothing if they do not."""
+    if are_codes(class_names):
+        note(
+            f"the class names look like codes ({first_few(class_names)}):",
+            f"CLIP reads class names; {remedy}",
+            err=True,
+        )
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.options import DataRoot, Device, Imports, Log, options_from
+from slimprompt.cli.options import DataRoot, Device, Imports, Log, note_codes, options_from
 from slimprompt.cli.printing import count, print_json, print_table, say, size
 from slimprompt.errors import InputError, choose, first_few, unknown
 from slimprompt.lab.grid import Grid
@@ -89,6 +89,7 @@ def study(
         return
     choose("executor", executor, _EXECUTORS)
     grid, given = _grid(name, pocket, axes, recipe, overrides)
+    from slimprompt.data import BENCHMARKS, load_folder
     from slimprompt.lab.environment import RunEnvironment, import_modules
     from slimprompt.lab.grid import unused_values
     from slimprompt.lab.study import check_own_functions, check_train_splits
@@ -99,6 +100,9 @@ def study(
     check_train_splits(specs)  # before Ray or workers start
     import_modules(imports or ())
     check_own_functions(specs)
+    for dataset in grid.datasets:
+        if dataset not in BENCHMARKS:
+            note_codes(load_folder(dataset).class_names, "rename the folders, or give a CSV file of path,label")
     unused = {field: values for field, values in unused_values(grid, specs).items() if field in given}
     if unused:
         shown = "; ".join(f"{field} {first_few(values)}" for field, values in unused.items())

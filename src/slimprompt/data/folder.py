@@ -257,7 +257,8 @@ def _list_files(path: Path, names: Mapping[str, str] | None = None) -> _Listing:
     labels = listing.class_names()
     if missing := [label for label in labels if label not in names]:
         raise InputError(
-            f"{path}: {len(missing)} of {len(labels)} labels have no class name: {first_few([repr(label) for label in missing])}"
+            f"{path}: {len(missing)} of {len(labels)} labels have no class name: {first_few([repr(label) for label in missing])}. "
+            f"The labels with names are {first_few([repr(label) for label in names])}"
         )
     try:
         check_class_names([names[label] for label in labels])

@@ -45,10 +45,12 @@ def import_modules(names: Iterable[str]) -> None:
         try:
             import_module(name)
         except Exception as error:  # the module may raise anything
-            raise InputError(
-                f"cannot import {name}: {type(error).__name__}: {error}. It must be on Python's path; for a file in this folder, "
-                "set PYTHONPATH=."
-            ) from error
+            message = f"cannot import {name}: {type(error).__name__}: {error}"
+            if name.endswith(".py"):
+                message += f". Give the name of the module, without .py: --import {name.removesuffix('.py')}"
+            elif isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
+                message += ". It must be on Python's path; for a file in this folder, set PYTHONPATH=."
+            raise InputError(message) from error
 
 
 @contextmanager

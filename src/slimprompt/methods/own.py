@@ -23,7 +23,7 @@ def fit_own(name: str, task: Task, settings: Mapping[str, float]) -> FittedHead:
     name
         Its name, `module:function`; the module must have been imported.
     task
-        What the function is given.
+        The function is given a copy of it.
     settings
         Settings of another fit, which the function is given as keyword arguments.
 
@@ -39,12 +39,14 @@ def fit_own(name: str, task: Task, settings: Mapping[str, float]) -> FittedHead:
     """
     function = own_function("method", name)
     try:
-        fitted = function(task, **settings)
+        fitted = function(task.copy(), **settings)
     except InputError:  # written for users, such as that of an unreadable image
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         given = " with the settings that it returned before" if settings else ""
-        raise InputError(f"the method {name!r} failed{given}: {type(error).__name__}: {error}") from error
+        raise InputError(
+            f"the method {name!r} failed{given}: {type(error).__name__}: {error} (--debug shows where)"
+        ) from error
     if not isinstance(fitted, FittedHead):
         raise InputError(f"the method {name!r} must return a FittedHead; it returned a {type(fitted).__name__}")
     try:

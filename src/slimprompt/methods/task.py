@@ -99,6 +99,12 @@ class Task:
         """The same task with only these training images."""
         return replace(self, images=[self.images[i] for i in indices], labels=[self.labels[i] for i in indices])
 
+    def copy(self) -> Task:
+        """The same task with tensors of its own: changing them in place does not change those of this one."""
+        copied = replace(self)
+        copied.__dict__.update({name: value.clone() for name, value in vars(self).items() if isinstance(value, Tensor)})
+        return copied
+
     def require_every_class(self, method: str) -> None:
         """Raise an error if a class has no training image."""
         present = set(self.labels)

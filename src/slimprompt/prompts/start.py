@@ -65,7 +65,7 @@ def own_basis(name: str, p0: Tensor, rank: int, generator: torch.Generator) -> T
     try:
         basis = torch.as_tensor(rule(p0, rank, generator)).detach().float()
     except Exception as error:
-        raise InputError(f"the basis {name!r} failed: {type(error).__name__}: {error}") from error
+        raise InputError(f"the basis {name!r} failed: {type(error).__name__}: {error} (--debug shows where)") from error
     shape = (p0.shape[0], rank)
     if basis.shape != shape or not basis.isfinite().all():
         raise InputError(f"the basis {name!r} must give finite numbers of shape {shape}; it gave {tuple(basis.shape)}")
