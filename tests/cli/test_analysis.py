@@ -2,12 +2,15 @@
 
 import json
 import re
+import shutil
 
 import pytest
 from typer.testing import CliRunner
 
 from slimprompt.cli import app
 from slimprompt.errors import InputError
+from slimprompt.lab.records import FAILED, store_run
+from slimprompt.lab.spec import RunSpec
 from tests.synthetic_runs import METHOD_EFFECTS, write_methods, write_run, write_study
 
 BASE = {"backbone": "pocket", "dataset": "dtd", "shots": 1, "seed": 1, "n_ctx": 8}
@@ -25,6 +28,15 @@ def invoke(*arguments):
         raise result.exception
     assert result.exit_code == 0, result.output
     return result
+
+
+def test_failed_runs_are_named(runs, tmp_path):
+    assert "failed run" not in invoke("tables", runs, "--only", "headline").stderr
+    spec = RunSpec(**{**BASE, "seed": 99}, variant="dense")
+    shutil.copytree(runs, tmp_path / "runs")
+    store_run(tmp_path / "runs", spec, {"status": FAILED, "error": "out of memory"})
+    shown = invoke("tables", tmp_path / "runs", "--only", "headline").stderr
+    assert "note: 1 failed run left out; `slimprompt runs list" in shown
 
 
 def test_geometry_prints_medians_chance_and_displacement(runs):

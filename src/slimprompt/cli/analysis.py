@@ -30,11 +30,12 @@ Published = Annotated[bool, typer.Option("--published", help="Use the paper's pu
 
 
 def _records(runs: Path, where: Sequence[str] | None) -> list[Record]:
-    """The complete runs that meet the conditions; settings that differ between runs are reported on standard error."""
+    """The complete runs that meet the conditions; failed runs and settings that differ are reported on standard error."""
     from slimprompt.analysis.observations import mixed_settings
     from slimprompt.lab.records import load_records, runs_command, select_records, unmet_conditions
 
-    found = load_records(runs, show=True)
+    everything = load_records(runs, complete_only=False, show=True)
+    found = [record for record in everything if record.complete]
     records = select_records(found, where or ())
     if not records:
         conditions = f" that meet {' and '.join(where)}" if where else ""
@@ -43,6 +44,8 @@ def _records(runs: Path, where: Sequence[str] | None) -> list[Record]:
             f"no complete runs{conditions} in {runs} ({total}); "
             f"make some with `slimprompt study`, or list them with `{runs_command('list', runs)}`"
         )
+    if n_failed := len(everything) - len(found):
+        say(f"note: {count(n_failed, 'failed run')} left out; `{runs_command('list', runs)}` shows them", err=True)
     for line in mixed_settings(records):
         say(f"note: {line}", err=True)
     return records
