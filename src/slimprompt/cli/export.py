@@ -57,8 +57,6 @@ def export(
     """
     if onnx is None and matrix is None:
         raise InputError("export to what? Give --onnx classifier.onnx, --matrix classes.safetensors, or both")
-    if matrix is not None and matrix.suffix != ".safetensors":
-        raise InputError(f"--matrix writes a safetensors file: {matrix} must end in .safetensors")
     if onnx is None and images:
         raise InputError("--images are images to compare an ONNX file on: add --onnx FILE")
     names = parse_class_names(classes) if classes is not None else None
@@ -71,6 +69,8 @@ def export(
     from slimprompt.export.onnx import export_onnx
 
     check_files(onnx, matrix)
+    if matrix is not None and matrix.suffix != ".safetensors":
+        raise InputError(f"--matrix writes a safetensors file: {matrix} must end in .safetensors")
     for target in (onnx, matrix):
         if target is not None:
             check_target(target, overwrite=overwrite)
