@@ -58,7 +58,7 @@ class Calibration(NamedTuple):
 def calibration_folds(labels: Sequence[int], seed: int) -> list[tuple[Tensor, Tensor]]:
     """The folds that are held out in turn: (indices of the images to fit on, indices of the images held out) of each.
 
-    These are the first of three stratified folds that together hold out 300 images, or all of them.
+    These are the first of `FOLDS` stratified folds that together hold out `ENOUGH_HELD_OUT` images, or all folds.
     """
     from slimprompt.methods.cross_validation import folds  # imports torch
 

@@ -32,6 +32,7 @@ from slimprompt.cli.options import (
     Templates,
     Verbose,
     explain_unreadable,
+    names_of_codes,
     note_codes,
 )
 from slimprompt.cli.printing import count, note, print_json, print_table, say
@@ -82,14 +83,12 @@ def evaluate(
     choose("format", format, {"table": None, "json": None})
     if (source is None) == (benchmark is None):
         raise InputError("evaluate on what? Give either a folder (or CSV) of labelled images or --benchmark NAME")
-    if source is None and class_names is not None:
-        raise InputError("--class-names is for images of your own; a benchmark has its class names")
+    names_by_label = names_of_codes(class_names, benchmark)
     if source is not None and not source.exists():
         raise InputError(f"no such folder or CSV file: {source}")
     if report is not None:
         check_outputs(page=report, read=(source,))
         require_extra("lab", "the page of --report")
-    from slimprompt.class_names import read_class_names
     from slimprompt.classifiers.fitting import compare_with_zero_shot, readable
     from slimprompt.classifiers.head import load_classifier
     from slimprompt.data.folder import load_eval_folder
@@ -98,7 +97,6 @@ def evaluate(
     from slimprompt.saved.models import read_description
     from slimprompt.text.tokens import name_tokens
 
-    coded = None if class_names is None else read_class_names(class_names)
     model = model_folder(model)
     classifier = load_classifier(
         model, pretrained=pretrained, activation=activation, device=device, precision=precision
@@ -106,7 +104,11 @@ def evaluate(
     known = [str(name) for name in classifier.classes_]
     # Two spellings with equal tokens are one class: names read from a CoOp checkpoint have lost their spelling.
     tokens = cache(partial(name_tokens, classifier.backbone_))
-    images = load_eval_folder(source, known, tokens, names=coded) if source else _test_images(str(benchmark), data_root)
+    images = (
+        load_eval_folder(source, known, tokens, names=names_by_label)
+        if source
+        else _test_images(str(benchmark), data_root)
+    )
     if source:
         note_codes(images.class_names, "--class-names gives their words")
     n_new = len({tokens(name) for name in images.class_names} - {tokens(name) for name in known})

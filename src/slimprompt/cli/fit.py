@@ -28,6 +28,7 @@ from slimprompt.cli.options import (
     Verbose,
     explain_unreadable,
     given_options,
+    names_of_codes,
     note_codes,
     options_from,
 )
@@ -394,17 +395,15 @@ def _default_backbone(benchmark: str | None) -> str:
 
 
 def _images(source: Path | None, class_names: Path | None, benchmark: str | None, data_root: Path | None) -> Benchmark:
-    from slimprompt.class_names import read_class_names
     from slimprompt.data import check_images, load_benchmark, load_folder
 
+    names = names_of_codes(class_names, benchmark)
     if benchmark is None and source is not None:
-        own = load_folder(source, names=None if class_names is None else read_class_names(class_names))
+        own = load_folder(source, names=names)
         note_codes(own.class_names, "--class-names gives their words")
         return own
     if benchmark is None or source is not None:
         raise InputError("which images? Give either a folder (or CSV) of your own or --benchmark NAME")
-    if class_names is not None:
-        raise InputError("--class-names is for images of your own; a benchmark has its class names")
     images = load_benchmark(benchmark, data_root)
     check_images(images)
     return images

@@ -18,7 +18,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from slimprompt.class_names import are_codes
+from slimprompt.class_names import are_codes, read_class_names
 from slimprompt.cli.printing import note
 from slimprompt.errors import InputError, first_few
 from slimprompt.tracking import describe_targets
@@ -109,6 +109,15 @@ Templates = Annotated[
         help="Zero-shot template, e.g. 'a photo of a {}.'; repeat to average several.",
     ),
 ]
+
+
+def names_of_codes(class_names: Path | None, benchmark: str | None) -> dict[str, str] | None:
+    """Class names by label, from the file of `ClassNames`; None without it. A benchmark has its own."""
+    if class_names is None:
+        return None
+    if benchmark is not None:
+        raise InputError("--class-names is for images of your own; a benchmark has its class names")
+    return read_class_names(class_names)
 
 
 def note_codes(class_names: Sequence[str], remedy: str) -> None:
