@@ -305,7 +305,7 @@ def test_unreadable_images_of_a_sample_are_replaced(run, photos, tmp_path, shots
     model = ("--backbone", TINY, "--pretrained", "random:0", "--device", "cpu", "--skip-bad-images")
     out = " ".join(ok(run(*fit, *model, "--shots", shots, "--seed", seed)).split())
     assert f"3 classes, {said}" in out and "3 unreadable images skipped" in out
-    assert ("1 of 3 classes have no held-out images: red disc; the accuracy" in out) == (shots > 1)
+    assert ("1 of 3 classes have no images to evaluate on: red disc; the accuracy" in out) == (shots > 1)
 
 
 def test_a_class_without_readable_images_is_named(run, photos, tmp_path):

@@ -91,7 +91,7 @@ def note_skipped(messages: Sequence[str], *, err: bool = False) -> None:
 
 
 def note_missing_classes(comparison: HeadComparison, kind: str) -> None:
-    """Say which classes have no images of this kind, such as "held-out images"."""
+    """Say which classes have no images of this kind, such as "images to evaluate on"."""
     if missing := comparison.classes_without_images:
         note(
             f"{len(missing)} of {len(comparison.eval_set.class_names)} classes have no {kind}:",
@@ -123,7 +123,7 @@ def print_comparison(comparison: HeadComparison, *, verbose: bool) -> None:
     rows = [(title, f"{score:.1f} %") for title, score in comparison.accuracies.items()]
     rows.append((f"chance ({len(names)} classes)", f"{100 / len(names):.1f} %"))
     print_table(("", "accuracy"), rows, right=("accuracy",))
-    note_missing_classes(comparison, "held-out images")
+    note_missing_classes(comparison, "images to evaluate on")
     if verbose:
         print_classes(comparison)
 
