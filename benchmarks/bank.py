@@ -19,7 +19,7 @@ from _output import make_parser, print_results
 from PIL import Image
 
 from slimprompt import FeatureBank, load_backbone
-from slimprompt.images.files import open_image
+from slimprompt.images.decode import open_image
 
 BATCH = 32
 

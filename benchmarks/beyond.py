@@ -58,7 +58,7 @@ def make_spec(kind: dict[str, Any], recipe: str, **axes: Any) -> Any:
 
     own = {name.removeprefix("recipe."): value for name, value in kind.items() if name.startswith("recipe.")}
     fields = {name: value for name, value in kind.items() if not name.startswith("recipe.")}
-    return RunSpec(**axes, **fields, split="base", recipe=make_recipe(recipe, axes["shots"], own))
+    return RunSpec(**axes, **fields, class_subset="base", recipe=make_recipe(recipe, axes["shots"], own))
 
 
 def difference(values: Sequence[float], references: Sequence[float]) -> str:

@@ -72,9 +72,9 @@ def measure(method: str, benchmark: str, shots: int, seed: int) -> dict[str, flo
     import numpy as np
     from sklearn.metrics import roc_auc_score
 
-    from slimprompt.classifiers.calibration import softmax
-    from slimprompt.classifiers.scores import scores_of
+    from slimprompt.calibration import softmax
     from slimprompt.data import base_new, few_shot, load_benchmark
+    from slimprompt.scores import scores_of
 
     bank = open_bank()
     base, new = base_new(few_shot(load_benchmark(benchmark), shots, seed))
@@ -109,10 +109,10 @@ def fewer_images(method: str, benchmark: str, seed: int, sizes: list[int]) -> It
     """For each number of held-out images, five times: log(T / T of all), and what its T adds to log loss and calibration error."""
     import numpy as np
 
-    from slimprompt.classifiers.calibration import FOLDS, fit_temperature, softmax
-    from slimprompt.classifiers.scores import scores_of
+    from slimprompt.calibration import FOLDS, fit_temperature, softmax
     from slimprompt.data import few_shot, load_benchmark
     from slimprompt.methods.cross_validation import folds
+    from slimprompt.scores import scores_of
 
     sample = few_shot(load_benchmark(benchmark), 16, seed)
     classifier, task = fit(method, sample, seed, recipe="fast")

@@ -31,7 +31,7 @@ from slimprompt import FeatureBank, HeadClassifier, load_backbone
 from slimprompt.curation import labels, suggest
 from slimprompt.data import Benchmark, few_shot, load_benchmark
 from slimprompt.data.benchmark import Item
-from slimprompt.images.files import open_image
+from slimprompt.images.decode import open_image
 from slimprompt.methods.task import Task
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.seeds import stream_seed

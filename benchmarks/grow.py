@@ -19,10 +19,10 @@ from statistics import mean
 from typing import Any
 
 from slimprompt import PromptClassifier
-from slimprompt.classifiers.scores import scores_of
 from slimprompt.data import Benchmark, base_new, few_shot, load_benchmark
 from slimprompt.methods.task import Task
 from slimprompt.methods.zero_shot import zero_shot_head
+from slimprompt.scores import scores_of
 from slimprompt.training.evaluation import EvalSet, make_eval_set
 
 COLUMNS = ("zero-shot", "start", "cold", "warm", "epochs, cold", "warm", "calibration error, cold", "warm")

@@ -20,7 +20,7 @@ from text_encoder import names
 
 from slimprompt import PromptClassifier, load_backbone, start_prompt
 from slimprompt.allocator import keep_freed_memory
-from slimprompt.images.files import open_image
+from slimprompt.images.decode import open_image
 
 COMMANDS = {
     "python": [sys.executable, "-c", "pass"],

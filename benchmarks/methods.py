@@ -38,7 +38,7 @@ def measure(methods: Sequence[str], benchmark: str, shots: int, seed: int) -> di
     """Accuracy in percent by method."""
     from slimprompt import start_prompt
     from slimprompt.data import few_shot, load_benchmark
-    from slimprompt.methods.prompt_learning import learn_prompts
+    from slimprompt.methods.prompt import learn_prompts
     from slimprompt.methods.table import METHODS
     from slimprompt.methods.task import Task
     from slimprompt.training.evaluation import make_eval_set

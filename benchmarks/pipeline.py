@@ -28,8 +28,8 @@ from torch import Tensor
 from slimprompt import FeatureBank, load_backbone
 from slimprompt.clip.backbone import Backbone
 from slimprompt.images.bank import train_view_name
+from slimprompt.images.decode import decode_image, open_image
 from slimprompt.images.encoding import BATCH
-from slimprompt.images.files import decode_image, open_image
 from slimprompt.images.prefetch import prefetched
 from slimprompt.images.store import FeatureStore
 from slimprompt.images.views import crop_box, normalise, train_pixels, train_pixels_by_torch, view_size

@@ -108,9 +108,9 @@ def open_benchmark(name: str, test_images: int) -> Any:
     from slimprompt.data import Benchmark
     from slimprompt.data.splits import read_split_file
     from slimprompt.errors import choose
+    from slimprompt.files import cache_dir
     from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS, PocketBenchmark, render_benchmark
     from slimprompt.pocket.images import Style
-    from slimprompt.storage import cache_dir
 
     if name in STYLES:
         title, medium, modifiers, n_classes = STYLES[name]
@@ -145,7 +145,7 @@ def run(job: Job, deadline: float) -> list[dict[str, Any]]:
         return []
     from slimprompt import start_prompt
     from slimprompt.data import base_new, few_shot
-    from slimprompt.methods.prompt_learning import learn_prompts
+    from slimprompt.methods.prompt import learn_prompts
     from slimprompt.methods.task import Task
     from slimprompt.training.metrics import harmonic_mean
 

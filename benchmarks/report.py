@@ -91,8 +91,8 @@ def write_runs(root: Path, count: int) -> None:
     import numpy as np
     from safetensors.numpy import save
 
-    from slimprompt.prompts.variants import count_parameters
-    from slimprompt.storage import json_checksum, json_text
+    from slimprompt.files import json_checksum, json_text
+    from slimprompt.prompts.spec import count_parameters
 
     pool = np.random.default_rng(0).standard_normal(2**22, dtype="float32")
 

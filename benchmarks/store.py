@@ -20,9 +20,9 @@ from pipeline import old_store, old_table, timed
 
 from slimprompt import FeatureBank, load_backbone
 from slimprompt.data import load_benchmark
+from slimprompt.files import sha256
 from slimprompt.images.store import FeatureStore
 from slimprompt.methods.zero_shot import zero_shot_features
-from slimprompt.storage import sha256
 
 IMAGES_AT_A_TIME = 16
 

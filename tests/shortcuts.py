@@ -27,8 +27,8 @@ def copy_rendered_benchmarks() -> None:
     if RENDERED not in os.environ:
         return
     from slimprompt.data import catalogue
+    from slimprompt.files import draft_folder
     from slimprompt.pocket.benchmarks import render_benchmark
-    from slimprompt.storage import draft_folder
 
     rendered = Path(os.environ[RENDERED])
 

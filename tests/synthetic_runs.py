@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS
-from slimprompt.prompts.variants import FIXED_BASES, count_parameters
+from slimprompt.prompts.spec import FIXED_BASES, count_parameters
 
 DATASETS = {"dtd": 50.0, "food101": 80.0, "pocket-toy": 60.0}
 SHOTS, SEEDS, RANKS, N_CTX, WIDTH = (1, 4), (1, 2, 3), (2, 4), 8, 32
@@ -50,7 +50,7 @@ def metrics_of(spec: RunSpec) -> dict[str, float]:
     The accuracy on the i-th other dataset (from 1) is i points higher than on the run's own.
     """
     accuracy = accuracy_of(spec)
-    if spec.split == "all":
+    if spec.class_subset == "all":
         others = {f"accuracy@{name}": accuracy + index for index, name in enumerate(spec.evaluate_on, start=1)}
         return {"accuracy": accuracy, "zero_shot_accuracy": DATASETS[spec.dataset], **others}
     if spec.method in METHODS and not METHODS[spec.method].takes_new_names:
@@ -124,7 +124,7 @@ def study_fields(
         for rank in ranks:
             fields.append({**low, "variant": "joint", "rank": rank})
             fields += [{**low, "variant": "fixed-B", "basis": basis, "rank": rank} for basis in FIXED_BASES]
-        new = {**low, "split": "base"}
+        new = {**low, "class_subset": "base"}
         fields.append({**new, "variant": "dense"})
         for rank in ranks:
             fields.append({**new, "variant": "joint", "rank": rank})
@@ -171,7 +171,7 @@ def write_methods(
     for backbone, dataset, k, seed in product(backbones, datasets, shots, seeds):
         cell = {"backbone": backbone, "pretrained": "openai", "dataset": dataset, "shots": k, "seed": seed}
         for how, split in product([*({"method": name} for name in METHODS), low, anchored], ("all", "base")):
-            write_run(root, {**cell, **how, "split": split}, times={"training": 0.5})
+            write_run(root, {**cell, **how, "class_subset": split}, times={"training": 0.5})
         others = [name for name in (*datasets, "pocket-toy") if name != dataset]
         for how in ({"method": "zero-shot"}, low):
             write_run(root, {**cell, **how, "evaluate_on": others})

@@ -12,9 +12,9 @@ SOURCE = Path(slimprompt.__file__).parent
 #: From top to bottom; modules on one line do not import each other.
 ROOMS = (
     ("errors", "startup"),
-    ("seeds", "extras", "storage", "progress", "allocator", "cluster", "forked", "own_functions"),
+    ("seeds", "extras", "files", "progress", "allocator", "cluster", "forked", "own_functions"),
     ("spreadsheet",),
-    ("class_names", "tracking"),
+    ("names", "tracking"),
     ("clip",),
     ("images",),
     ("prompts",),
@@ -23,8 +23,11 @@ ROOMS = (
     ("methods",),
     ("pocket",),
     ("data",),
+    ("scores", "calibration"),
+    ("hub",),
     ("saved",),
     ("classifiers",),
+    ("coop", "comparison"),
     ("export",),
     ("collections",),
     ("curation",),

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from slimprompt.storage import write_file
+from slimprompt.files import write_file
 
 COLUMNS = 104
 COMMANDS = (

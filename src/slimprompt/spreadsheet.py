@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimprompt.errors import InputError, printable, shown
-from slimprompt.storage import cannot_read, check_regular
+from slimprompt.files import cannot_read, check_regular
 
 if TYPE_CHECKING:
     import pandas as pd

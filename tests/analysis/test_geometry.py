@@ -209,11 +209,11 @@ def test_default_is_the_runs_on_all_classes(records, geometry):
 
 def test_base_class_runs_on_request(few):
     base = measure([record for record in few if record.spec.split == "base"], class_subset=None, draws=20)
-    assert set(base.pairs["split"]) == {"base"}
+    assert set(base.pairs["class_subset"]) == {"base"}
     both = measure(few, class_subset=None, draws=20)
     assert both.medians()["n"].sum() == base.medians()["n"].sum() + measure(few, draws=20).medians()["n"].sum()
     pd.testing.assert_frame_equal(measure(few, class_subset="base", draws=20).medians(), base.medians())
-    assert class_subset_of(["shots=4", "split=base"]) is None
+    assert class_subset_of(["shots=4", "class_subset=base"]) is None
     assert class_subset_of(["shots=4"]) == "all"
 
 

@@ -39,7 +39,7 @@ def test_methods_of_the_users_own_come_after_those_of_the_table(tmp_path: Path) 
     for name in ("their_methods:fit", "my_methods:nearest_mean"):
         fields = {"backbone": "RN50", "dataset": "dtd", "shots": 1, "seed": 1, "method": name}
         write_run(runs, fields, metrics={"accuracy": 50.0}, factors={})
-        write_run(runs, fields | {"split": "base"}, metrics={"seen": 50.0}, factors={})
+        write_run(runs, fields | {"class_subset": "base"}, metrics={"seen": 50.0}, factors={})
     found = Results.of(observe(load_records(runs)))
     own = ["my_methods:nearest_mean", "their_methods:fit"]
     assert [arm_label(arm) for arm in method_arms(found).methods] == [*METHODS, *own]

@@ -13,9 +13,9 @@ from sklearn.exceptions import NotFittedError
 
 from slimprompt import HeadClassifier, InputError, PromptClassifier, load_classifier
 from slimprompt.clip.backbone import load_backbone
+from slimprompt.files import json_checksum
 from slimprompt.methods.table import METHODS
 from slimprompt.methods.zero_shot import zero_shot_head
-from slimprompt.storage import json_checksum
 from tests.conftest import TINY
 
 

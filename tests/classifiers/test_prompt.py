@@ -15,7 +15,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 
 from slimprompt import InputError, Prompt, PromptClassifier, Recipe, load_backbone
-from slimprompt.images.files import open_image
+from slimprompt.images.decode import open_image
 from slimprompt.methods.zero_shot import zero_shot_features
 from slimprompt.training.recipe import make_recipe
 from tests.clip.test_backbone import state_bytes
@@ -149,7 +149,7 @@ def test_an_anchored_prompt_without_its_words_is_refused(tiny, images, labels, t
 
 
 def test_keep_close_losses_use_the_template_of_the_words(tiny, images, labels, monkeypatch):
-    from slimprompt.methods import prompt_learning
+    from slimprompt.methods import prompt as prompt_learning
 
     templates = []
     monkeypatch.setattr(

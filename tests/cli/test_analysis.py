@@ -56,25 +56,27 @@ def test_geometry_as_json_and_as_files(runs, tmp_path):
 
 def test_geometry_of_base_class_runs_on_request(runs):
     def n_pairs(*arguments):
-        content = json.loads(invoke("geometry", runs, "--json", "--draws", 20, "--by", "split", *arguments).stdout)
-        return {(row["split"], row["axis"]): row["n"] for row in content["medians"] if row["factor"] == "B"}
+        content = json.loads(
+            invoke("geometry", runs, "--json", "--draws", 20, "--by", "class_subset", *arguments).stdout
+        )
+        return {(row["class_subset"], row["axis"]): row["n"] for row in content["medians"] if row["factor"] == "B"}
 
-    default, base = n_pairs(), n_pairs("--where", "split=base")
+    default, base = n_pairs(), n_pairs("--where", "class_subset=base")
     assert {subset for subset, _ in default} == {"all"}
     assert {subset for subset, _ in base} == {"base"}
-    assert n_pairs("--where", "split=all,base") == default | base
+    assert n_pairs("--where", "class_subset=all,base") == default | base
 
 
 def test_table_and_claims_use_the_same_geometry(runs):
     default = invoke("tables", runs, "--only", "factor_geometry").stdout
     assert "runs on all classes" in default
-    assert default == invoke("tables", runs, "--only", "factor_geometry", "--where", "split=all").stdout
-    base = invoke("tables", runs, "--only", "factor_geometry", "--where", "split=base").stdout
+    assert default == invoke("tables", runs, "--only", "factor_geometry", "--where", "class_subset=all").stdout
+    base = invoke("tables", runs, "--only", "factor_geometry", "--where", "class_subset=base").stdout
     assert "runs on base classes" in base
     name = ("--name", "b_overlap_across_tasks", "--json")
     default = invoke("claims", runs, *name).stdout
-    assert default == invoke("claims", runs, *name, "--where", "split=all").stdout
-    assert default != invoke("claims", runs, *name, "--where", "split=base").stdout
+    assert default == invoke("claims", runs, *name, "--where", "class_subset=all").stdout
+    assert default != invoke("claims", runs, *name, "--where", "class_subset=base").stdout
 
 
 def test_geometry_of_a_single_run_has_no_pairs(tmp_path):

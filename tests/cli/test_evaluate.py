@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from slimprompt.data.benchmarks import BENCHMARKS
-from slimprompt.storage import sha256
+from slimprompt.files import sha256
 from tests.cli.conftest import QUICK, failed, ok
 from tests.conftest import TINY, draw
 from tests.html_page import Page

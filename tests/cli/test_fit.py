@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 
 from slimprompt import InputError, PromptClassifier
 from slimprompt.clip.backbone import Backbone
+from slimprompt.files import cache_dir
 from slimprompt.images.cached import cached_banks
-from slimprompt.storage import cache_dir
 from tests.cli.conftest import QUICK, QUICK_DENSE, failed, ok
 from tests.conftest import TINY, draw
 from tests.fork_server import start_command

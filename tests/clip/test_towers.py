@@ -13,7 +13,7 @@ from slimprompt.clip import towers
 from slimprompt.clip.architectures import EMBEDDED
 from slimprompt.clip.architectures import model_config as config_of
 from slimprompt.clip.towers import PromptSupport, config_support, prompt_support
-from slimprompt.methods.prompt_learning import prompt_head
+from slimprompt.methods.prompt import prompt_head
 from slimprompt.methods.zero_shot import zero_shot_head
 from slimprompt.text.tokens import CONTEXT, prompt_tokens
 from tests.conftest import TINY_CONFIG

@@ -20,7 +20,7 @@ from slimprompt.clip import architectures
 from slimprompt.clip.architectures import _preprocessing
 from slimprompt.clip.checkpoints import read_state_dict
 from slimprompt.clip.weights import UnknownActivationError, find_weights
-from slimprompt.storage import cache_dir
+from slimprompt.files import cache_dir
 from tests.clip.test_backbone import state_bytes
 from tests.conftest import TINY
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from slimprompt.collections.inputs import open_collection
 from slimprompt.errors import InputError
-from slimprompt.images.files import image_files, open_image
+from slimprompt.images.decode import image_files, open_image
 
 
 def names(*given: object, column: str | None = None) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from slimprompt.data import Benchmark, check_benchmark, check_images, load_benchmark
 from slimprompt.errors import InputError
-from slimprompt.images.files import file_sha256
+from slimprompt.images.decode import file_sha256
 
 
 def test_complete_benchmark(small: Benchmark) -> None:

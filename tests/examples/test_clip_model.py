@@ -11,7 +11,7 @@ import torch
 
 from slimprompt import PromptClassifier
 from slimprompt.export import export_matrix
-from slimprompt.images.files import open_image
+from slimprompt.images.decode import open_image
 from tests.conftest import rotated_copy
 
 

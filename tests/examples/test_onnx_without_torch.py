@@ -16,7 +16,7 @@ from PIL import Image
 
 from slimprompt import Backbone, HeadClassifier
 from slimprompt.export import export_onnx
-from slimprompt.images.files import open_image
+from slimprompt.images.decode import open_image
 
 
 @pytest.fixture

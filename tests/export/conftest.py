@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from slimprompt import Backbone, Prompt, PromptClassifier, load_backbone
-from slimprompt.classifiers.calibration import Calibration
+from slimprompt.calibration import Calibration
 from slimprompt.training.recipe import RECIPES
 from tests.conftest import TINY_CONFIG
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from slimprompt import Backbone, HeadClassifier, InputError, PromptClassifier, load_backbone
 from slimprompt.export import export_matrix
-from slimprompt.images.files import open_image
+from slimprompt.images.decode import open_image
 from tests.export.conftest import NAMES
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "production.md"

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("operators_parsed_once")
 
 def run(file: Path, classifier: PromptClassifier | HeadClassifier, images: list[Path]) -> np.ndarray:
     """Probabilities by onnxruntime alone, in one batch."""
-    from slimprompt.images.files import open_image
+    from slimprompt.images.decode import open_image
 
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     pixels = torch.stack([classifier.backbone_.eval_view(open_image(path)) for path in images])

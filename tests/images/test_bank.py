@@ -16,8 +16,8 @@ from PIL import Image
 from slimprompt import FeatureBank, InputError, load_backbone
 from slimprompt.images.bank import train_view_name
 from slimprompt.images.cached import cached_banks, clear_cached_banks
+from slimprompt.images.decode import open_image
 from slimprompt.images.encoding import encode_eval_views
-from slimprompt.images.files import open_image
 from slimprompt.images.views import normalise, train_pixels_by_torch, train_view
 from slimprompt.seeds import stream_seed
 from tests.conftest import TINY, draw

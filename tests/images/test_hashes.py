@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from slimprompt.errors import InputError
+from slimprompt.files import sha256
 from slimprompt.images import hashes
 from slimprompt.images.hashes import FileHashes
-from slimprompt.storage import sha256
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from slimprompt import InputError
-from slimprompt.images.files import open_image
+from slimprompt.images.decode import open_image
 from slimprompt.images.sources import image_sources
 
 

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from slimprompt import FeatureBank
 from slimprompt.clip.backbone import Backbone
-from slimprompt.images.files import open_image
+from slimprompt.files import sha256
+from slimprompt.images.decode import open_image
 from slimprompt.images.views import crop_box, train_view
 from slimprompt.seeds import stream_seed
-from slimprompt.storage import sha256
 
 
 def reference_train_view(image: Image.Image, preprocess: PreprocessCfg, seed: int) -> Tensor:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from slimprompt.files import cache_dir
 from slimprompt.lab.environment import RunEnvironment
-from slimprompt.storage import cache_dir
 from tests.fork_server import forked_python
 from tests.shortcuts import shortcuts  # noqa: F401
 

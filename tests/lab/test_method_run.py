@@ -86,7 +86,7 @@ def test_a_method_is_fitted_to_the_sample_of_the_prompts(
 
 
 def test_the_zero_shot_method_is_the_zero_shot_level(method_spec: Callable[..., RunSpec], run_cache: RunCache) -> None:
-    metrics = make_run(method_spec("zero-shot", split="base"), run_cache).metrics
+    metrics = make_run(method_spec("zero-shot", class_subset="base"), run_cache).metrics
     for name in ("seen", "unseen", "harmonic"):
         assert metrics[name] == metrics[f"zero_shot_{name}"]
 
@@ -94,7 +94,7 @@ def test_the_zero_shot_method_is_the_zero_shot_level(method_spec: Callable[..., 
 def test_a_method_without_new_names_has_no_accuracy_on_new_classes(
     method_spec: Callable[..., RunSpec], run_cache: RunCache
 ) -> None:
-    spec = method_spec("gda", split="base")
+    spec = method_spec("gda", class_subset="base")
     record = make_run(spec, run_cache)
     assert set(record.metrics) == {"seen", "zero_shot_seen", "zero_shot_unseen", "zero_shot_harmonic"}
     base, _ = base_new(few_shot(load_folder(spec.dataset), 2, 1))

@@ -93,7 +93,7 @@ KEPT = {"epochs": 3, "views": 2, "batch_size": 4, "anchor": 8.0, "prograd": True
 def test_runs_beyond_the_paper(
     run_spec: MakeSpec, run_cache: RunCache, fields: dict[str, Any], parameters: int
 ) -> None:
-    spec = run_spec(**fields, split="base")
+    spec = run_spec(**fields, class_subset="base")
     record = make_run(spec, run_cache)
     assert record.error is None
     assert record.facts["trainable_parameters"] == parameters
@@ -146,7 +146,7 @@ def test_words_that_do_not_match_n_ctx_fail_with_a_reason(run_spec: MakeSpec, ru
 
 
 def test_base_split_draws_first_then_cuts(run_spec: MakeSpec, run_cache: RunCache) -> None:
-    spec = run_spec(split="base", shots=3, recipe={"epochs": 4, "views": 2, "batch_size": 4, "lr": 0.5})
+    spec = run_spec(class_subset="base", shots=3, recipe={"epochs": 4, "views": 2, "batch_size": 4, "lr": 0.5})
     record = make_run(spec, run_cache)
     drawn = few_shot(load_folder(spec.dataset), 3, 1)
     base, new = base_new(drawn)
@@ -179,7 +179,7 @@ def test_the_same_spec_gives_the_same_bytes(run_spec: MakeSpec, tmp_path: Path) 
         run_spec(),
         run_spec(variant="fixed-B", basis="learned"),
         run_spec(variant="dense"),
-        run_spec(split="base"),
+        run_spec(class_subset="base"),
     ]
     made = []
     for turn in ("first", "second"):

@@ -13,7 +13,7 @@ JOINT: dict[str, Any] = {"backbone": "ViT-B-16", "dataset": "dtd", "shots": 4, "
 
 def test_fingerprint_names_the_same_run_forever() -> None:
     # Run folders are named by it: a change here orphans every run made before.
-    assert RunSpec(**JOINT).fingerprint == "63f8ee104e5d47cb"
+    assert RunSpec(**JOINT).fingerprint == "4c50fe6ade92b218"
 
 
 def test_every_field_changes_the_fingerprint() -> None:
@@ -21,7 +21,7 @@ def test_every_field_changes_the_fingerprint() -> None:
         {"backbone": "RN50"},
         {"pretrained": "openai"},
         {"dataset": "food101"},
-        {"split": "base"},
+        {"class_subset": "base"},
         {"shots": 1},
         {"seed": 0},
         {"rank": 2},
@@ -52,7 +52,7 @@ def test_added_fields_at_their_defaults_leave_the_fingerprint_alone() -> None:
     recipe = {"anchor": 0.0, "prograd": False, "class_weights": "none", "resize": "pillow"}
     defaults = {"words": None, "anchored": False, "depth": 1, "method": "prompt", "evaluate_on": (), "recipe": recipe}
     defaults |= {"source_depth": None}
-    assert RunSpec(**JOINT | defaults).fingerprint == RunSpec(**JOINT).fingerprint == "63f8ee104e5d47cb"
+    assert RunSpec(**JOINT | defaults).fingerprint == RunSpec(**JOINT).fingerprint == "4c50fe6ade92b218"
 
 
 METHOD = {name: value for name, value in JOINT.items() if name not in ("variant", "rank")} | {"method": "tip-adapter"}
@@ -103,7 +103,7 @@ def test_the_order_of_other_datasets_does_not_matter() -> None:
         ({"method": "prompt"}, "a prompt needs a variant: dense, joint, fixed-B, fixed-A"),
         ({"evaluate_on": ["food101"]}, "cannot classify other datasets by their class names.*prompt, zero-shot"),
         ({"method": "zero-shot", "evaluate_on": ["dtd"]}, "other datasets than the one of the run"),
-        ({"method": "zero-shot", "evaluate_on": ["eurosat"], "split": "base"}, "needs a run on all classes"),
+        ({"method": "zero-shot", "evaluate_on": ["eurosat"], "class_subset": "base"}, "needs a run on all classes"),
     ],
 )
 def test_refuses_a_method_with_a_reason(change: dict[str, Any], message: str) -> None:
@@ -129,8 +129,8 @@ def test_survives_json() -> None:
 
 
 def test_learned_basis_needs_its_joint_run() -> None:
-    spec = RunSpec(**JOINT | {"variant": "fixed-B", "basis": "learned", "split": "base", "seed": 3})
-    assert spec.source_spec() == RunSpec(**JOINT | {"split": "base", "seed": 3})
+    spec = RunSpec(**JOINT | {"variant": "fixed-B", "basis": "learned", "class_subset": "base", "seed": 3})
+    assert spec.source_spec() == RunSpec(**JOINT | {"class_subset": "base", "seed": 3})
 
 
 def test_transfer_needs_the_joint_run_of_its_source() -> None:
@@ -140,7 +140,7 @@ def test_transfer_needs_the_joint_run_of_its_source() -> None:
 
 
 def test_words_for_people() -> None:
-    spec = RunSpec(**JOINT | {"variant": "fixed-B", "basis": "source", "source": "food101", "split": "base"})
+    spec = RunSpec(**JOINT | {"variant": "fixed-B", "basis": "source", "source": "food101", "class_subset": "base"})
     assert spec.title == "ViT-B-16 dtd base 4-shot seed 1: fixed-B source from food101 r4"
     assert RunSpec(**JOINT | {"variant": "dense", "rank": None}).label == "dense m16"
     words = {"words": "a photo of a"}

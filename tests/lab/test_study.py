@@ -118,7 +118,7 @@ def test_no_two_runs_encode_the_same_images_at_once(small_grid: MakeGrid, tmp_pa
 
 def test_a_failed_source_fails_its_dependants_with_the_reason(small_grid: MakeGrid, tmp_path: Path) -> None:
     specs = with_sources(study_specs(small_grid()))
-    bad = next(spec for spec in specs if spec.variant == "joint" and spec.split == "all" and spec.shots == 2)
+    bad = next(spec for spec in specs if spec.variant == "joint" and spec.class_subset == "all" and spec.shots == 2)
     dependants = [spec for spec in specs if spec.source_spec() == bad]
     assert len(dependants) == 3  # learned basis, and both factors as a source
     watch = Noted()
@@ -340,7 +340,7 @@ def test_one_run_s_failure_is_not_its_neighbours(
         prompt = start_prompt(variant, **options)
         return Prompt(prompt.B, prompt.A * float("nan"), prompt.trainable) if variant == "joint" else prompt
 
-    monkeypatch.setattr("slimprompt.methods.prompt_learning.start_prompt", start_with_nan)
+    monkeypatch.setattr("slimprompt.methods.prompt.start_prompt", start_with_nan)
     executor.submit([run_spec(variant="joint"), run_spec(variant="dense", rank=None)])
     first, second = executor.collect()
     assert not first.complete and "the loss became nan at step 1" in str(first.error)

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from slimprompt import InputError, SharedPrefixTextEncoder, start_prompt
 from slimprompt.methods.head import CacheHead, Head
-from slimprompt.methods.prompt_learning import prompt_head
+from slimprompt.methods.prompt import prompt_head
 from slimprompt.methods.zero_shot import zero_shot_head
 from slimprompt.training.evaluation import EvalSet, accuracy
 

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from slimprompt.errors import InputError
-from slimprompt.images.files import UnreadableImageError
+from slimprompt.images.decode import UnreadableImageError
 from slimprompt.methods.head import CacheHead, FittedHead, Head
 from slimprompt.methods.table import find_method
 from slimprompt.methods.task import Task

@@ -406,7 +406,7 @@ def test_small_study_decides_all_claims_it_has_runs_for(tmp_path):
         [{"variant": "dense"}],
         [{"variant": "joint", "rank": 2}],
         [{"variant": "fixed-B", "basis": "source", "source": "food101", "rank": 4}],
-        [{"variant": "dense", "split": "base"}, {"variant": "joint", "rank": 4, "split": "base"}],
+        [{"variant": "dense", "class_subset": "base"}, {"variant": "joint", "rank": 4, "class_subset": "base"}],
     ],
 )
 def test_too_few_runs_are_reported_without_an_error(tmp_path, fields):

@@ -77,7 +77,7 @@ def test_figures_of_the_published_numbers():
 def test_chance_and_zero_shot_come_from_the_records(tmp_path: Path):
     spec = {"backbone": "pocket", "dataset": "dtd", "shots": 4, "seed": 1, "variant": "dense"}
     write_run(tmp_path, spec, chance={"accuracy": 5.0})
-    write_run(tmp_path, spec | {"split": "base"}, chance={"seen": 10.0, "unseen": 30.0})
+    write_run(tmp_path, spec | {"class_subset": "base"}, chance={"seen": 10.0, "unseen": 30.0})
     records = load_records(tmp_path)
     levels = chance_levels(records)
     assert levels["DTD", "accuracy"] == 5.0

@@ -31,17 +31,17 @@ def page(report: Report) -> Page:
 
 
 #: Conditions of the runs whose factors are compared.
-WHOLE_GEOMETRY = ("split=all", "variant=joint")
+WHOLE_GEOMETRY = ("class_subset=all", "variant=joint")
 
 
 def test_one_folder_gives_all_class_geometry_and_base_to_new_tables(report: Report):
-    subsets = {record.spec.split for record in report.records if record.spec.variant == "joint"}
+    subsets = {record.spec.class_subset for record in report.records if record.spec.variant == "joint"}
     assert subsets == {"all", "base"}
     tables = {table.name: table for table in report.tables if not table.empty}
     alone = {table.name: table for table in build_report(report.folder, where=WHOLE_GEOMETRY).tables}
     assert tables["factor_geometry"] == alone["factor_geometry"]
     assert "base_to_new_pocket" in tables and alone["base2new"].empty
-    assert any("left out; select a subset with --where split=base" in note for note in report.notes)
+    assert any("left out; select a subset with --where class_subset=base" in note for note in report.notes)
 
 
 FACTS: dict[str, Any] = {
@@ -273,7 +273,7 @@ def test_methods_have_a_section_of_their_own(tmp_path: Path, report: Report):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"method": "gda"}, {"method": "zero-shot", "evaluate_on": ["food101"]}, {"method": "gda", "split": "base"}],
+    [{"method": "gda"}, {"method": "zero-shot", "evaluate_on": ["food101"]}, {"method": "gda", "class_subset": "base"}],
 )
 def test_a_page_of_methods_alone(tmp_path: Path, fields: dict[str, Any]):
     write_run(tmp_path, {"backbone": "RN50", "dataset": "dtd", "shots": 4, "seed": 1, **fields}, **FACTS)

@@ -18,7 +18,7 @@ from slimprompt.paper.published import (
     published_pairs,
     published_results,
 )
-from slimprompt.prompts.variants import FIXED_BASES
+from slimprompt.prompts.spec import FIXED_BASES
 from slimprompt.training.metrics import harmonic_mean
 
 

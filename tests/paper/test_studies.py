@@ -44,7 +44,7 @@ def test_the_papers_grid_has_3540_runs() -> None:
         "all": 3540,
     }
     every = with_sources(study_specs(PAPER))
-    kinds = Counter("transfer" if s.basis in ("source", "random") else s.split for s in every)
+    kinds = Counter("transfer" if s.basis in ("source", "random") else s.class_subset for s in every)
     assert kinds == {"all": 2772, "base": 630, "transfer": 138}
     assert len({spec.fingerprint for spec in every}) == 3540
 
@@ -79,7 +79,7 @@ def test_every_published_cell_has_its_runs() -> None:
         if spec.basis in ("source", "random"):
             method, basis = spec.variant, f"{spec.basis}-{spec.variant[-1]}"
         rank = str(spec.rank or spec.n_ctx)
-        cells.add((spec.backbone, spec.dataset, spec.split, method, basis, rank, spec.shots, spec.source))
+        cells.add((spec.backbone, spec.dataset, spec.class_subset, method, basis, rank, spec.shots, spec.source))
     tables = {"base2new": "base", "base2new_full": "base", "b_ablation": "all", "transfer_four_modes": "all"}
     checked = 0
     for row in published():
@@ -98,8 +98,8 @@ def test_every_published_cell_has_its_runs() -> None:
 
 
 def test_the_pocket_world_has_every_kind_of_run() -> None:
-    paper = {(s.split, s.variant, s.basis, s.rank, s.shots) for s in study_specs(PAPER)}
-    pocket = {(s.split, s.variant, s.basis, s.rank, s.shots) for s in study_specs(POCKET)}
+    paper = {(s.class_subset, s.variant, s.basis, s.rank, s.shots) for s in study_specs(PAPER)}
+    pocket = {(s.class_subset, s.variant, s.basis, s.rank, s.shots) for s in study_specs(POCKET)}
     assert pocket == paper
     assert len(POCKET.seeds) == 3  # tables show a standard deviation
     assert {spec.backbone for spec in study_specs(POCKET)} == {"pocket", "pocket-rn"}

@@ -177,7 +177,7 @@ def test_numbers_match_the_formula(tables):
     assert found.n == 3 and len(found.runs) == 3
     average = cell(tables["base2new"], "RN50", "Average", "Dense", column="4-shot S")
     assert average.value == pytest.approx(
-        mean({"variant": "dense", "split": "base", "shots": 4, "datasets": datasets}) + 5
+        mean({"variant": "dense", "class_subset": "base", "shots": 4, "datasets": datasets}) + 5
     )
     assert not average.show_sd
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from slimprompt import InputError, Prompt, start_prompt
-from slimprompt.prompts.variants import count_parameters
+from slimprompt.prompts.spec import count_parameters
 
 M, D, R = 16, 512, 4
 

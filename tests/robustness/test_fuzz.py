@@ -26,15 +26,15 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from slimprompt import FeatureBank, Prompt
-from slimprompt.classifiers.coop import read_coop_checkpoint
 from slimprompt.classifiers.head import HeadClassifier
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.clip.checkpoints import read_state_dict
+from slimprompt.coop import read_coop_checkpoint
 from slimprompt.data import apply_manifest, few_shot, load_folder, make_manifest, read_manifest, write_manifest
 from slimprompt.data.splits import read_split_file
 from slimprompt.errors import InputError
-from slimprompt.images.files import open_image
+from slimprompt.images.decode import open_image
 from slimprompt.images.hashes import FileHashes
 from slimprompt.lab.records import read_record
 from slimprompt.lab.run import make_run

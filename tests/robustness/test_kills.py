@@ -15,7 +15,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from slimprompt import storage
+from slimprompt import files
 from slimprompt.cli import main
 from slimprompt.data.folder import load_folder, write_folder
 from slimprompt.errors import InputError
@@ -243,11 +243,11 @@ def test_a_report_killed_at_any_file_operation_consists_of_whole_files(tmp_path:
 
 
 def test_a_file_killed_at_any_operation_is_the_old_or_the_new_one(tmp_path: Path) -> None:
-    target = storage.write_file(tmp_path / "page.html", "old")
-    total = count_operations(lambda: storage.write_file(tmp_path / "other" / "page.html", "new"), tmp_path)
+    target = files.write_file(tmp_path / "page.html", "old")
+    total = count_operations(lambda: files.write_file(tmp_path / "other" / "page.html", "new"), tmp_path)
     assert total >= 3
     for number in range(1, total + 1):
-        kill_before(number, lambda: storage.write_file(target, "new"), tmp_path)
+        kill_before(number, lambda: files.write_file(target, "new"), tmp_path)
         assert target.read_text() in ("old", "new")
-    storage.remove_leftovers(tmp_path)
+    files.remove_leftovers(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "page.html"]

@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from slimprompt.errors import InputError
+from slimprompt.files import sha256
 from slimprompt.methods.head import AnyHead, CacheHead, Head
 from slimprompt.saved.head import read_head, write_head
-from slimprompt.storage import sha256
 
 ENTRIES = {
     "method": "tip-adapter",

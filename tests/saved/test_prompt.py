@@ -12,9 +12,9 @@ from safetensors.torch import load, save
 
 from slimprompt import Prompt, PromptClassifier, load_backbone
 from slimprompt.errors import InputError
+from slimprompt.files import sha256
 from slimprompt.saved.files import describe_backbone
 from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
-from slimprompt.storage import sha256
 
 COMPAT = Path(__file__).parents[1] / "compat" / "prompts"
 ENTRIES = {
@@ -66,11 +66,6 @@ def test_a_prompt_comes_back_as_it_was_written(folder):
     assert entries["recipe"] == {"epochs": 3}
     assert torch.equal(back.A, prompt().A) and torch.equal(back.B, prompt().B)
     assert sorted(path.name for path in folder.iterdir()) == ["prompt.json", "prompt.safetensors"]
-
-
-@pytest.mark.parametrize("name", ["dense", "fixed-B"])
-def test_prompts_of_version_0_1_have_no_checksum_and_load(name):
-    assert read_prompt(COMPAT / name).description.checksum is None
 
 
 @pytest.mark.parametrize(

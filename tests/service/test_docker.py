@@ -59,7 +59,7 @@ def test_the_volume_of_the_documentation_keeps_what_is_downloaded():
     (mounted,) = re.findall(r"-v weights:(\S+)", (ROOT / "docs" / "service.md").read_text(encoding="utf-8"))
     before_user = DOCKERFILE.partition("\nUSER ")[0]
     assert f"install -d -o {instruction('USER')} -g {instruction('USER')} {mounted}\n" in before_user
-    code = "from huggingface_hub import constants; from slimprompt.storage import cache_dir; print(constants.HF_HUB_CACHE, cache_dir())"
+    code = "from huggingface_hub import constants; from slimprompt.files import cache_dir; print(constants.HF_HUB_CACHE, cache_dir())"
     set_by_image = dict(re.findall(r"^ENV (\w+)=(\S+)$", DOCKERFILE, re.MULTILINE))
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "HOME": "/home/slimprompt"}
     places = subprocess.check_output([sys.executable, "-c", code], env=environment | set_by_image, text=True).split()

@@ -12,7 +12,7 @@ from fastapi import HTTPException
 from PIL import Image
 
 from slimprompt.errors import InputError
-from slimprompt.images.files import open_image
+from slimprompt.images.decode import open_image
 from slimprompt.service.limits import Limits
 from slimprompt.service.uploads import Upload, decode, parse
 from tests.service.conftest import RED, file_of

@@ -21,12 +21,12 @@ import pandas as pd
 
 from slimprompt.analysis.arms import backbone_title, dataset_title
 from slimprompt.analysis.subspaces import compare_pairs, random_overlaps, subspaces
+from slimprompt.files import write_file
 from slimprompt.forked import run_forked
 from slimprompt.lab.records import Record
 from slimprompt.lab.spec import RunSpec
 from slimprompt.progress import LINE_EVERY, progress
 from slimprompt.spreadsheet import frame_csv
-from slimprompt.storage import write_file
 
 if TYPE_CHECKING:
     from pandas.api.typing import DataFrameGroupBy
@@ -103,8 +103,8 @@ class Geometry:
 
 
 def class_subset_of(where: Sequence[str]) -> str | None:
-    """The class subset to measure: None (any) if a condition such as `split=base` selects it, otherwise "all"."""
-    return None if any(condition.partition("=")[0] == "split" for condition in where) else "all"
+    """The class subset to measure: None (any) if a condition such as `class_subset=base` selects it, otherwise "all"."""
+    return None if any(condition.partition("=")[0] == "class_subset" for condition in where) else "all"
 
 
 def measure(
@@ -142,7 +142,7 @@ def measure(
     shallow = [record for record in factorised if record.spec.depth == 1]
     plain = [record for record in shallow if not record.spec.beyond]
     low_rank = [record for record in plain if not record.spec.evaluate_on]
-    records = [record for record in low_rank if class_subset in (None, record.spec.split)]
+    records = [record for record in low_rank if class_subset in (None, record.spec.class_subset)]
     chosen = [record for record in records if record.spec.variant == variant]
     notes: list[str] = []
     if deep := len(factorised) - len(shallow):
@@ -158,7 +158,7 @@ def measure(
     if left_out := len(low_rank) - len(records):
         notes.append(
             f"geometry: {left_out} runs on another class subset than {class_subset!r} are left out; "
-            "select a subset with --where split=base (or split=all,base for both)"
+            "select a subset with --where class_subset=base (or class_subset=all,base for both)"
         )
     specs = [record.spec for record in chosen]
     found = one_axis_pairs(specs)
@@ -266,7 +266,7 @@ def _pair_table(
 
 _MEASURED = ("overlap", "angle", "start_overlap", "start_angle", "cosine", "dimension")
 _DESCRIPTION = [
-    *("axis", "backbone", "dataset", "split", "shots", "rank", "seed"),
+    *("axis", "backbone", "dataset", "class_subset", "shots", "rank", "seed"),
     *("other_dataset", "other_shots", "other_rank", "other_seed", "run", "other_run"),
 ]
 
@@ -274,7 +274,7 @@ _DESCRIPTION = [
 def _describe(one: Record, other: Record, axis: str) -> tuple[Any, ...]:
     """The columns `_DESCRIPTION` of a pair of runs."""
     a, b = one.spec, other.spec
-    mine = (backbone_title(a), dataset_title(a.dataset), a.split, a.shots, a.rank, a.seed)
+    mine = (backbone_title(a), dataset_title(a.dataset), a.class_subset, a.shots, a.rank, a.seed)
     return (axis, *mine, dataset_title(b.dataset), b.shots, b.rank, b.seed, str(one.folder), str(other.folder))
 
 
@@ -318,7 +318,7 @@ def _displacement_table(records: Sequence[Record], moved: Sequence[dict[str, np.
         {
             "backbone": [backbone_title(spec) for spec in specs],
             "dataset": [dataset_title(spec.dataset) for spec in specs],
-            "split": [spec.split for spec in specs],
+            "class_subset": [spec.class_subset for spec in specs],
             "shots": [spec.shots for spec in specs],
             "variant": [spec.variant for spec in specs],
             "basis": [spec.basis or "trainable" for spec in specs],

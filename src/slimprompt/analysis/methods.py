@@ -62,7 +62,7 @@ def costs(records: Iterable[Record]) -> Costs:
     for record in records:
         spec, trained = record.spec, record.facts.get("trainable_parameters")
         seconds = record.facts.get("times", {}).get("training")
-        if spec.split == "all" and not spec.evaluate_on and trained is not None and seconds is not None:
+        if spec.class_subset == "all" and not spec.evaluate_on and trained is not None and seconds is not None:
             key = backbone_title(spec), dataset_title(spec.dataset), arm_of(spec), spec.shots
             found[key].append(Cost(float(trained), float(seconds)))
     return {key: _mean(some) for key, some in found.items()}

@@ -11,20 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slimprompt.class_names import check_class_names
-from slimprompt.classifiers.calibration import Calibration, calibration_folds, calibration_of, softmax
+from slimprompt.calibration import Calibration, calibration_folds, calibration_of, softmax
 from slimprompt.classifiers.estimator import Estimator
 from slimprompt.clip.architectures import default_pretrained
 from slimprompt.clip.backbone import Backbone, load_backbone
 from slimprompt.errors import InputError, shown
+from slimprompt.hub import model_folder
 from slimprompt.images.bank import FeatureBank
+from slimprompt.images.decode import Decode
 from slimprompt.images.encoding import encode_eval_views
-from slimprompt.images.files import Decode
 from slimprompt.images.sources import image_sources
 from slimprompt.methods.head import CacheHead, Head
 from slimprompt.methods.task import Task
+from slimprompt.names import check_class_names
 from slimprompt.saved.files import SavedFiles
-from slimprompt.saved.hub import model_folder
 from slimprompt.training.evaluation import class_scores
 
 if TYPE_CHECKING:

@@ -13,20 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from slimprompt.classifiers.calibration import calibration_folds, softmax
+from slimprompt.calibration import calibration_folds, softmax
 from slimprompt.classifiers.head import HeadClassifier
 from slimprompt.classifiers.prompt import PromptClassifier
-from slimprompt.classifiers.scores import Scores, scores_of
 from slimprompt.data import Benchmark, Item, few_shot, held_out
 from slimprompt.errors import InputError, first_few
 from slimprompt.images.bank import FeatureBank
 from slimprompt.methods.head import AnyHead, Head
-from slimprompt.methods.prompt_learning import prompt_head
+from slimprompt.methods.prompt import prompt_head
 from slimprompt.methods.table import find_method
 from slimprompt.methods.task import Task
 from slimprompt.methods.zero_shot import check_templates, zero_shot_head
 from slimprompt.progress import announce
 from slimprompt.prompts.prompt import Prompt
+from slimprompt.scores import Scores, scores_of
 from slimprompt.text.tokens import prompt_tokens
 from slimprompt.training.evaluation import EvalSet, make_eval_set
 from slimprompt.training.recipe import make_recipe

@@ -10,20 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slimprompt.class_names import check_class_names
+from slimprompt.calibration import Calibration
 from slimprompt.classifiers.base import ImageClassifier, label_names, short_hashes
-from slimprompt.classifiers.calibration import Calibration
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError, first_few, whole_number
+from slimprompt.hub import model_folder
 from slimprompt.methods.head import AnyHead
 from slimprompt.methods.table import find_method
 from slimprompt.methods.task import Task
 from slimprompt.methods.zero_shot import check_templates, zero_shot_features, zero_shot_head
+from slimprompt.names import check_class_names
 from slimprompt.own_functions import is_own, own_function
 from slimprompt.saved.files import describe_backbone
 from slimprompt.saved.head import HEAD_FILES, HeadDescription, read_head, write_head
-from slimprompt.saved.hub import model_folder
 from slimprompt.saved.models import saved_files
 
 

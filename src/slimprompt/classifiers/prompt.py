@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slimprompt.class_names import check_class_names
+from slimprompt.calibration import Calibration
 from slimprompt.classifiers.base import ImageClassifier, label_names, short_hashes
-from slimprompt.classifiers.calibration import Calibration
 from slimprompt.classifiers.warm_start import PROMPT_SETTINGS, read_start
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError, whole_number
-from slimprompt.methods.prompt_learning import initial_prompt, learn_prompts
+from slimprompt.methods.prompt import initial_prompt, learn_prompts
 from slimprompt.methods.task import Task
+from slimprompt.names import check_class_names
 from slimprompt.prompts.prompt import Prompt
-from slimprompt.prompts.variants import check_variant, check_without_a_run, check_words, used_settings
+from slimprompt.prompts.spec import check_variant, check_without_a_run, check_words, used_settings
 from slimprompt.saved.files import describe_backbone
 from slimprompt.saved.prompt import PROMPT_FILES, PromptDescription, read_prompt, write_prompt
 from slimprompt.text.encoder import SharedPrefixTextEncoder

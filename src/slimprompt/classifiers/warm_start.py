@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from slimprompt.clip.backbone import Backbone
 from slimprompt.data import Benchmark, Item
 from slimprompt.errors import InputError, shown
-from slimprompt.images.files import file_sha256
+from slimprompt.images.decode import file_sha256
 from slimprompt.prompts.prompt import Prompt
-from slimprompt.prompts.variants import used_settings
+from slimprompt.prompts.spec import used_settings
 from slimprompt.saved.files import SavedBackbone, describe_backbone
 from slimprompt.saved.prompt import PROMPT_FILES, PromptDescription, factors_sha256, read_prompt
 

@@ -13,7 +13,7 @@ import typer
 from slimprompt.cli.options import Where
 from slimprompt.cli.printing import count, print_json, print_table, say
 from slimprompt.errors import InputError, choose
-from slimprompt.storage import check_folder
+from slimprompt.files import check_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +61,7 @@ def _check_source(runs: Path | None, published: bool, **of_runs: object) -> None
 
 # -- geometry -----------------------------------------------------------------------------------------------------------
 
-_GROUPS = ("backbone", "split", "rank", "shots", "dataset")
+_GROUPS = ("backbone", "class_subset", "rank", "shots", "dataset")
 
 
 def geometry(
@@ -82,10 +82,10 @@ def geometry(
 ) -> None:
     """Compare the subspaces of trained factors between runs, with their initial values and with chance.
 
-    Runs on all classes are measured, as in the paper; --where split=base measures the runs on the base classes.
+    Runs on all classes are measured, as in the paper; --where class_subset=base measures the runs on the base classes.
     """
     from slimprompt.analysis.geometry import class_subset_of, measure
-    from slimprompt.prompts.variants import VARIANTS
+    from slimprompt.prompts.spec import VARIANTS
 
     for name in by or ():
         choose("column to group by", name, dict.fromkeys(_GROUPS))

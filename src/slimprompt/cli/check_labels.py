@@ -23,8 +23,8 @@ from slimprompt.cli.options import (
 )
 from slimprompt.cli.printing import count, note, print_json, print_table, say
 from slimprompt.errors import choose, first_few
+from slimprompt.files import check_outputs, path_seen_from, write_file
 from slimprompt.spreadsheet import csv_text
-from slimprompt.storage import check_outputs, path_seen_from, write_file
 
 if TYPE_CHECKING:
     from slimprompt.curation.labels import DuplicatePair, LabelCheck, LabelledImage, SuspectedLabel

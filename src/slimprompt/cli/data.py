@@ -15,7 +15,7 @@ from slimprompt.cli.help import App
 from slimprompt.cli.options import DataRoot
 from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError
-from slimprompt.storage import check_files, check_folder
+from slimprompt.files import check_files, check_folder
 
 if TYPE_CHECKING:
     from slimprompt.data import Benchmark

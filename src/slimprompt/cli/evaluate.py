@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.class_names import name_key
 from slimprompt.cli.fit_results import (
     note_missing_classes,
     note_skipped,
@@ -38,7 +37,8 @@ from slimprompt.cli.options import (
 from slimprompt.cli.printing import count, note, print_json, print_table, say
 from slimprompt.errors import InputError, choose, did_you_mean
 from slimprompt.extras import require_extra
-from slimprompt.storage import check_outputs
+from slimprompt.files import check_outputs
+from slimprompt.names import name_key
 
 if TYPE_CHECKING:
     from slimprompt.classifiers.fitting import HeadComparison
@@ -92,8 +92,8 @@ def evaluate(
     from slimprompt.classifiers.fitting import compare_with_zero_shot, readable
     from slimprompt.classifiers.head import load_classifier
     from slimprompt.data.folder import load_eval_folder
+    from slimprompt.hub import model_folder
     from slimprompt.images.bank import FeatureBank
-    from slimprompt.saved.hub import model_folder
     from slimprompt.saved.models import read_description
     from slimprompt.text.tokens import name_tokens
 

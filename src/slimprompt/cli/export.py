@@ -11,7 +11,7 @@ from slimprompt.cli.options import Activation, Model, Pretrained
 from slimprompt.cli.predict import parse_class_names
 from slimprompt.cli.printing import say, size
 from slimprompt.errors import InputError
-from slimprompt.storage import check_files
+from slimprompt.files import check_files
 
 
 def export(
@@ -60,7 +60,7 @@ def export(
     if onnx is None and images:
         raise InputError("--images are images to compare an ONNX file on: add --onnx FILE")
     names = parse_class_names(classes) if classes is not None else None
-    from slimprompt.images.files import image_files
+    from slimprompt.images.decode import image_files
 
     paths = image_files(images or [])
     from slimprompt.classifiers.head import load_classifier

@@ -35,17 +35,17 @@ from slimprompt.cli.options import (
 from slimprompt.cli.printing import note, say
 from slimprompt.errors import InputError
 from slimprompt.extras import require_extra
+from slimprompt.files import check_outputs, sha256
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS, find_method
 from slimprompt.own_functions import is_own, own_function
-from slimprompt.prompts.variants import (
+from slimprompt.prompts.spec import (
     VARIANTS,
     bases_without_a_run,
     check_variant,
     check_without_a_run,
     used_settings,
 )
-from slimprompt.storage import check_outputs, sha256
 from slimprompt.tracking import RunLog, TrackedRun, open_log
 from slimprompt.training.recipe import MANY_IMAGES, Recipe, make_recipe
 
@@ -221,8 +221,8 @@ def fit(
 
     # torch is imported from here on: everything above fails fast
     from slimprompt.classifiers.fitting import DEFAULT_VIEWS, fit_classifier
-    from slimprompt.classifiers.method_comparison import compare_methods
     from slimprompt.clip.architectures import EMBEDDED
+    from slimprompt.comparison import compare_methods
     from slimprompt.data import held_out
     from slimprompt.images.bank import FeatureBank
     from slimprompt.lab.environment import import_modules

@@ -12,7 +12,7 @@ from slimprompt.errors import first_few
 
 if TYPE_CHECKING:
     from slimprompt.classifiers.fitting import Classifier, Fit, HeadComparison
-    from slimprompt.classifiers.method_comparison import MethodResult
+    from slimprompt.comparison import MethodResult
     from slimprompt.data import Benchmark
     from slimprompt.data.folder import FolderBenchmark
 
@@ -52,7 +52,7 @@ def print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path 
 
 def _note_ignored(images: FolderBenchmark) -> None:
     """Name some files and folders that were not read as images, and count the images below such folders."""
-    from slimprompt.images.files import HEIC_SUFFIXES, IMAGE_SUFFIXES
+    from slimprompt.images.decode import HEIC_SUFFIXES, IMAGE_SUFFIXES
 
     allowed = ", ".join(sorted(IMAGE_SUFFIXES))
     note(
@@ -68,7 +68,7 @@ def _note_ignored(images: FolderBenchmark) -> None:
 def _describe(classifier: Classifier) -> str:
     """What was trained: `64 parameters trained (fixed-B, rank 2, orthogonal basis)`."""
     from slimprompt.classifiers.head import HeadClassifier
-    from slimprompt.prompts.variants import describe_start
+    from slimprompt.prompts.spec import describe_start
 
     if isinstance(classifier, HeadClassifier):
         parts = [classifier.method, *(f"{name} {value:g}" for name, value in classifier.settings_.items())]
@@ -101,7 +101,7 @@ def note_missing_classes(comparison: HeadComparison, kind: str) -> None:
 
 def note_training_images(comparison: HeadComparison) -> None:
     """Say how many of the images were training images, and the accuracy on the others."""
-    from slimprompt.classifiers.scores import accuracy_of
+    from slimprompt.scores import accuracy_of
 
     n_known, n = comparison.n_known, len(comparison.images)
     if not n_known:
@@ -150,7 +150,7 @@ def print_methods(results: list[MethodResult], saved: str, images: str) -> None:
     images
         The arguments of `slimprompt fit` that name the images.
     """
-    from slimprompt.classifiers.method_comparison import advice
+    from slimprompt.comparison import advice
 
     which = "all methods" if saved == "prompt" else "all methods without a prompt"
     say(f"{which} on the same {len(results[0].correct):,} held-out images (accuracy with 95 % interval):")

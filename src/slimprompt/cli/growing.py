@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from slimprompt.class_names import name_key
 from slimprompt.cli.printing import note, say
 from slimprompt.errors import InputError, first_few
 from slimprompt.lab.spec import one_spelling
+from slimprompt.names import name_key
 
 if TYPE_CHECKING:
     from slimprompt.classifiers.fitting import Fit

@@ -11,7 +11,7 @@ from slimprompt.cli.options import DEFAULT_BACKBONE, Activation, BackboneName, O
 from slimprompt.cli.predict import parse_class_names
 from slimprompt.cli.printing import say
 from slimprompt.errors import InputError
-from slimprompt.storage import read_text
+from slimprompt.files import read_text
 
 
 def import_coop(
@@ -38,10 +38,10 @@ def import_coop(
 
     Example: slimprompt import-coop output/prompt_learner/model.pth.tar-50 --out my-prompt
     """
-    from slimprompt.classifiers.coop import import_coop as import_checkpoint
-    from slimprompt.classifiers.coop import read_coop_checkpoint
     from slimprompt.clip.architectures import default_pretrained
     from slimprompt.clip.backbone import load_backbone
+    from slimprompt.coop import import_coop as import_checkpoint
+    from slimprompt.coop import read_coop_checkpoint
     from slimprompt.saved.prompt import PROMPT_FILES
 
     PROMPT_FILES.check_free(out, overwrite=overwrite)

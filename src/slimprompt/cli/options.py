@@ -18,9 +18,9 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from slimprompt.class_names import are_codes, read_class_names
 from slimprompt.cli.printing import note
 from slimprompt.errors import InputError, first_few
+from slimprompt.names import are_codes, read_class_names
 from slimprompt.tracking import describe_targets
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -133,7 +133,7 @@ def note_codes(class_names: Sequence[str], remedy: str) -> None:
 @contextmanager
 def explain_unreadable(*, skip_bad: bool) -> Iterator[None]:
     """Name the option `SkipBad` in the error for an unreadable image, unless it was given."""
-    from slimprompt.images.files import UnreadableImageError
+    from slimprompt.images.decode import UnreadableImageError
 
     try:
         yield

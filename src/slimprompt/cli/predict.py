@@ -192,7 +192,7 @@ def _predict_few(
     skip_bad: bool,
 ) -> None:
     from slimprompt.collections.inputs import is_list
-    from slimprompt.images.files import image_files
+    from slimprompt.images.decode import image_files
 
     if lists := [str(given) for given in images if is_list(given.as_posix())]:
         raise InputError(
@@ -214,7 +214,7 @@ def _predict_few(
 
 def _readable(paths: Sequence[Path], classifier: ImageClassifier) -> tuple[list[Path], list[str]]:
     """The images that can be read and resized, and messages about the others."""
-    from slimprompt.images.files import open_image
+    from slimprompt.images.decode import open_image
     from slimprompt.images.views import eval_pixels
 
     good, messages = [], []

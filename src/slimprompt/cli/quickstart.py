@@ -9,7 +9,7 @@ import typer
 
 from slimprompt.cli.printing import print_table, say
 from slimprompt.extras import missing_packages
-from slimprompt.storage import check_folder
+from slimprompt.files import check_folder
 
 if TYPE_CHECKING:
     from slimprompt.quickstart.job import Quickstart

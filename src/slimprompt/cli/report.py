@@ -9,7 +9,7 @@ import typer
 
 from slimprompt.cli.options import Where
 from slimprompt.cli.printing import say
-from slimprompt.storage import check_folder
+from slimprompt.files import check_folder
 
 
 def report(

@@ -46,7 +46,7 @@ def list_runs(
     for record in records:
         spec = record.spec
         outcome = result(record) if record.complete else " ".join((record.error or "").split())
-        what = (spec.backbone, spec.dataset, spec.split, str(spec.shots), str(spec.seed), spec.label)
+        what = (spec.backbone, spec.dataset, spec.class_subset, str(spec.shots), str(spec.seed), spec.label)
         rows.append((spec.fingerprint[:8], record.status, *what, outcome))
     if records:
         print_table(headings, rows, right=("shots", "seed"))

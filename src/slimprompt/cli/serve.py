@@ -13,8 +13,8 @@ from slimprompt.cli.options import Activation, Device, Precision, Pretrained, op
 from slimprompt.cli.printing import note, say
 from slimprompt.errors import InputError, validate
 from slimprompt.extras import require_extra
+from slimprompt.files import read_text
 from slimprompt.service.limits import Limits
-from slimprompt.storage import read_text
 
 if TYPE_CHECKING:
     from slimprompt.service.models import ServedModel

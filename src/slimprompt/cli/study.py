@@ -90,11 +90,11 @@ def study(
     choose("executor", executor, _EXECUTORS)
     grid, given = _grid(name, pocket, axes, recipe, overrides)
     from slimprompt.data import BENCHMARKS, load_folder
+    from slimprompt.files import cache_dir
     from slimprompt.lab.environment import RunEnvironment, import_modules
     from slimprompt.lab.grid import unused_values
     from slimprompt.lab.study import check_own_functions, check_train_splits
     from slimprompt.paper.studies import study_specs
-    from slimprompt.storage import cache_dir
 
     specs = study_specs(grid)
     check_train_splits(specs)  # before Ray or workers start

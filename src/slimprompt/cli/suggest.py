@@ -21,8 +21,8 @@ from slimprompt.cli.options import (
 )
 from slimprompt.cli.printing import note, print_json, print_table, say
 from slimprompt.errors import choose
+from slimprompt.files import check_outputs, path_seen_from, write_file
 from slimprompt.spreadsheet import csv_text
-from slimprompt.storage import check_outputs, path_seen_from, write_file
 
 if TYPE_CHECKING:
     from slimprompt.curation.suggest import Suggestions
@@ -51,7 +51,7 @@ def suggest(
     Example: slimprompt suggest my-prompt unlabelled/ --n 50 --out suggestions.csv --report suggestions.html
     """
     choose("format", format, {"table": None, "json": None})
-    from slimprompt.images.files import image_files
+    from slimprompt.images.decode import image_files
 
     paths = image_files(images)
     check_outputs(table=out, page=report, overwrite=overwrite)

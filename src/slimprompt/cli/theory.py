@@ -11,8 +11,8 @@ import typer
 from slimprompt.cli.options import DataRoot, Device
 from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError
+from slimprompt.files import check_folder
 from slimprompt.progress import LINE_EVERY, progress
-from slimprompt.storage import check_folder
 
 if TYPE_CHECKING:
     from slimprompt.lab.records import Record

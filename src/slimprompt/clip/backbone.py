@@ -25,7 +25,7 @@ from slimprompt.clip.image_tower import image_features_in_parts
 from slimprompt.clip.towers import TOKENIZER_EXTRA, end_of_text, prompt_support
 from slimprompt.clip.weights import ACTIVATIONS, absolute_weights
 from slimprompt.errors import InputError, shown, unknown
-from slimprompt.storage import cache_dir
+from slimprompt.files import cache_dir
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -225,7 +225,7 @@ def load_backbone(
         of OpenAI's files, a name that ends in "-quickgelu", or the configuration of a hub or local model. Random weights
         get the activation of the configuration.
     cache
-        Cache directory; default: `storage.cache_dir()`.
+        Cache directory; default: `files.cache_dir()`.
 
     Returns
     -------

@@ -27,9 +27,9 @@ from slimprompt.collections.places import (
     parquet_file,
 )
 from slimprompt.errors import InputError, did_you_mean, first_few, shown
-from slimprompt.images.files import is_hidden, is_image_name, no_images, walk_images
+from slimprompt.files import check_regular, sha256
+from slimprompt.images.decode import is_hidden, is_image_name, no_images, walk_images
 from slimprompt.spreadsheet import csv_rows
-from slimprompt.storage import check_regular, sha256
 
 #: Begins the name of a dataset that is not a folder: `hf-dataset:NAME` or `hf-dataset:NAME:SPLIT`.
 BY_NAME = "hf-dataset:"

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from slimprompt.collections.inputs import Item
 from slimprompt.collections.rows import Prediction
 from slimprompt.errors import InputError
+from slimprompt.files import cannot_read, json_text, read_json, remove_folder, write_file
 from slimprompt.images.prefetch import prefetched
-from slimprompt.storage import cannot_read, json_text, read_json, remove_folder, write_file
 
 #: Images of a part: what a kill loses at most, and what a Ray worker does at a time.
 PART_SIZE = 1024

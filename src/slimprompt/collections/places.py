@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from slimprompt.errors import InputError
-from slimprompt.images.files import decode_image, open_image
-from slimprompt.storage import cannot_read
+from slimprompt.files import cannot_read
+from slimprompt.images.decode import decode_image, open_image
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -28,12 +28,12 @@ from slimprompt.collections.output import writer_of
 from slimprompt.collections.parts import PART_SIZE, FinishedPart, Part, PartsFolder, digest_of, parts_of
 from slimprompt.collections.rows import Prediction, make_predictions
 from slimprompt.errors import InputError
+from slimprompt.files import check_files, locked_folder, new_file
 from slimprompt.images.encoding import BATCH, encode_padded
 from slimprompt.images.prefetch import prefetched
 from slimprompt.images.views import eval_pixels
 from slimprompt.progress import progress
 from slimprompt.saved.models import model_digest
-from slimprompt.storage import check_files, locked_folder, new_file
 
 #: Seconds between two lines in the log of a command without a terminal.
 _LINE_EVERY = 60.0

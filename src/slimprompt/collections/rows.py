@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from slimprompt.classifiers.calibration import NONE_OF_THESE
+from slimprompt.calibration import NONE_OF_THESE
 
 if TYPE_CHECKING:
     from torch import Tensor

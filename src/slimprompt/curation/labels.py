@@ -28,7 +28,7 @@ from slimprompt.curation.duplicates import (
 from slimprompt.data.benchmark import SPLITS, Benchmark, Item
 from slimprompt.errors import InputError, shown
 from slimprompt.images.bank import FeatureBank
-from slimprompt.images.files import Decode, file_sha256, open_image
+from slimprompt.images.decode import Decode, file_sha256, open_image
 from slimprompt.methods.cross_validation import FOLDS, folds
 from slimprompt.methods.logistic import quiet_single_thread
 from slimprompt.progress import progress

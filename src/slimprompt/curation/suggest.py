@@ -21,7 +21,7 @@ from slimprompt.classifiers.base import ImageClassifier
 from slimprompt.curation.duplicates import PIXEL_CORRELATION, SIMILARITY, pixel_correlation, reaches, small_pixels
 from slimprompt.errors import InputError, whole_number
 from slimprompt.images.bank import FeatureBank
-from slimprompt.images.files import open_image
+from slimprompt.images.decode import open_image
 
 #: Images in the pool for each one that is suggested.
 POOL = 3

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from slimprompt.images.files import Decode
+from slimprompt.images.decode import Decode
 
 #: The splits of a benchmark, in the order used everywhere.
 SPLITS = ("train", "val", "test")
@@ -40,7 +40,7 @@ class Benchmark:
     templates
         Hand-written zero-shot prompts, each with one `{}`; the first is the benchmark's own.
     decode
-        How the image files are read; see `slimprompt.images.files.open_image`.
+        How the image files are read; see `slimprompt.images.decode.open_image`.
     listed
         Whether the items were found by listing the image folders, so that their files exist.
     """

@@ -14,7 +14,7 @@ from slimprompt.data.splits import (
     variant_lists,
     wordnet_folders,
 )
-from slimprompt.images.files import Decode
+from slimprompt.images.decode import Decode
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 
 #: General prompts that an ensemble averages with a benchmark's own prompt.

@@ -14,8 +14,8 @@ from slimprompt.data.benchmarks import BENCHMARKS, BenchmarkInfo
 from slimprompt.data.folder import load_folder
 from slimprompt.data.splits import Source
 from slimprompt.errors import InputError, first_few, unknown
+from slimprompt.files import cache_dir
 from slimprompt.pocket.benchmarks import render_benchmark
-from slimprompt.storage import cache_dir
 
 #: Environment variable with the folder that holds all benchmark folders.
 DATA_ROOT = "SLIMPROMPT_DATA"

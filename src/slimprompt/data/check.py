@@ -13,7 +13,7 @@ from pathlib import Path
 from slimprompt.data.benchmark import SPLITS, Benchmark, Item
 from slimprompt.data.manifest import Manifest, ManifestItem
 from slimprompt.errors import InputError, first_few
-from slimprompt.images.files import Decode, file_sha256, open_image
+from slimprompt.images.decode import Decode, file_sha256, open_image
 
 
 def missing_images(benchmark: Benchmark) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from slimprompt.data.benchmarks import BenchmarkInfo
 from slimprompt.data.splits import underscored
 from slimprompt.errors import InputError
-from slimprompt.storage import new_file
+from slimprompt.files import new_file
 
 _ARCHIVES = (".tar", ".gz", ".tgz", ".zip", ".rar")
 _VIDEOS = (".avi", ".mp4", ".mkv", ".mov", ".webm")

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from slimprompt.class_names import check_class_names, name_key
 from slimprompt.data.benchmark import SPLITS, Benchmark, Item
 from slimprompt.errors import InputError, did_you_mean, first_few, printable, shown
-from slimprompt.images.files import IMAGE_SUFFIXES, is_hidden, is_image_name, walk_images
+from slimprompt.files import draft_folder, publish
+from slimprompt.images.decode import IMAGE_SUFFIXES, is_hidden, is_image_name, walk_images
+from slimprompt.names import check_class_names, name_key
 from slimprompt.spreadsheet import csv_records
-from slimprompt.storage import draft_folder, publish
 
 #: Accepted names of a split folder, and values of the split column of a CSV file.
 _SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}

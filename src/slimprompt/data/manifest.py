@@ -18,8 +18,8 @@ from slimprompt.data.benchmark import SPLITS, Benchmark, Item
 from slimprompt.data.few_shot import check_every_class
 from slimprompt.data.splits import leaves_root
 from slimprompt.errors import InputError, first_few, shown
-from slimprompt.images.files import file_sha256
-from slimprompt.storage import read_json, write_file
+from slimprompt.files import read_json, write_file
+from slimprompt.images.decode import file_sha256
 
 FORMAT = "slimprompt manifest 1"
 

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from slimprompt.data.benchmark import SPLITS, Item
 from slimprompt.errors import InputError
-from slimprompt.images.files import is_hidden, is_image_name
+from slimprompt.files import read_json, read_text
+from slimprompt.images.decode import is_hidden, is_image_name
 from slimprompt.progress import progress
 from slimprompt.seeds import stream_seed
-from slimprompt.storage import read_json, read_text
 
 
 class Annotations(NamedTuple):

@@ -14,8 +14,8 @@ from slimprompt.data.catalogue import DATA_ROOT, find_source, load_benchmark
 from slimprompt.data.check import missing_images
 from slimprompt.doctor.check import FAILED, OK, SKIPPED, WARNING, Outcome, Subject
 from slimprompt.errors import InputError
+from slimprompt.files import cache_dir, sha256
 from slimprompt.lab.provenance import free_memory_gb, git_state, machine, versions
-from slimprompt.storage import cache_dir, sha256
 
 #: The backbones of the paper, with OpenAI's weights.
 PAPER_BACKBONES = ("ViT-B-16", "RN50")

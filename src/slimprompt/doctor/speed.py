@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from slimprompt.classifiers.calibration import calibration_folds
+from slimprompt.calibration import calibration_folds
 from slimprompt.data.benchmarks import BENCHMARKS
 from slimprompt.data.catalogue import find_source
 from slimprompt.doctor.check import OK, SKIPPED, WARNING, Outcome, Subject

@@ -8,12 +8,12 @@ import re
 import numpy as np
 import yaml
 
-from slimprompt.classifiers.scores import accuracy_of
 from slimprompt.errors import InputError, shown
-from slimprompt.prompts.variants import describe_start
+from slimprompt.prompts.spec import describe_start
 from slimprompt.saved.files import Description
 from slimprompt.saved.head import HeadDescription
 from slimprompt.saved.prompt import PromptDescription
+from slimprompt.scores import accuracy_of
 
 _LICENCE = re.compile(r"[a-z0-9][a-z0-9.-]*")
 

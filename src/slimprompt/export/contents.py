@@ -14,10 +14,10 @@ from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.architectures import LOCAL_FOLDER
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
+from slimprompt.files import check_files
 from slimprompt.images.views import view_size
 from slimprompt.methods.head import AnyHead, Head
 from slimprompt.saved.files import describe_backbone
-from slimprompt.storage import check_files
 
 #: Any classifier that can be exported.
 Classifier = PromptClassifier | HeadClassifier

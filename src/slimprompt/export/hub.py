@@ -10,11 +10,11 @@ from slimprompt import __version__
 from slimprompt.errors import InputError
 from slimprompt.export.card import check_licence, model_card
 from slimprompt.export.contents import is_local_backbone, public_backbone
+from slimprompt.files import check_folder, draft_folder, publish, write_file
+from slimprompt.hub import hub_error, model_folder, parse_repository
 from slimprompt.saved.head import HEAD_FILES
-from slimprompt.saved.hub import hub_error, model_folder, parse_repository
 from slimprompt.saved.models import read_description, saved_files
 from slimprompt.saved.prompt import PROMPT_FILES
-from slimprompt.storage import check_folder, draft_folder, publish, write_file
 
 _CARD = "README.md"
 #: Files that may be in a repository to which a model is pushed for the first time.

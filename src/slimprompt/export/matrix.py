@@ -9,8 +9,8 @@ from torch import Tensor
 
 from slimprompt.errors import InputError
 from slimprompt.export.contents import Classifier, check_target, head_of, metadata
+from slimprompt.files import write_file
 from slimprompt.methods.head import CacheHead
-from slimprompt.storage import write_file
 
 
 def export_matrix(classifier: Classifier, target: str | Path, *, overwrite: bool = False) -> Path:

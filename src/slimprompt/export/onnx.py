@@ -20,10 +20,10 @@ from slimprompt.clip.image_tower import image_features
 from slimprompt.errors import InputError
 from slimprompt.export.contents import Classifier, check_target, head_of, metadata
 from slimprompt.extras import require_extra
-from slimprompt.images.files import open_image
+from slimprompt.files import new_file
+from slimprompt.images.decode import open_image
 from slimprompt.images.views import view_size
 from slimprompt.methods.head import AnyHead, CacheHead
-from slimprompt.storage import new_file
 
 #: Largest difference of a probability that is accepted; float rounding gives about 1e-6.
 TOLERANCE = 1e-3

@@ -25,9 +25,10 @@ from torch import Tensor
 from slimprompt.clip.architectures import LOCAL_FOLDER
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
+from slimprompt.files import cache_dir, sha256
 from slimprompt.images.cached import HASHES, bytes_per_feature, import_old_file
+from slimprompt.images.decode import Decode, ImageSource, open_image
 from slimprompt.images.encoding import BATCH, check_finite, device_batch, encode_padded, in_batches
-from slimprompt.images.files import Decode, ImageSource, open_image
 from slimprompt.images.hashes import FileHashes, image_hash
 from slimprompt.images.prefetch import prefetched, written_behind
 from slimprompt.images.sources import image_sources
@@ -35,7 +36,6 @@ from slimprompt.images.store import FeatureStore, StorePrecision, default_store_
 from slimprompt.images.views import Resize, eval_pixels, train_pixels, train_pixels_by_torch, view_size
 from slimprompt.progress import progress
 from slimprompt.seeds import stream_seed
-from slimprompt.storage import cache_dir, sha256
 
 #: A view's name: "" is the eval view, "seed/number" a train view, "seed/number@torch" the same train view resized by torch.
 EVAL_VIEW = ""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slimprompt.errors import InputError
+from slimprompt.files import cache_dir, lock, remove_folder
 from slimprompt.images.hashes import FileHashes
 from slimprompt.images.store import (
     LOCK,
@@ -24,7 +25,6 @@ from slimprompt.images.store import (
     stored_features,
 )
 from slimprompt.progress import announce
-from slimprompt.storage import cache_dir, lock, remove_folder
 
 #: File of the remembered hashes of image files, in the folder of the banks.
 HASHES = "hashes.db"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
-from slimprompt.images.files import open_image
+from slimprompt.images.decode import open_image
 from slimprompt.images.prefetch import prefetched
 from slimprompt.images.sources import image_sources
 from slimprompt.images.views import eval_pixels, normalise, view_size

@@ -20,7 +20,7 @@ from pathlib import Path
 from PIL import Image
 
 from slimprompt.errors import InputError
-from slimprompt.images.files import Decode, file_sha256, open_image
+from slimprompt.images.decode import Decode, file_sha256, open_image
 
 _SETTLED = 2 * 10**9  # nanoseconds
 _TABLE = (

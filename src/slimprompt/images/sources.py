@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from slimprompt.errors import InputError, shown
-from slimprompt.images.files import ImageSource
+from slimprompt.images.decode import ImageSource
 
 _IMAGES = "a list of paths, PIL images, uint8 arrays (height, width, 3) or open binary files"
 

@@ -27,8 +27,8 @@ from typing import Any, Literal
 import numpy as np
 
 from slimprompt.errors import InputError, unknown
+from slimprompt.files import lock
 from slimprompt.images.shards import FileShard, MemoryShard, Shard
-from slimprompt.storage import lock
 
 #: Precision in which features are stored.
 StorePrecision = Literal["fp32", "fp16"]

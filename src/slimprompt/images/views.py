@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.transforms import Compose, Normalize, ToTensor
 
-from slimprompt.images.files import ImageSource, UnreadableImageError
+from slimprompt.images.decode import ImageSource, UnreadableImageError
 
 #: What resizes train views: Pillow, as in the paper, or torch's faster 8-bit kernel, whose pixels differ slightly.
 Resize = Literal["pillow", "torch"]

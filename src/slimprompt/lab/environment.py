@@ -25,7 +25,7 @@ class RunEnvironment:
     data_root: Path | None = None
     """Folder of the benchmarks; None: the environment variable SLIMPROMPT_DATA."""
     cache: Path | None = None
-    """Cache directory; None: `storage.cache_dir()`."""
+    """Cache directory; None: `files.cache_dir()`."""
     features: StorePrecision = field(default_factory=default_store_precision)
     """Precision of stored image features."""
     threads: int = 1

@@ -13,11 +13,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from slimprompt.errors import InputError, choose, one_line, shown, unknown, validate
+from slimprompt.files import read_text
 from slimprompt.lab.spec import PROMPT, RunSpec, one_spelling
 from slimprompt.methods.table import METHODS, find_method
 from slimprompt.own_functions import is_own
-from slimprompt.prompts.variants import FIXED_BASES, check_rank
-from slimprompt.storage import read_text
+from slimprompt.prompts.spec import FIXED_BASES, check_rank
 from slimprompt.training.recipe import RECIPES, Recipe, replace_fields
 
 #: Runs that one grid may span, and bytes and nesting of a grid file.

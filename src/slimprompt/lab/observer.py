@@ -136,7 +136,9 @@ class _Count(StudyObserver):
 
 def weight(spec: RunSpec) -> float:
     """Relative cost of a run: epochs × (1 + shots), halved for base classes. Other methods than prompts cost as one epoch."""
-    return (spec.recipe.epochs if spec.is_prompt else 1) * (0.5 if spec.split == "base" else 1.0) * (1 + spec.shots)
+    return (
+        (spec.recipe.epochs if spec.is_prompt else 1) * (0.5 if spec.class_subset == "base" else 1.0) * (1 + spec.shots)
+    )
 
 
 class _Lines(_Count):

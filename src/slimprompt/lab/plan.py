@@ -20,6 +20,7 @@ from slimprompt.data import Benchmark, Item, base_new, few_shot, held_out
 from slimprompt.data.benchmarks import BENCHMARKS
 from slimprompt.data.catalogue import benchmark_folder, find_source, open_dataset
 from slimprompt.errors import InputError
+from slimprompt.files import cache_dir
 from slimprompt.lab.environment import RunEnvironment, torch_threads
 from slimprompt.lab.records import find_complete_run
 from slimprompt.lab.spec import RunSpec, distinct
@@ -27,7 +28,6 @@ from slimprompt.lab.speed import Speed, measure_speed
 from slimprompt.lab.study import with_sources
 from slimprompt.methods.table import find_method
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
-from slimprompt.storage import cache_dir
 
 if TYPE_CHECKING:
     from slimprompt.clip.backbone import Backbone
@@ -159,7 +159,7 @@ def _plan_backbone(
     name = specs[0].backbone
     groups: dict[tuple[str, str], list[RunSpec]] = defaultdict(list)
     for spec in specs:
-        groups[spec.dataset, spec.split].append(spec)
+        groups[spec.dataset, spec.class_subset].append(spec)
     for (dataset, split), mine in sorted(groups.items()):
         steps = sum(samples.steps(spec) for spec in mine)
         counts = [tokens(spec) for spec in mine if spec.is_prompt] if tokens else []
@@ -202,10 +202,10 @@ class _Samples:
 
     def __call__(self, spec: RunSpec) -> Benchmark:
         """The sample that the run trains on."""
-        key = (spec.dataset, spec.split, spec.shots, spec.seed)
+        key = (spec.dataset, spec.class_subset, spec.shots, spec.seed)
         if key not in self._made:
             sample = few_shot(self._benchmarks[spec.dataset], spec.shots, spec.seed)
-            self._made[key] = sample if spec.split == "all" else base_new(sample)[0]
+            self._made[key] = sample if spec.class_subset == "all" else base_new(sample)[0]
         return self._made[key]
 
     def steps(self, spec: RunSpec) -> int:
@@ -220,7 +220,7 @@ class _Samples:
         tests = self._tests(dataset, specs)
         views: dict[tuple[int, str, str], int] = {}
         plain: set[str] = set()
-        for spec in {(s.split, s.shots, s.seed, s.recipe, s.method): s for s in mine}.values():
+        for spec in {(s.class_subset, s.shots, s.seed, s.recipe, s.method): s for s in mine}.values():
             numbers = set(_view_numbers(spec))
             for item in self(spec).train:
                 if None in numbers:
@@ -263,7 +263,7 @@ class _Tokens:
 
         if not spec.is_prompt:
             return 0
-        key = (spec.dataset, spec.split, spec.n_ctx, spec.position)
+        key = (spec.dataset, spec.class_subset, spec.n_ctx, spec.position)
         if key not in self._known:
             names = self._samples(spec).class_names
             self._known[key] = SharedPrefixTextEncoder(self._backbone, names, spec.n_ctx, spec.position).n_tokens

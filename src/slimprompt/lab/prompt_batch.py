@@ -16,7 +16,7 @@ from slimprompt.lab.spec import RunSpec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from slimprompt.methods.prompt_learning import LearnedPrompt
+    from slimprompt.methods.prompt import LearnedPrompt
     from slimprompt.methods.task import Task
     from slimprompt.prompts.prompt import Prompt
     from slimprompt.text.encoder import SharedPrefixTextEncoder
@@ -57,7 +57,7 @@ class PromptBatch(RunBatch):
         return {spec: self._store(spec, results[spec]) for spec in missing}
 
     def _start(self, spec: RunSpec) -> Prompt:
-        from slimprompt.methods.prompt_learning import initial_prompt
+        from slimprompt.methods.prompt import initial_prompt
 
         assert spec.variant is not None  # the spec of every prompt has one
         return initial_prompt(
@@ -75,7 +75,7 @@ class PromptBatch(RunBatch):
 
     def _learn(self, task: Task, prompts: dict[RunSpec, Prompt]) -> dict[RunSpec, RunResult | Exception]:
         """Train some of the prompts together; if that fails, one by one, so that one failure does not spoil the others."""
-        from slimprompt.methods.prompt_learning import learn_prompts
+        from slimprompt.methods.prompt import learn_prompts
 
         spec = next(iter(prompts))
         try:

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from slimprompt.errors import InputError, problems, unknown
+from slimprompt.files import draft_folder, json_checksum, json_text, lock, publish, remove_folder
 from slimprompt.forked import run_forked
 from slimprompt.lab.spec import RunSpec, one_spelling, parse_spec
 from slimprompt.methods.table import find_method
 from slimprompt.progress import LINE_EVERY, progress
-from slimprompt.storage import draft_folder, json_checksum, json_text, lock, publish, remove_folder
 from slimprompt.training.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from slimprompt.data.catalogue import open_dataset
 from slimprompt.data.check import check_images
 from slimprompt.data.manifest import Manifest
 from slimprompt.errors import InputError, first_few
+from slimprompt.files import cache_dir
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.inputs import KnownInputs, inputs
 from slimprompt.lab.records import complete_runs
 from slimprompt.lab.spec import RunSpec
-from slimprompt.storage import cache_dir
 
 if TYPE_CHECKING:
     from slimprompt.clip.backbone import Backbone
@@ -74,11 +74,11 @@ class RunCache:
 
     def sample(self, spec: RunSpec) -> Sample:
         """The run's few-shot sample. It is taken from all classes; the restriction to base classes comes after."""
-        return self._sample(spec.dataset, spec.split, spec.shots, spec.seed)
+        return self._sample(spec.dataset, spec.class_subset, spec.shots, spec.seed)
 
     def manifest(self, spec: RunSpec) -> Manifest:
         """The run's training and validation images with their hashes."""
-        return self._manifest(spec.dataset, spec.split, spec.shots, spec.seed)
+        return self._manifest(spec.dataset, spec.class_subset, spec.shots, spec.seed)
 
     def evaluated(self, spec: RunSpec) -> dict[str, Benchmark]:
         """By metric, what the run is evaluated on; the metric of another dataset is `accuracy@<dataset>`."""
@@ -90,7 +90,7 @@ class RunCache:
         # With test images of the dataset's own, every sample is evaluated on the same ones.
         shots, seed = (1, 0) if self._dataset(spec.dataset)[0].test else (spec.shots, spec.seed)
         model = (spec.backbone, spec.pretrained, spec.precision)
-        own = self._evaluation(*model, spec.dataset, spec.split, shots, seed)
+        own = self._evaluation(*model, spec.dataset, spec.class_subset, shots, seed)
         others = [self._other_evaluation(*model, name) for name in spec.evaluate_on]
         return Evaluation(
             own.sets | {metric: one for other in others for metric, one in other.sets.items()},

@@ -9,8 +9,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from slimprompt.errors import InputError, validate
+from slimprompt.files import sha256
 from slimprompt.methods.table import METHODS, find_method
-from slimprompt.prompts.variants import (
+from slimprompt.prompts.spec import (
     BASES_FROM_A_RUN,
     FIXED_BASES,
     TRANSFER_BASES,
@@ -19,7 +20,6 @@ from slimprompt.prompts.variants import (
     check_words,
     describe_start,
 )
-from slimprompt.storage import sha256
 from slimprompt.training.recipe import Recipe
 
 #: Fields of a run and of its recipe that version 0.1 did not have, with the values that it used.
@@ -64,7 +64,7 @@ class RunSpec(BaseModel):
         None, description="open_clip tag or checkpoint file; empty for hub and embedded models"
     )
     dataset: str = Field(description="benchmark name, or a folder or CSV file of your own images")
-    split: Literal["all", "base"] = Field(
+    class_subset: Literal["all", "base"] = Field(
         "all", description="class subset to train on: all, or base (evaluated on base and new classes)"
     )
     shots: int = Field(ge=1, description="training images per class")
@@ -142,8 +142,8 @@ class RunSpec(BaseModel):
     def _consistent(self) -> RunSpec:
         if self.dataset in self.evaluate_on:
             raise ValueError(f"evaluate_on names other datasets than the one of the run, {self.dataset!r}")
-        if self.evaluate_on and self.split != "all":
-            raise ValueError(f"evaluate_on needs a run on all classes, not on the class subset {self.split!r}")
+        if self.evaluate_on and self.class_subset != "all":
+            raise ValueError(f"evaluate_on needs a run on all classes, not on the class subset {self.class_subset!r}")
         if self.method != PROMPT:
             self._check_method()
             return self
@@ -225,9 +225,9 @@ class RunSpec(BaseModel):
     @property
     def title(self) -> str:
         """The whole run in one line: `pocket pocket-sketch base 4-shot seed 1: joint r4`."""
-        split = "" if self.split == "all" else f" {self.split}"
+        subset = "" if self.class_subset == "all" else f" {self.class_subset}"
         others = f", on {len(self.evaluate_on)} other datasets" if self.evaluate_on else ""
-        return f"{self.backbone} {self.dataset}{split} {self.shots}-shot seed {self.seed}: {self.label}{others}"
+        return f"{self.backbone} {self.dataset}{subset} {self.shots}-shot seed {self.seed}: {self.label}{others}"
 
     def flat(self) -> dict[str, Any]:
         """Every field by its dotted name: `shots`, `recipe.epochs`. Those that the method does not use are None."""

@@ -32,7 +32,7 @@ def baselines(grid: Grid) -> list[RunSpec]:
 def beyond(grid: Grid) -> list[RunSpec]:
     """Prompts beyond the paper against zero-shot, joint and fixed-B, on all classes and base-to-new."""
     compared = [{"method": "zero-shot"}, *_main_prompts(grid)[1:], *_prompts_beyond(grid)]
-    return [spec for split in ("all", "base") for spec in _specs(grid, compared, split=split)]
+    return [spec for subset in ("all", "base") for spec in _specs(grid, compared, class_subset=subset)]
 
 
 def cross_dataset(grid: Grid) -> list[RunSpec]:

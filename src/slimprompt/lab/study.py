@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slimprompt.errors import InputError
+from slimprompt.files import check_folder, remove_leftovers
 from slimprompt.lab.executors import Executor
 from slimprompt.lab.inputs import KnownInputs
 from slimprompt.lab.observer import StudyObserver
@@ -20,7 +21,6 @@ from slimprompt.lab.run import prompt_batch_key
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import find_method
 from slimprompt.own_functions import is_own, own_function
-from slimprompt.storage import check_folder, remove_leftovers
 
 
 @dataclass
@@ -232,4 +232,4 @@ def _image_sets(spec: RunSpec) -> tuple[Any, ...]:
     model = (spec.backbone, spec.pretrained, spec.precision)
     tests = [(*model, dataset) for dataset in (spec.dataset, *spec.evaluate_on)]
     views = spec.recipe if spec.is_prompt else find_method(spec.method).reads
-    return *tests, (*model, spec.dataset, spec.split, spec.shots, spec.seed, views)
+    return *tests, (*model, spec.dataset, spec.class_subset, spec.shots, spec.seed, views)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from slimprompt.errors import InputError, first_few
 from slimprompt.images.bank import EVAL_VIEW, FeatureBank, train_view_name
-from slimprompt.images.files import Decode, ImageSource
+from slimprompt.images.decode import Decode, ImageSource
 from slimprompt.methods.zero_shot import template_texts, zero_shot_features
 from slimprompt.text.encoder import encode_texts
 from slimprompt.training.recipe import Recipe
@@ -37,7 +37,7 @@ class Task:
     seed
         Seed of the order of the images and of their train views.
     decode
-        How the images are read; see `slimprompt.images.files.open_image`.
+        How the images are read; see `slimprompt.images.decode.open_image`.
     templates
         Zero-shot prompts, each with one `{}` for the class name.
     views

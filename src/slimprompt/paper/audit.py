@@ -30,7 +30,7 @@ from slimprompt.paper.published import (
     published_rows,
 )
 from slimprompt.paper.tables import printed_value, published_tables
-from slimprompt.prompts.variants import count_parameters
+from slimprompt.prompts.spec import count_parameters
 from slimprompt.training.metrics import harmonic_mean
 
 

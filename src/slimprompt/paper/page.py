@@ -15,6 +15,7 @@ from slimprompt.analysis.methods import Costs, costs
 from slimprompt.analysis.observations import mixed_settings, observe
 from slimprompt.analysis.results import Results
 from slimprompt.errors import InputError
+from slimprompt.files import read_text, write_file
 from slimprompt.forked import run_forked
 from slimprompt.lab.records import Record, load_records, runs_command, select_records, unmet_conditions
 from slimprompt.paper.claims import Finding, check_claims, gather
@@ -33,7 +34,6 @@ from slimprompt.report.runs import RUNS_CSV, runs_csv, runs_section
 from slimprompt.report.table import Table
 from slimprompt.report.table_formats import table_files
 from slimprompt.spreadsheet import cell_text
-from slimprompt.storage import read_text, write_file
 
 PAGE = "index.html"
 #: Tables in the body of the paper; the page folds all others.

@@ -30,7 +30,7 @@ from slimprompt.analysis.arms import (
 from slimprompt.analysis.geometry import AXES
 from slimprompt.analysis.results import CellKey, Estimate, Results
 from slimprompt.lab.spec import RunSpec
-from slimprompt.prompts.variants import FIXED_BASES, count_parameters
+from slimprompt.prompts.spec import FIXED_BASES, count_parameters
 
 #: Context tokens, text width and seeds of the paper.
 N_CTX, WIDTH, SEEDS = 16, 512, 3
@@ -212,7 +212,7 @@ def geometry_mismatch(specs: Sequence[RunSpec]) -> str:
     results = published_results()
     joint_cells = {"method": "factorized", "basis": "trainable", "metric": "accuracy"}
     paper = {name: set(results.axis(name, **joint_cells)) for name in ("backbone", "dataset", "shots", "rank")}
-    paper |= {"n_ctx": {N_CTX}, "split": {"all"}}
+    paper |= {"n_ctx": {N_CTX}, "class_subset": {"all"}}
     found = {name: {_geometry_fields(spec)[name] for spec in specs} for name in paper}
     differing = [name for name in paper if found[name] != paper[name]]
     per_seed = math.prod(map(len, paper.values()))
@@ -228,7 +228,7 @@ def geometry_mismatch(specs: Sequence[RunSpec]) -> str:
 def _geometry_fields(spec: RunSpec) -> dict[str, object]:
     """The fields of a run that decide whether its geometry is comparable, in the terms of the tables."""
     titles = {"backbone": backbone_title(spec), "dataset": dataset_title(spec.dataset)}
-    return titles | {"shots": spec.shots, "rank": spec.rank, "n_ctx": spec.n_ctx, "split": spec.split}
+    return titles | {"shots": spec.shots, "rank": spec.rank, "n_ctx": spec.n_ctx, "class_subset": spec.class_subset}
 
 
 def published_pairs(table: str = "transfer_pairs") -> list[tuple[str, str]]:

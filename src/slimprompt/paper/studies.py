@@ -65,9 +65,9 @@ def base_to_new(grid: Grid) -> list[RunSpec]:
     """Trained on the base half of the classes: dense, joint and orthogonal at r = 4 and 8."""
     ranks, bases = among(grid.ranks, (4, 8)), among(grid.bases, ("orthogonal",))
     return [
-        *grid.specs(split="base", variant="dense"),
-        *_joint(grid, ranks=ranks, split="base"),
-        *_fixed_b(grid, bases=bases, ranks=ranks, split="base"),
+        *grid.specs(class_subset="base", variant="dense"),
+        *_joint(grid, ranks=ranks, class_subset="base"),
+        *_fixed_b(grid, bases=bases, ranks=ranks, class_subset="base"),
     ]
 
 
@@ -180,7 +180,13 @@ def study_specs(grid: Grid) -> list[RunSpec]:
     place = {backbone: index for index, backbone in enumerate(backbones)}
     return sorted(  # stable: runs on one sample keep the order of the studies
         specs,
-        key=lambda spec: (place[spec.backbone, spec.pretrained], spec.dataset, spec.seed, spec.shots, spec.split),
+        key=lambda spec: (
+            place[spec.backbone, spec.pretrained],
+            spec.dataset,
+            spec.seed,
+            spec.shots,
+            spec.class_subset,
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from slimprompt.errors import unknown
+from slimprompt.files import draft_folder, publish
 from slimprompt.pocket.captions import article, class_name, pick, style_words
 from slimprompt.pocket.images import (
     BACKGROUNDS,
@@ -31,7 +32,6 @@ from slimprompt.pocket.images import (
     render,
 )
 from slimprompt.seeds import stream_seed
-from slimprompt.storage import draft_folder, publish
 
 #: Height and width of the images; larger than the input of the model `pocket`, so that random crops are useful.
 IMAGE_SIZE = 64

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from slimprompt.errors import InputError
-from slimprompt.prompts.variants import Trainable
+from slimprompt.prompts.spec import Trainable
 
 
 class Prompt(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor
 from slimprompt.errors import InputError
 from slimprompt.own_functions import is_own, own_function
 from slimprompt.prompts.prompt import Prompt
-from slimprompt.prompts.variants import (
+from slimprompt.prompts.spec import (
     BASES_FROM_A_RUN,
     TRANSFER_BASES,
     check_rank,

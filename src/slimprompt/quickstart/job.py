@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slimprompt.data import Benchmark, load_benchmark
 from slimprompt.errors import InputError, unknown
+from slimprompt.files import remove_folder, write_file
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors import Executor, default_workers
 from slimprompt.lab.executors.inline import InlineExecutor
@@ -29,7 +30,6 @@ from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.study import run_study
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.progress import progress
-from slimprompt.storage import remove_folder, write_file
 from slimprompt.training.recipe import RECIPES, Recipe
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def quickstart_specs(benchmark: str, recipe: Recipe | None = None) -> list[RunSp
         RunSpec(
             backbone=BACKBONE,
             dataset=benchmark,
-            split=split,
+            class_subset=subset,
             shots=shots,
             seed=seed,
             n_ctx=N_CTX,
@@ -109,7 +109,7 @@ def quickstart_specs(benchmark: str, recipe: Recipe | None = None) -> list[RunSp
         )
         for seed in SEEDS
         for shots in SHOTS
-        for split in ("all", "base")
+        for subset in ("all", "base")
         for arm in ARMS.values()
     ]
 
@@ -207,7 +207,7 @@ def table_lines(records: Sequence[Record]) -> list[Line]:
     for method in ARMS:
         for shots in SHOTS:
             mine = [record for record in records if _method(record) == method and record.spec.shots == shots]
-            whole = [record for record in mine if record.spec.split == "all"]
+            whole = [record for record in mine if record.spec.class_subset == "all"]
             scores = {metric: _over_seeds(mine, metric) for metric in METRICS}
             parameters = int(whole[0].facts["trainable_parameters"])
             seconds = sum(record.facts["times"]["training"] for record in whole) / len(whole)
@@ -255,7 +255,7 @@ def best_on_validation(records: Sequence[Record], images: Benchmark) -> tuple[Re
     labels = torch.tensor([item.label for item in images.val])
     scores: dict[tuple[str, int], list[tuple[float, int, Record]]] = defaultdict(list)
     for record in records:
-        if record.spec.split == "all":
+        if record.spec.class_subset == "all":
             score = accuracy(features, classifier_of(record, images.class_names, backbone).class_features_, labels)
             scores[_method(record), record.spec.shots].append((score, -record.spec.seed, record))
 
@@ -273,7 +273,7 @@ def classifier_of(record: Record, class_names: Sequence[str], backbone: Any) -> 
 
     from slimprompt.classifiers.prompt import PromptClassifier
     from slimprompt.prompts.prompt import Prompt
-    from slimprompt.prompts.variants import VARIANTS
+    from slimprompt.prompts.spec import VARIANTS
 
     spec, factors = record.spec, record.factors()
     assert spec.variant is not None  # the runs of a quickstart train prompts

@@ -9,13 +9,13 @@ from slimprompt.analysis.observations import observe
 from slimprompt.analysis.results import Results
 from slimprompt.analysis.selection import chance_levels
 from slimprompt.data import Benchmark, Item
-from slimprompt.images.files import open_image
+from slimprompt.files import new_file
+from slimprompt.images.decode import open_image
 from slimprompt.paper.figures import learning_curves, shots_curve
 from slimprompt.quickstart.job import Quickstart
 from slimprompt.quickstart.table import results_table
 from slimprompt.report.html import data_url, render, thumbnail, write_page
 from slimprompt.report.runs import runs_section
-from slimprompt.storage import new_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image

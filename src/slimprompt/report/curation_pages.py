@@ -11,7 +11,7 @@ from slimprompt.curation.duplicates import PIXEL_CORRELATION
 from slimprompt.curation.labels import DuplicatePair, LabelCheck, LabelledImage
 from slimprompt.curation.suggest import Suggestions
 from slimprompt.errors import first_few, printable
-from slimprompt.images.files import open_image
+from slimprompt.images.decode import open_image
 from slimprompt.report.html import render, thumbnail, write_page
 
 #: Findings of each kind that a page shows.

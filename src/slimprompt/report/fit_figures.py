@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slimprompt.classifiers.calibration import ReliabilityBin
+from slimprompt.calibration import ReliabilityBin
 from slimprompt.report.plotting import BLACK, BLUE, Figure, panels, plot_style, to_figure
 
 if TYPE_CHECKING:

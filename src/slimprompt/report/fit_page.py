@@ -11,20 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slimprompt.classifiers.calibration import reliability_bins
+from slimprompt.calibration import reliability_bins
 from slimprompt.classifiers.fitting import Classifier
 from slimprompt.classifiers.head import HeadClassifier
 from slimprompt.classifiers.prompt import PromptClassifier
-from slimprompt.classifiers.scores import Accuracy, Scores, accuracy_of, mcnemar, scores_of
 from slimprompt.clip.architectures import EMBEDDED
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
-from slimprompt.images.files import ImageSource, open_image
-from slimprompt.prompts.variants import describe_start
+from slimprompt.images.decode import ImageSource, open_image
+from slimprompt.prompts.spec import describe_start
 from slimprompt.report.fit_figures import confusion_matrix, reliability_diagram, training_curve
 from slimprompt.report.html import render, thumbnail, write_page
 from slimprompt.report.plotting import Figure
 from slimprompt.report.table import Cell, Column, Row, Table
+from slimprompt.scores import Accuracy, Scores, accuracy_of, mcnemar, scores_of
 from slimprompt.training.evaluation import class_scores
 
 #: Number of misclassified images and of confused class pairs that the page shows.

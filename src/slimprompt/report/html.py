@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimprompt import __version__
+from slimprompt.files import PAGE_MARK, write_file
 from slimprompt.report.plotting import Figure
 from slimprompt.report.table import Column
-from slimprompt.storage import PAGE_MARK, write_file
 
 if TYPE_CHECKING:
     from jinja2 import Environment

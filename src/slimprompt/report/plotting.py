@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slimprompt.errors import InputError
-from slimprompt.storage import write_file
+from slimprompt.files import write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

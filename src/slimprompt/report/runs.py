@@ -58,7 +58,7 @@ def _labels(record: Record) -> tuple[str, ...]:
     """The texts of one run, in the order of `_HEADERS`."""
     spec = record.spec
     arm = arm_label(arm_of(spec)) + (f" from {dataset_title(spec.source)}" if spec.source else "")
-    place = backbone_title(spec), dataset_title(spec.dataset), spec.split
+    place = backbone_title(spec), dataset_title(spec.dataset), spec.class_subset
     return (record.folder.name, *place, f"{spec.shots}", f"{spec.seed}", arm)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from slimprompt.errors import InputError, choose
+from slimprompt.files import write_file
 from slimprompt.report.table import Cell, Row, Table
 from slimprompt.spreadsheet import cell_value, frame_csv
-from slimprompt.storage import write_file
 
 # ---------------------------------------------------------------- Markdown
 

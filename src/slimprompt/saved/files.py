@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from slimprompt.class_names import check_class_names
 from slimprompt.clip.architectures import LOCAL_FOLDER
 from slimprompt.clip.backbone import Backbone, load_backbone, read_preprocessing
 from slimprompt.clip.weights import ACTIVATIONS, UnknownActivationError
 from slimprompt.errors import InputError, first_few, problems, shown
-from slimprompt.storage import (
+from slimprompt.files import (
     cannot_write,
     check_writable,
     draft_folder,
@@ -36,6 +35,7 @@ from slimprompt.storage import (
     sha256,
     write_file,
 )
+from slimprompt.names import check_class_names
 
 if TYPE_CHECKING:
     import torch

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from slimprompt.errors import InputError
+from slimprompt.files import json_checksum
+from slimprompt.hub import model_folder
 from slimprompt.saved.files import Description, SavedFiles
 from slimprompt.saved.head import HEAD_FILES, HeadDescription, read_head
-from slimprompt.saved.hub import model_folder
 from slimprompt.saved.prompt import PROMPT_FILES, PromptDescription, read_prompt
-from slimprompt.storage import json_checksum
 
 
 def saved_files(folder: Path) -> SavedFiles:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from slimprompt import __version__
 from slimprompt.errors import InputError
+from slimprompt.files import sha256
 from slimprompt.prompts.prompt import Prompt
-from slimprompt.prompts.variants import Trainable, check_variant, check_words
+from slimprompt.prompts.spec import Trainable, check_variant, check_words
 from slimprompt.saved.files import ClassNames, Description, SavedBackbone, SavedFiles, tensor_bytes
-from slimprompt.storage import sha256
 from slimprompt.text.tokens import Position
 from slimprompt.training.recipe import Recipe
 

@@ -13,8 +13,8 @@ from slimprompt.classifiers.head import HeadClassifier, load_classifier
 from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
+from slimprompt.hub import model_folder
 from slimprompt.methods.table import find_method
-from slimprompt.saved.hub import model_folder
 from slimprompt.saved.models import read_description
 
 #: Sets of class names whose text features a model keeps.

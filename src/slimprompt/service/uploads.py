@@ -17,9 +17,9 @@ from fastapi import HTTPException
 from PIL import Image, UnidentifiedImageError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from slimprompt.class_names import check_class_names
 from slimprompt.errors import InputError, one_line, shown, unknown, validate
-from slimprompt.images.files import open_image
+from slimprompt.images.decode import open_image
+from slimprompt.names import check_class_names
 from slimprompt.service.limits import Limits
 
 #: Pillow's names of the formats that are decoded. Others start programs (EPS) or are hardly used.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from slimprompt.storage import check_writable, draft_folder, publish
+from slimprompt.files import check_writable, draft_folder, publish
 from slimprompt.tracking import TrackedRun
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from slimprompt.errors import InputError
-from slimprompt.storage import check_writable
+from slimprompt.files import check_writable
 from slimprompt.tracking import TrackedRun
 
 #: File beside the data of a run that was written completely.

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from slimprompt.errors import InputError
 from slimprompt.images.bank import FeatureBank
-from slimprompt.images.files import Decode, ImageSource
+from slimprompt.images.decode import Decode, ImageSource
 
 
 class EvalSet(NamedTuple):
@@ -42,7 +42,7 @@ def make_eval_set(
     class_names
         Names of the classes.
     decode
-        How the images are read; see `slimprompt.images.files.open_image`.
+        How the images are read; see `slimprompt.images.decode.open_image`.
     """
     # A copy in aligned memory: the order of summation, and so the rounding, depends on the alignment.
     return EvalSet(bank.features(images, decode=decode).clone(), torch.tensor(list(labels)), tuple(class_names))

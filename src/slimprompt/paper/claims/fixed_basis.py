@@ -11,7 +11,7 @@ from slimprompt.analysis.results import on_common_seeds
 from slimprompt.analysis.statistics import compare, holm
 from slimprompt.paper.claims.claim import HALF_POINT, MIN_CELLS, Claim, Measured, Outcome, describe_test, missing
 from slimprompt.paper.claims.evidence import Evidence, matched_cells
-from slimprompt.prompts.variants import FIXED_BASES
+from slimprompt.prompts.spec import FIXED_BASES
 
 _NEEDS = f"fixed-basis and joint runs in {MIN_CELLS} settings"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from slimprompt.lab.records import Record
 from slimprompt.paper.claims.claim import Claim, Measured, Outcome, missing
 from slimprompt.paper.claims.evidence import Evidence, ParameterCount
-from slimprompt.prompts.variants import count_parameters
+from slimprompt.prompts.spec import count_parameters
 
 
 def recorded_parameters(records: Iterable[Record]) -> tuple[ParameterCount, ...]:

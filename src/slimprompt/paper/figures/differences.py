@@ -10,7 +10,7 @@ import numpy as np
 from slimprompt.analysis.arms import Arm, arm_label, dense, joint
 from slimprompt.analysis.results import Results, on_common_seeds
 from slimprompt.analysis.selection import full_length, headline_rank, own_bases
-from slimprompt.prompts.variants import FIXED_BASES
+from slimprompt.prompts.spec import FIXED_BASES
 from slimprompt.report.figure_style import (
     ARM_STYLES,
     METRIC_LABELS,

@@ -69,7 +69,7 @@ def geometry_violin(geometry: Geometry) -> Figure:
 
 
 def _class_subsets(frame: pd.DataFrame) -> str:
-    return " and ".join(sorted(set(frame["split"])))
+    return " and ".join(sorted(set(frame["class_subset"])))
 
 
 def _plot_chance(panel: Axes, x: float, level: dict[Any, Any]) -> None:

@@ -25,7 +25,9 @@ def learning_curves(records: Sequence[Record]) -> Figure:
     """Training loss by epoch, averaged over the runs of an arm, with one panel per backbone and shot count."""
     name, title = "learning_curves", "Learning curves"
     arms = _arms(records)
-    chosen = [record for record in records if record.spec.split == "all" and arm_of(record.spec) in arms.values()]
+    chosen = [
+        record for record in records if record.spec.class_subset == "all" and arm_of(record.spec) in arms.values()
+    ]
     if not chosen:
         return missing_figure(name, title, "dense, jointly trained or fixed orthogonal runs on all classes")
     counts = Counter(record.spec.recipe.epochs for record in chosen)

@@ -9,7 +9,7 @@ from slimprompt.analysis.arms import Arm, arm_label, dense, fixed_basis, joint
 from slimprompt.analysis.comparisons import ArmComparison, aggregates, compare_arms
 from slimprompt.analysis.results import Results
 from slimprompt.analysis.selection import full_length, headline_rank, own_bases
-from slimprompt.prompts.variants import FIXED_BASES
+from slimprompt.prompts.spec import FIXED_BASES
 from slimprompt.report.table import Cell, Column, Row, Table
 
 

@@ -49,7 +49,7 @@ def factor_geometry(medians: pd.DataFrame | None, compared: Sequence[RunSpec] = 
     groups = ("Subspace overlap", "Principal angle (°)")
     columns = tuple(Column(factor, group) for group in groups for factor in _FACTORS)
     counts = [f"{axis} {int(row['n'])}" for axis in AXES if (row := found.get((axis, "B"))) and "n" in row]
-    subsets = " and ".join(sorted({spec.split for spec in compared})) or "all"
+    subsets = " and ".join(sorted({spec.class_subset for spec in compared})) or "all"
     notes = [
         f"Medians over pairs of runs on {subsets} classes. B is compared by its columns, A and BA by their rows. "
         "The most stable factor is bold."

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slimprompt.errors import InputError
+from slimprompt.files import write_file
 from slimprompt.paper.theory.check import Theory
 from slimprompt.paper.theory.figures import theory_figures
 from slimprompt.paper.theory.statement import Statement
@@ -16,7 +17,6 @@ from slimprompt.paper.verdict import STATEMENT_VERDICTS, VERDICTS, count_verdict
 from slimprompt.report.html import render, write_page
 from slimprompt.report.plotting import Figure, write_figures
 from slimprompt.spreadsheet import csv_text
-from slimprompt.storage import write_file
 
 COLUMNS = ("part", "statement", "claim", "relation", "predicted", "measured", "interval", "verdict", "detail")
 

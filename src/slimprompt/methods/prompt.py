@@ -20,8 +20,8 @@ from slimprompt.methods.head import Head
 from slimprompt.methods.task import Task
 from slimprompt.methods.zero_shot import zero_shot_features
 from slimprompt.prompts.prompt import Prompt
+from slimprompt.prompts.spec import check_words
 from slimprompt.prompts.start import start_prompt
-from slimprompt.prompts.variants import check_words
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 from slimprompt.text.reference import check_depth
 from slimprompt.text.tokens import Position

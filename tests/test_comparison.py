@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from slimprompt.classifiers.method_comparison import MethodResult, advice
+from slimprompt.comparison import MethodResult, advice
 
 
 def result(method: str, pattern: str, *, trained: int = 100, new_names: bool = False) -> MethodResult:

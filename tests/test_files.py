@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from slimprompt import storage
+from slimprompt import files
 from slimprompt.errors import InputError
 
 
 def test_a_file_is_replaced_completely_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "below" / "file.txt"
-    assert storage.write_file(target, "é") == target
+    assert files.write_file(target, "é") == target
     assert target.read_bytes() == "é".encode()
-    with suppress(KeyError), storage.new_file(target) as draft:
+    with suppress(KeyError), files.new_file(target) as draft:
         draft.write_text("half")
         raise KeyError
     assert target.read_text(encoding="utf-8") == "é"
@@ -28,10 +28,10 @@ def test_a_file_is_replaced_completely_or_not_at_all(tmp_path: Path) -> None:
 def test_a_refused_write_names_the_target(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"file/below cannot be written: "):
-        storage.write_file(tmp_path / "file" / "below", "")
+        files.write_file(tmp_path / "file" / "below", "")
     with (
         pytest.raises(InputError, match=r"file/below cannot be written: "),
-        storage.draft_folder(tmp_path / "file" / "below"),
+        files.draft_folder(tmp_path / "file" / "below"),
     ):
         pass
 
@@ -39,7 +39,7 @@ def test_a_refused_write_names_the_target(tmp_path: Path) -> None:
 def test_a_pipe_or_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    for refused in (lambda: storage.check_files(pipe), lambda: storage.write_file(pipe, "text")):
+    for refused in (lambda: files.check_files(pipe), lambda: files.write_file(pipe, "text")):
         with pytest.raises(InputError, match="pipe is a pipe or a device; expected a regular file"):
             refused()
     assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
@@ -48,9 +48,9 @@ def test_a_pipe_or_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
 def test_modes_follow_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        storage.write_file(tmp_path / "file", "")
-        with storage.draft_folder(tmp_path / "folder") as draft:
-            storage.publish(draft, tmp_path / "folder")
+        files.write_file(tmp_path / "file", "")
+        with files.draft_folder(tmp_path / "folder") as draft:
+            files.publish(draft, tmp_path / "folder")
     finally:
         os.umask(before)
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("file", "folder")]
@@ -60,23 +60,23 @@ def test_modes_follow_the_umask(tmp_path: Path) -> None:
 def test_a_folder_is_published_replaced_and_removed(tmp_path: Path) -> None:
     target = tmp_path / "folder"
     for content in ("one", "two"):
-        with storage.draft_folder(target) as draft:
+        with files.draft_folder(target) as draft:
             (draft / "file").write_text(content)
-            storage.publish(draft, target)
+            files.publish(draft, target)
         assert (target / "file").read_text() == content
-    with storage.draft_folder(target) as draft:
+    with files.draft_folder(target) as draft:
         (draft / "file").write_text("never published")
     assert (target / "file").read_text() == "two"
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
-    storage.remove_folder(target)
+    files.remove_folder(target)
     assert list(tmp_path.iterdir()) == []
 
 
 def leave_a_folder_and_a_file(folder: Path) -> None:
     """What a process leaves that is killed while it writes."""
     script = (
-        "import os, sys, pathlib; from slimprompt import storage\n"
-        "kept = storage.draft_folder(pathlib.Path(sys.argv[1])); kept.__enter__(); open(storage._temporary(pathlib.Path(sys.argv[2])), 'w')\n"
+        "import os, sys, pathlib; from slimprompt import files\n"
+        "kept = files.draft_folder(pathlib.Path(sys.argv[1])); kept.__enter__(); open(files._temporary(pathlib.Path(sys.argv[2])), 'w')\n"
         "os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", script, str(folder / "run.one"), str(folder / "page.html")], check=False)
@@ -84,11 +84,11 @@ def leave_a_folder_and_a_file(folder: Path) -> None:
 
 def test_leftovers_of_dead_processes_are_removed_and_others_stay(tmp_path: Path) -> None:
     (tmp_path / ".mine.tmp").write_text("")
-    (tmp_path / f".x.{storage._host()}.{10**30}.0.tmp").write_text("")  # no process has such a number
-    with storage.draft_folder(tmp_path / "busy") as draft:
+    (tmp_path / f".x.{files._host()}.{10**30}.0.tmp").write_text("")  # no process has such a number
+    with files.draft_folder(tmp_path / "busy") as draft:
         leave_a_folder_and_a_file(tmp_path)
         assert len(list(tmp_path.iterdir())) == 4
-        assert storage.remove_leftovers(tmp_path) == 2
+        assert files.remove_leftovers(tmp_path) == 2
         assert draft.is_dir()
     assert [path.name for path in tmp_path.iterdir()] == [".mine.tmp"]
 
@@ -96,37 +96,37 @@ def test_leftovers_of_dead_processes_are_removed_and_others_stay(tmp_path: Path)
 def test_the_next_writer_removes_leftovers(tmp_path: Path) -> None:
     for name in ("file", "folder"):
         leave_a_folder_and_a_file(tmp_path / name)
-    storage.write_file(tmp_path / "file" / "new", "")
-    with storage.draft_folder(tmp_path / "folder" / "new") as draft:
-        storage.publish(draft, tmp_path / "folder" / "new")
+    files.write_file(tmp_path / "file" / "new", "")
+    with files.draft_folder(tmp_path / "folder" / "new") as draft:
+        files.publish(draft, tmp_path / "folder" / "new")
     assert [path.name for name in ("file", "folder") for path in (tmp_path / name).iterdir()] == ["new", "new"]
 
 
 def test_a_leftover_of_an_earlier_process_with_our_number_is_removed(tmp_path: Path) -> None:
     """After a restart of a container, processes have the same numbers again."""
-    ours = storage._temporary(tmp_path / "x")
+    ours = files._temporary(tmp_path / "x")
     ours.write_text("")
-    earlier = ours.with_name(ours.name.replace(storage._PROCESS, "0" * len(storage._PROCESS)))
+    earlier = ours.with_name(ours.name.replace(files._PROCESS, "0" * len(files._PROCESS)))
     earlier.write_text("")
-    assert storage.remove_leftovers(tmp_path) == 1
+    assert files.remove_leftovers(tmp_path) == 1
     assert list(tmp_path.iterdir()) == [ours]
 
 
 def test_a_long_name_can_be_written(tmp_path: Path) -> None:
     for name in ("x" * 255, "é" * 127):
-        assert storage.write_file(tmp_path / name, "").name == name
+        assert files.write_file(tmp_path / name, "").name == name
 
 
 def test_a_target_is_checked_by_writing_to_its_disk(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    storage.check_writable(tmp_path / "a" / "b" / "c")
-    storage.check_writable(tmp_path)
+    files.check_writable(tmp_path / "a" / "b" / "c")
+    files.check_writable(tmp_path)
     for path, reason in ((tmp_path / "file" / "x", "Not a directory"), (tmp_path / ("x" * 256), "File name too long")):
         with pytest.raises(InputError, match=f"cannot be written: {reason}"):
-            storage.check_writable(path)
+            files.check_writable(path)
     limited = (
-        "import resource, sys, pathlib; from slimprompt import storage\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); storage.check_writable(pathlib.Path(sys.argv[1]))"
+        "import resource, sys, pathlib; from slimprompt import files\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); files.check_writable(pathlib.Path(sys.argv[1]))"
     )
     done = subprocess.run([sys.executable, "-c", limited, str(tmp_path / "x")], capture_output=True, text=True)
     assert "cannot be written: File too large" in done.stderr
@@ -135,16 +135,16 @@ def test_a_target_is_checked_by_writing_to_its_disk(tmp_path: Path) -> None:
 
 def test_json_with_surrogates_is_text_and_comes_back() -> None:
     plain, odd = {"name": "é"}, {"name": "\udcff"}
-    assert "é" in storage.json_text(plain)
+    assert "é" in files.json_text(plain)
     for content in (plain, odd):
-        assert json.loads(storage.json_text(content).encode().decode()) == content
-        assert storage.json_checksum(content) == storage.json_checksum(json.loads(storage.json_text(content)))
+        assert json.loads(files.json_text(content).encode().decode()) == content
+        assert files.json_checksum(content) == files.json_checksum(json.loads(files.json_text(content)))
 
 
 def test_a_lock_keeps_another_process_out(tmp_path: Path) -> None:
     script = "import sys; from filelock import FileLock, Timeout\ntry: FileLock(sys.argv[1], timeout=0).acquire()\nexcept Timeout: sys.exit(7)"
     command = [sys.executable, "-c", script, str(tmp_path / "lock")]
-    with storage.lock(tmp_path / "lock"):
+    with files.lock(tmp_path / "lock"):
         assert subprocess.run(command, check=False).returncode == 7
     assert subprocess.run(command, check=False).returncode == 0
 
@@ -152,8 +152,8 @@ def test_a_lock_keeps_another_process_out(tmp_path: Path) -> None:
 def test_hash_of_bytes_and_of_a_file(tmp_path: Path) -> None:
     content = bytes(range(256)) * 5000  # more than one chunk
     (tmp_path / "file").write_bytes(content)
-    assert storage.sha256(tmp_path / "file") == storage.sha256(content)
-    assert storage.sha256(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    assert files.sha256(tmp_path / "file") == files.sha256(content)
+    assert files.sha256(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
 def test_only_regular_files_of_limited_size_are_read(tmp_path: Path) -> None:
@@ -164,79 +164,79 @@ def test_only_regular_files_of_limited_size_are_read(tmp_path: Path) -> None:
     cases |= {tmp_path / "none": "no such file", tmp_path / ("a" * 300): "too long", tmp_path / "a\0b": "null"}
     for path, message in cases.items():
         with pytest.raises(InputError, match=message):
-            storage.read_text(path, most=10)
+            files.read_text(path, most=10)
     large.write_bytes(b"\xef\xbb\xbf0123456")
-    assert storage.read_text(large, most=10) == "0123456"
+    assert files.read_text(large, most=10) == "0123456"
     large.write_bytes(b"\xff")
     with pytest.raises(InputError, match="not a UTF-8 text file"):
-        storage.read_text(large)
+        files.read_text(large)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{", "", "9" * 5000, '{"a": \x00}'])
 def test_a_file_that_is_not_json(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(InputError, match="a.json is not a readable JSON file") as caught:
-        storage.read_json(tmp_path / "a.json")
+        files.read_json(tmp_path / "a.json")
     assert len(str(caught.value)) < 400
 
 
 def test_names_that_are_not_utf8_survive_in_json(tmp_path: Path) -> None:
-    storage.write_file(tmp_path / "a.json", json.dumps("caf\udce9 é", ensure_ascii=False))
-    assert storage.read_json(tmp_path / "a.json") == "caf\udce9 é"
+    files.write_file(tmp_path / "a.json", json.dumps("caf\udce9 é", ensure_ascii=False))
+    assert files.read_json(tmp_path / "a.json") == "caf\udce9 é"
 
 
 def test_a_target_is_checked_before_the_work(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    storage.check_writable(tmp_path / "a" / "b" / "c")
-    storage.check_writable(tmp_path / "file")
-    storage.check_folder(tmp_path)
+    files.check_writable(tmp_path / "a" / "b" / "c")
+    files.check_writable(tmp_path / "file")
+    files.check_folder(tmp_path)
     for target in (tmp_path / "file" / "x", tmp_path / ("a" * 300), Path("/proc/none/x")):
         with pytest.raises(InputError, match="cannot be written"):
-            storage.check_writable(target)
+            files.check_writable(target)
     with pytest.raises(InputError, match="is a file; give a folder"):
-        storage.check_folder(tmp_path / "file")
-    storage.check_files(tmp_path / "file", None, tmp_path / "a" / "b")
+        files.check_folder(tmp_path / "file")
+    files.check_files(tmp_path / "file", None, tmp_path / "a" / "b")
     with pytest.raises(InputError, match="is a folder; give the name of a file"):
-        storage.check_files(None, tmp_path)
+        files.check_files(None, tmp_path)
     with pytest.raises(InputError, match="is given as the name of two files"):
-        storage.check_files(tmp_path / "a", tmp_path / "b" / ".." / "a")
+        files.check_files(tmp_path / "a", tmp_path / "b" / ".." / "a")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_no_other_file_is_overwritten_by_a_table_or_a_page(tmp_path: Path) -> None:
     for name in ("notes.txt", "image.jpg", "prompt.json", "table.csv", "own.html"):
         (tmp_path / name).write_text("mine")
-    (tmp_path / "page.HTM").write_text(f"<!doctype html>{storage.PAGE_MARK}")
+    (tmp_path / "page.HTM").write_text(f"<!doctype html>{files.PAGE_MARK}")
     for name in ("notes.txt", "new.txt", "new"):
         with pytest.raises(InputError, match=f"{name} would be written as a CSV file; give a name that ends in .csv"):
-            storage.check_outputs(table=tmp_path / name, overwrite=True)
+            files.check_outputs(table=tmp_path / name, overwrite=True)
     for name in ("image.jpg", "prompt.json", "table.csv", "new"):
         with pytest.raises(InputError, match=f"{name} would be written as an HTML page; .* ends in .html or .htm"):
-            storage.check_outputs(page=tmp_path / name)
+            files.check_outputs(page=tmp_path / name)
     with pytest.raises(InputError, match=r"table.csv exists already; choose another name, or add --overwrite"):
-        storage.check_outputs(table=tmp_path / "table.csv")
+        files.check_outputs(table=tmp_path / "table.csv")
     with pytest.raises(InputError, match=r"own.html exists and is not a page of slimprompt, so it is left alone"):
-        storage.check_outputs(page=tmp_path / "own.html", overwrite=True)
-    storage.check_outputs(table=tmp_path / "table.csv", page=tmp_path / "page.HTM", overwrite=True)
-    storage.check_outputs(table=tmp_path / "new.CSV", page=tmp_path / "new.html")
+        files.check_outputs(page=tmp_path / "own.html", overwrite=True)
+    files.check_outputs(table=tmp_path / "table.csv", page=tmp_path / "page.HTM", overwrite=True)
+    files.check_outputs(table=tmp_path / "new.CSV", page=tmp_path / "new.html")
 
 
 def test_a_folder_is_locked_by_one_and_may_be_deleted(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
-    with storage.locked_folder(folder, "writing x.csv"):
+    with files.locked_folder(folder, "writing x.csv"):
         with (
             pytest.raises(InputError, match="another command is writing x.csv; wait"),
-            storage.locked_folder(folder, "writing x.csv"),
+            files.locked_folder(folder, "writing x.csv"),
         ):
             pass
-        storage.remove_folder(folder)
+        files.remove_folder(folder)
     assert list((tmp_path / "new").iterdir()) == []
-    with storage.locked_folder(folder, "writing x.csv"):
+    with files.locked_folder(folder, "writing x.csv"):
         assert folder.is_dir()
     (tmp_path / "file").touch()
     with (
         pytest.raises(InputError, match="cannot be written"),
-        storage.locked_folder(tmp_path / "file" / "x", "writing"),
+        files.locked_folder(tmp_path / "file" / "x", "writing"),
     ):
         pass
 
@@ -248,7 +248,7 @@ def test_a_process_that_has_ended_but_was_not_waited_for_is_gone():
         os._exit(0)
     try:
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it has ended, and stays in the table of processes
-        assert not storage._is_written(str(child), "0" * 16)
+        assert not files._is_written(str(child), "0" * 16)
     finally:
         os.waitpid(child, 0)
-    assert storage._is_written(str(os.getppid()), "0" * 16)
+    assert files._is_written(str(os.getppid()), "0" * 16)

@@ -12,10 +12,10 @@ from torch import Tensor
 from slimprompt.classifiers.fitting import Fit
 from slimprompt.classifiers.head import HeadClassifier
 from slimprompt.classifiers.prompt import PromptClassifier
-from slimprompt.classifiers.scores import Accuracy, accuracy_of, mcnemar
 from slimprompt.errors import InputError
 from slimprompt.methods.table import METHODS, find_method
 from slimprompt.progress import progress
+from slimprompt.scores import Accuracy, accuracy_of, mcnemar
 
 _SIGNIFICANCE = 0.05
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from slimprompt.classifiers.scores import accuracy_of, mcnemar, scores_of
+from slimprompt.scores import accuracy_of, mcnemar, scores_of
 
 
 def test_wilson_interval_by_hand() -> None:

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LRScheduler
 
 from slimprompt import FeatureBank, InputError, PromptClassifier, Recipe, load_backbone, start_prompt
-from slimprompt.classifiers.coop import import_coop, read_coop_checkpoint
-from slimprompt.images.files import open_image
+from slimprompt.coop import import_coop, read_coop_checkpoint
+from slimprompt.images.decode import open_image
 from slimprompt.images.views import train_view
-from slimprompt.methods.prompt_learning import learn_prompts
+from slimprompt.methods.prompt import learn_prompts
 from slimprompt.methods.task import Task
 from slimprompt.seeds import stream_seed
 from slimprompt.text.encoder import SharedPrefixTextEncoder

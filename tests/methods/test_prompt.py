@@ -6,7 +6,7 @@ import torch
 from slimprompt import InputError, Recipe, load_backbone
 from slimprompt.data import load_benchmark
 from slimprompt.images.bank import FeatureBank
-from slimprompt.methods.prompt_learning import initial_prompt, learn_prompts, prompt_head
+from slimprompt.methods.prompt import initial_prompt, learn_prompts, prompt_head
 from slimprompt.methods.task import Task
 from slimprompt.methods.zero_shot import zero_shot_features, zero_shot_head
 from slimprompt.text.words import word_embeddings, words_template
@@ -77,7 +77,7 @@ def test_the_templates_of_the_task_are_what_is_kept(task, tiny, monkeypatch):
 
     from slimprompt.training.loop import train
 
-    monkeypatch.setattr("slimprompt.methods.prompt_learning.train", spy)
+    monkeypatch.setattr("slimprompt.methods.prompt.train", spy)
     recipe = Recipe(epochs=1, views=0, anchor=8.0)
     learn_prompts(task, [initial_prompt(tiny, "dense", seed=1, n_ctx=4)], recipe)
     assert torch.equal(seen["zero_shot"], zero_shot_features(tiny, task.class_names, task.templates))

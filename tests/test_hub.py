@@ -11,7 +11,7 @@ import torch
 
 from slimprompt import HeadClassifier, InputError, Prompt, PromptClassifier, load_classifier
 from slimprompt.clip.backbone import Backbone
-from slimprompt.saved.hub import model_folder
+from slimprompt.hub import model_folder
 from tests.hub_server import READ_ONLY, Hub, Repository, go_offline, use_hub
 
 NAMES = ["otter", "red panda"]

@@ -2,8 +2,8 @@ from itertools import combinations
 
 import pytest
 
-from slimprompt.class_names import check_class_names, name_key, read_class_names
 from slimprompt.errors import InputError
+from slimprompt.names import check_class_names, name_key, read_class_names
 from slimprompt.text.tokens import name_tokens
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from slimprompt.classifiers.calibration import expected_calibration_error
+from slimprompt.calibration import expected_calibration_error
 
 
 class Accuracy(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from slimprompt.errors import InputError, first_few
-from slimprompt.storage import check_regular, sha256
+from slimprompt.files import check_regular, sha256
 
 #: Suffixes of the files that count as images when a folder is read.
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})

@@ -8,7 +8,7 @@ import torch
 from scipy.special import softmax as scipy_softmax
 
 from slimprompt import FeatureBank, HeadClassifier, InputError, PromptClassifier, load_classifier
-from slimprompt.classifiers.calibration import (
+from slimprompt.calibration import (
     Calibration,
     calibration_folds,
     calibration_of,
@@ -185,7 +185,7 @@ def test_folds_are_held_out_until_there_are_enough_images(classes: int, shots: i
 
 
 def test_a_calibration_with_enough_images_fits_once_more(tiny, photos, monkeypatch) -> None:
-    monkeypatch.setattr("slimprompt.classifiers.calibration.ENOUGH_HELD_OUT", 6)
+    monkeypatch.setattr("slimprompt.calibration.ENOUGH_HELD_OUT", 6)
     paths = sorted(photos.glob("*/*.png"))
     tasks: list[Task] = []
     original = HeadClassifier.fit_task
