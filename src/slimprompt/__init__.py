@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
-    from slimprompt.classifiers.head import HeadClassifier, load_classifier
-    from slimprompt.classifiers.prompt import PromptClassifier
+    from slimprompt.classifier import Classifier, PromptClassifier, load_classifier
     from slimprompt.clip.backbone import Backbone, load_backbone
     from slimprompt.errors import InputError
     from slimprompt.images.bank import FeatureBank
@@ -20,9 +19,9 @@ _HOMES = {
     "Backbone": "clip.backbone",
     "load_backbone": "clip.backbone",
     "FeatureBank": "images.bank",
-    "PromptClassifier": "classifiers.prompt",
-    "HeadClassifier": "classifiers.head",
-    "load_classifier": "classifiers.head",
+    "Classifier": "classifier",
+    "PromptClassifier": "classifier",
+    "load_classifier": "classifier",
     "InputError": "errors",
     "Prompt": "prompts.prompt",
     "Recipe": "training.recipe",
@@ -32,8 +31,8 @@ _HOMES = {
 
 __all__ = [
     "Backbone",
+    "Classifier",
     "FeatureBank",
-    "HeadClassifier",
     "InputError",
     "Prompt",
     "PromptClassifier",

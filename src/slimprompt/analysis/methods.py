@@ -11,7 +11,7 @@ from slimprompt.analysis.results import Estimate, Results, average
 from slimprompt.analysis.selection import main_arms
 from slimprompt.lab.records import Record
 from slimprompt.methods.table import METHODS
-from slimprompt.own_functions import is_own
+from slimprompt.user_functions import is_user_function
 
 
 class MethodArms(NamedTuple):
@@ -34,7 +34,7 @@ def method_arms(results: Results, metric: str = "accuracy") -> MethodArms:
     The paper's prompts are represented by those of the main comparison (`main_arms`).
     """
     present = {key.arm for key in results.cells if key.metric == metric and not key.basis}
-    own = sorted(arm.method for arm in present if is_own(arm.method))
+    own = sorted(arm.method for arm in present if is_user_function(arm.method))
     methods = [arm for name in (*METHODS, *own) if (arm := Arm(name, "", 0)) in present]
     beyond = sorted(present - set(methods))
     if not present:

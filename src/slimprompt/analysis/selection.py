@@ -10,7 +10,7 @@ from typing import Any
 from slimprompt.analysis.arms import Arm, dataset_title, dense, fixed_basis, joint
 from slimprompt.analysis.results import Results
 from slimprompt.lab.records import Record
-from slimprompt.own_functions import is_own
+from slimprompt.user_functions import is_user_function
 from slimprompt.training.metrics import harmonic_mean
 
 #: Key fields of the accuracies of prompts that train both factors, for `Results.axis`.
@@ -29,7 +29,7 @@ def headline_rank(results: Results, metric: str) -> int:
 
 def own_bases(results: Results, **where: Any) -> list[str]:
     """The fixed bases of the user's own, `module:function`, of the cells that match `where`."""
-    return [basis for basis in results.axis("basis", method="factorized", **where) if is_own(basis)]
+    return [basis for basis in results.axis("basis", method="factorized", **where) if is_user_function(basis)]
 
 
 def full_length(results: Results) -> int:

@@ -78,14 +78,6 @@ OverwriteTable = Annotated[bool, typer.Option("--overwrite", help="Overwrite the
 DataRoot = Annotated[
     Path | None, typer.Option("--data-root", help="Folder of the benchmarks; default: $SLIMPROMPT_DATA.")
 ]
-Imports = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--import",
-        metavar="MODULE",
-        help="Import a module of your own, for bases and methods MODULE:FUNCTION; may be repeated.",
-    ),
-]
 ClassNames = Annotated[
     Path | None,
     typer.Option(

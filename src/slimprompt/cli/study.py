@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.options import DataRoot, Device, Imports, Log, note_codes, options_from
+from slimprompt.cli.options import DataRoot, Device, Log, note_codes, options_from
 from slimprompt.cli.printing import count, print_json, print_table, say, size
 from slimprompt.errors import InputError, choose, first_few, unknown
 from slimprompt.lab.grid import Grid
@@ -70,7 +70,6 @@ def study(
         float | None,
         typer.Option(min=0.0, help="ray: GPUs per worker, such as 0.25; default: 1 if the cluster has GPUs."),
     ] = None,
-    imports: Imports = None,
     log: Log = None,
     *,
     axes: dict[str, Any],
@@ -91,15 +90,14 @@ def study(
     grid, given = _grid(name, pocket, axes, recipe, overrides)
     from slimprompt.data import BENCHMARKS, load_folder
     from slimprompt.files import cache_dir
-    from slimprompt.lab.environment import RunEnvironment, import_modules
+    from slimprompt.lab.environment import RunEnvironment
     from slimprompt.lab.grid import unused_values
-    from slimprompt.lab.study import check_own_functions, check_train_splits
+    from slimprompt.lab.study import check_train_splits
     from slimprompt.paper.studies import study_specs
 
     specs = study_specs(grid)
     check_train_splits(specs)  # before Ray or workers start
-    import_modules(imports or ())
-    check_own_functions(specs)
+    import_user_functions(specs)
     for dataset in grid.datasets:
         if dataset not in BENCHMARKS:
             note_codes(load_folder(dataset).class_names, "rename the folders, or give a CSV file of path,label")
@@ -114,7 +112,6 @@ def study(
         threads=threads,
         device=device,
         invocation=("slimprompt", *sys.argv[1:]),
-        imports=tuple(imports or ()),
     )
     if plan:
         _plan(grid, environment, workers, as_json=as_json)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 
-from slimprompt.errors import InputError
 from slimprompt.images.store import StorePrecision, default_store_precision
 
 
@@ -35,22 +33,6 @@ class RunEnvironment:
     """The command that started the runs."""
     executor: str = "inline"
     """The executor that runs them: "inline", "processes" or "ray"."""
-    imports: tuple[str, ...] = ()
-    """Modules of your own that every worker imports; they contain the functions of the bases and methods of its runs."""
-
-
-def import_modules(names: Iterable[str]) -> None:
-    """Import modules of the user's own; one that cannot be imported is an `InputError`."""
-    for name in names:
-        try:
-            import_module(name)
-        except Exception as error:  # the module may raise anything
-            message = f"cannot import {name}: {type(error).__name__}: {error}"
-            if name.endswith(".py"):
-                message += f". Give the name of the module, without .py: --import {name.removesuffix('.py')}"
-            elif isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
-                message += ". It must be on Python's path; for a file in this folder, set PYTHONPATH=."
-            raise InputError(message) from error
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from slimprompt.errors import InputError, choose, one_line, shown, unknown, vali
 from slimprompt.files import read_text
 from slimprompt.lab.spec import PROMPT, RunSpec, one_spelling
 from slimprompt.methods.table import METHODS, find_method
-from slimprompt.own_functions import is_own
+from slimprompt.user_functions import is_user_function
 from slimprompt.prompts.spec import FIXED_BASES, check_rank
 from slimprompt.training.recipe import RECIPES, Recipe, replace_fields
 
@@ -65,7 +65,7 @@ class Grid(BaseModel):
     @classmethod
     def _known_bases(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
-            if name not in FIXED_BASES and not is_own(name):
+            if name not in FIXED_BASES and not is_user_function(name):
                 raise unknown("basis", name, FIXED_BASES)
         return names
 

@@ -64,9 +64,9 @@ class MethodRun(RunBatch):
 
 
 def _result(fitted: FittedHead, metrics: dict[str, float], seconds: dict[str, float], views: int) -> RunResult:
-    from slimprompt.saved.head import head_parts  # imports open_clip, which a worker does later
+    from slimprompt.saved import model_parts  # imports open_clip, which a worker does later
 
-    kind, numbers, tensors = head_parts(fitted.head)
+    kind, numbers, tensors = model_parts(fitted.head)
     facts = {
         "trainable_parameters": fitted.n_trained,
         "settings": fitted.settings,

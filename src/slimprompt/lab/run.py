@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from slimprompt.lab.environment import import_modules, torch_threads
+from slimprompt.lab.environment import torch_threads
 from slimprompt.lab.method_run import MethodRun
 from slimprompt.lab.prompt_batch import PromptBatch
 from slimprompt.lab.records import Record, find_complete_run
 from slimprompt.lab.run_cache import RunCache
-from slimprompt.lab.spec import RunSpec
+from slimprompt.lab.spec import RunSpec, import_user_functions
 
 
 def prompt_batch_key(spec: RunSpec) -> tuple[Any, ...]:
@@ -41,7 +41,7 @@ def make_runs(specs: Sequence[RunSpec], run_cache: RunCache) -> list[Record]:
         If a module of the user's own cannot be imported, or a run folder cannot be written.
     """
     environment = run_cache.environment
-    import_modules(environment.imports)
+    import_user_functions(specs)
     found = {spec: find_complete_run(environment.runs, spec) for spec in specs}
     records = {spec: record for spec, record in found.items() if record is not None}
     missing = [spec for spec in specs if spec not in records]

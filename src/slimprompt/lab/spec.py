@@ -6,44 +6,14 @@ import json
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from slimprompt.errors import InputError, validate
 from slimprompt.files import sha256
-from slimprompt.methods.table import METHODS, find_method
-from slimprompt.prompts.spec import (
-    BASES_FROM_A_RUN,
-    FIXED_BASES,
-    TRANSFER_BASES,
-    VARIANTS,
-    check_variant,
-    check_words,
-    describe_start,
-)
+from slimprompt.methods.table import METHODS, PROMPT, find_method
+from slimprompt.prompts.spec import BASES_FROM_A_RUN, FIXED_BASES, TRANSFER_BASES, VARIANTS, PromptSpec
 from slimprompt.training.recipe import Recipe
-
-#: Fields of a run and of its recipe that version 0.1 did not have, with the values that it used.
-_ADDED_FIELDS: dict[str, Any] = {
-    "words": None,
-    "anchored": False,
-    "depth": 1,
-    "source_depth": None,
-    "method": "prompt",
-    "evaluate_on": [],
-}
-_ADDED_RECIPE_FIELDS = {
-    "beta2": 0.95,
-    "patience": 5,
-    "anchor": 0.0,
-    "prograd": False,
-    "class_weights": "none",
-    "resize": "pillow",
-    "drop_last": True,
-}
-
-
-#: `RunSpec.method` of a run that trains a prompt; the others are names for `find_method`.
-PROMPT = "prompt"
+from slimprompt.user_functions import import_user_function
 
 
 def one_spelling(backbone: str) -> str:
@@ -51,13 +21,13 @@ def one_spelling(backbone: str) -> str:
     return backbone if ":" in backbone else backbone.replace("/", "-")
 
 
-class RunSpec(BaseModel):
+class RunSpec(PromptSpec):
     """Everything that decides the outcome of one run: backbone, dataset, sample, and the prompt and its recipe or the method.
 
-    A method other than a prompt has no settings: the fields of prompts keep their defaults.
+    A method other than a prompt has no settings: the fields of prompts keep their defaults, and the variant is None.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
     backbone: str = Field(description="open_clip model name, 'hf-hub:…' id, or an embedded model such as 'pocket'")
     pretrained: str | None = Field(
@@ -74,36 +44,14 @@ class RunSpec(BaseModel):
         description=f"way to adapt: {PROMPT}, or without a prompt {', '.join(METHODS)}, or your own, module:function; the fields "
         "below are for prompts",
     )
-    variant: str | None = Field(
-        None,
-        description="what trains: " + ", ".join(f"{name} ({row.summary})" for name, row in VARIANTS.items()),
-    )
-    rank: int | None = Field(None, ge=1, description="rank r of P = B A, from 1 to n_ctx; not used by dense")
-    n_ctx: int = Field(
-        16,
-        ge=1,
-        description="number of context tokens m; with words, it is always the number of their tokens",
-    )
     basis: str | None = Field(
         None,
         description=f"where the frozen factor comes from: {', '.join(FIXED_BASES)}, or your own, module:function; in transfers "
         + ", ".join(TRANSFER_BASES),
     )
     source: str | None = Field(None, description="with basis 'source': the dataset whose trained factor is used")
-    words: str | None = Field(
-        None, min_length=1, description="start from the token embeddings of these words, such as 'a photo of a'"
-    )
-    anchored: bool = Field(
-        False, description="with words: train P = W + B A from B A = 0, so that it starts at zero-shot"
-    )
-    depth: int = Field(
-        1, ge=1, description="layers of the text tower that receive a context B A_l of their own, with one B for all"
-    )
     source_depth: int | None = Field(
         None, ge=1, description="with a basis B from another run: the depth of that run; empty: the same depth"
-    )
-    position: Literal["end", "middle", "front"] = Field(
-        "end", description="position of the class name: end, middle or front"
     )
     precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="precision of the frozen forward passes")
     evaluate_on: tuple[str, ...] = Field(
@@ -118,12 +66,11 @@ class RunSpec(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _context_of_words(cls, fields: Any) -> Any:
-        """As in CoOp, the context of words has as many tokens as there are words, unless `n_ctx` says otherwise."""
-        if not isinstance(fields, dict) or not isinstance(fields.get("words"), str):
-            return fields
-        words = fields["words"].split()
-        return {"n_ctx": max(1, len(words)), **fields, "words": " ".join(words)}
+    def _no_prompt(cls, fields: Any) -> Any:
+        """A method has no variant unless one is given, which is then an error."""
+        if isinstance(fields, dict) and fields.get("method", PROMPT) != PROMPT:
+            return {"variant": None, **fields}
+        return fields
 
     @model_validator(mode="before")
     @classmethod
@@ -149,9 +96,8 @@ class RunSpec(BaseModel):
             return self
         if self.variant is None:
             raise InputError(f"a prompt needs a variant: {', '.join(VARIANTS)}")
-        check_variant(self.variant, rank=self.rank, basis=self.basis, n_ctx=self.n_ctx)
-        for depth in (self.depth, self.source_depth or 1):
-            check_words(words=self.words is not None, anchored=self.anchored, depth=depth)
+        if self.anchored and (self.source_depth or 1) > 1:
+            raise ValueError("an anchored prompt has no deeper layers, so its source has none")
         if (self.basis == "source") != (self.source is not None):
             raise ValueError("basis 'source' and the source dataset go together: give both or neither")
         if self.source_depth is not None and not (self.variant == "fixed-B" and self.basis in BASES_FROM_A_RUN):
@@ -165,11 +111,11 @@ class RunSpec(BaseModel):
     def _check_method(self) -> None:
         """A method has no fields of prompts, so that each method is one run per backbone, dataset, sample and class subset."""
         row = find_method(self.method, also=[PROMPT])
-        given = [
-            name
-            for name in _PROMPT_FIELDS
-            if getattr(self, name) != RunSpec.model_fields[name].get_default(call_default_factory=True)
-        ]
+        defaults = {
+            name: field.get_default(call_default_factory=True) for name, field in RunSpec.model_fields.items()
+        }
+        defaults["variant"] = None
+        given = [name for name in _PROMPT_FIELDS if getattr(self, name) != defaults[name]]
         if given:
             raise InputError(
                 f"the method {self.method} trains no prompt, so it takes no {', '.join(given)}; leave them out"
@@ -188,29 +134,18 @@ class RunSpec(BaseModel):
     @property
     def beyond(self) -> list[str]:
         """What a prompt has beyond P = B A from a random start, trained by cross-entropy alone: `depth 3`, `anchor 8`."""
-        start = describe_start(words=self.words, anchored=self.anchored, depth=self.depth)
         losses = (
             self.recipe.anchor and f"anchor {self.recipe.anchor:g}",
             self.recipe.prograd and "prograd",
             self.recipe.class_weights == "balanced" and "balanced",
         )
         origin = [f"B of depth {self.source_depth}"] if self.source_depth else []
-        return [*start, *origin, *(loss for loss in losses if loss)]
+        return [*self.start, *origin, *(loss for loss in losses if loss)]
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the canonical JSON of the spec; names the run folder.
-
-        Fields that were added later are left out while they have their default, so that older runs keep their names.
-        """
+        """Hash of the canonical JSON of the spec; names the run folder."""
         fields = self.model_dump(mode="json")
-        recipe = fields["recipe"]
-        for part, added in ((fields, _ADDED_FIELDS), (recipe, _ADDED_RECIPE_FIELDS)):
-            for name, default in added.items():
-                if part[name] == default:
-                    del part[name]
-        if recipe["optimizer"] == "adamw":
-            recipe["optimizer"] = "adam"  # its name in version 0.1
         return sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())[:16]
 
     @property
@@ -218,7 +153,7 @@ class RunSpec(BaseModel):
         """Short name: `fixed-B orthogonal r4`, `joint r2 anchored at “a photo of a”`, `tip-adapter`."""
         if not self.is_prompt:
             return self.method
-        size = f"r{self.rank}" if self.rank else f"m{self.n_ctx}"
+        size = f"r{self.rank}" if self.rank else self.n_ctx and f"m{self.n_ctx}"
         parts = (self.variant, self.basis, self.source and f"from {self.source}", size, *self.beyond)
         return " ".join(part for part in parts if part)
 
@@ -251,10 +186,7 @@ class RunSpec(BaseModel):
 
 
 #: Fields that only prompts use.
-_PROMPT_FIELDS = (
-    *("variant", "rank", "n_ctx", "basis", "source"),
-    *("words", "anchored", "depth", "source_depth", "position", "recipe"),
-)
+_PROMPT_FIELDS = (*PromptSpec.model_fields, "source", "source_depth", "recipe")
 
 
 def distinct(specs: Iterable[RunSpec]) -> list[RunSpec]:
@@ -265,3 +197,9 @@ def distinct(specs: Iterable[RunSpec]) -> list[RunSpec]:
 def parse_spec(fields: dict[str, Any]) -> RunSpec:
     """A RunSpec from plain data; an invalid field is an `InputError` of one sentence."""
     return validate(RunSpec, fields, "run")
+
+
+def import_user_functions(specs: Iterable[RunSpec]) -> None:
+    """Import the modules of the bases and methods `module:function` that runs use."""
+    for kind, name in dict.fromkeys(pair for spec in specs for pair in (("basis", spec.basis), ("method", spec.method))):
+        import_user_function(kind, name)

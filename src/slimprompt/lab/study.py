@@ -20,7 +20,6 @@ from slimprompt.lab.records import FAILED, Record, find_complete_run, store_run
 from slimprompt.lab.run import prompt_batch_key
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import find_method
-from slimprompt.own_functions import is_own, own_function
 
 
 @dataclass
@@ -60,14 +59,6 @@ def check_train_splits(specs: Iterable[RunSpec]) -> None:
             f"no run can be trained on {', '.join(bad)}, which {'has' if len(bad) == 1 else 'have'} only test images: train on "
             "other datasets. The study cross-dataset evaluates on them (`--datasets imagenet,imagenet_sketch`)"
         )
-
-
-def check_own_functions(specs: Iterable[RunSpec]) -> None:
-    """Raise an `InputError` if the function of a basis or method of the user's own has not been imported in this process."""
-    used = (pair for spec in specs for pair in (("basis", spec.basis), ("method", spec.method)))
-    for kind, name in dict.fromkeys(used):
-        if name is not None and is_own(name):
-            own_function(kind, name)
 
 
 def run_study(

@@ -1,7 +1,6 @@
 """The methods on image features by name.
 
-The laboratory and the command line call `find_method(name).fit(task)`. A method of the user's own is named `module:function` and
-needs no row. Prompt learning is not a row: it has settings of its own (variant, rank, recipe), and what it saves is a prompt.
+A method of the user is named `module:function` and needs no row.
 Reading the table does not import torch.
 """
 
@@ -12,12 +11,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from slimprompt.errors import choose
-from slimprompt.own_functions import is_own
+from slimprompt.user_functions import is_user_function
 
 if TYPE_CHECKING:
     from slimprompt.methods.head import FittedHead
     from slimprompt.methods.task import Task
 
+
+#: The method that learns prompts. It is no row of the table: it has settings of its own, a `PromptSpec` and a `Recipe`.
+PROMPT = "prompt"
 
 _OWN = "A method of your own is named module:function."
 
@@ -27,14 +29,14 @@ class Method(NamedTuple):
 
     summary: str
     module: str
-    """Module of this package that fits it; if it is the user's own, any module."""
+    """Module of this package that fits it; of a method of the user, any module."""
     function: str = "fit"
     takes_new_names: bool = False
     """Whether its head can be used on classes that it was not fitted on, by their names."""
     reads: Literal["nothing", "eval view", "all views"] = "all views"
     """Which features of the training images it uses; all views are the eval view and the train views."""
-    own: bool = False
-    """Whether it is a function of the user's own."""
+    of_user: bool = False
+    """Whether it is a function of the user, `module:function`."""
 
     def encode(self, task: Task) -> None:
         """Encode the features of the training images that the method reads, so that this is not counted as fitting."""
@@ -45,10 +47,10 @@ class Method(NamedTuple):
 
     def fit(self, task: Task, settings: Mapping[str, float] | None = None) -> FittedHead:
         """Fit the method to a task; with `settings` of another fit, instead of choosing them on the images of the task."""
-        if self.own:
-            from slimprompt.methods.own import fit_own
+        if self.of_user:
+            from slimprompt.methods.user import fit_user_method
 
-            return fit_own(f"{self.module}:{self.function}", task, settings or {})
+            return fit_user_method(f"{self.module}:{self.function}", task, settings or {})
         function = getattr(import_module(f"slimprompt.methods.{self.module}"), self.function)
         fitted: FittedHead = function(task, **(settings or {}))
         return fitted
@@ -70,28 +72,16 @@ METHODS: dict[str, Method] = {
 
 
 def find_method(name: str, *, also: Iterable[str] = ()) -> Method:
-    """The row of a method by its name, or the row that stands for a function of the user's own, `module:function`.
+    """The row of a method by its name, or a row for a method of the user, `module:function`; `also` are names that are allowed beside.
 
-    Nothing is imported, so that names in records and saved heads can be read without the module. Nothing is known about the
-    function either: a method of the user's own is given all views, and its head takes no new class names.
-
-    Parameters
-    ----------
-    name
-        A name of `METHODS`, or `module:function`.
-    also
-        Other names that are allowed where the name was given, for the error message.
-
-    Raises
-    ------
-    InputError
-        If the name is neither.
+    Nothing is imported, so that names in records and saved models can be read without the module. Nothing is known about the
+    function either: a method of the user is given all views, and its head takes no new class names.
 
     >>> find_method("linear-probe").reads, find_method("my_methods:nearest_mean").reads
     ('eval view', 'all views')
     """
-    if is_own(name):
+    if is_user_function(name):
         module, _, function = name.partition(":")
-        return Method("a function of your own", module, function, own=True)
+        return Method("a function of your own", module, function, of_user=True)
     row: Method = choose("method", name, {**dict.fromkeys(also), **METHODS}, next_step=_OWN)
     return row

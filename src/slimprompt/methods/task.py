@@ -1,10 +1,11 @@
-"""A few-shot task: what every method gets to see."""
+"""A few-shot task: what every method gets to see, and the only place where a sample becomes one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,12 +13,53 @@ from torch import Tensor
 from slimprompt.errors import InputError, first_few
 from slimprompt.images.bank import EVAL_VIEW, FeatureBank, train_view_name
 from slimprompt.images.decode import Decode, ImageSource
-from slimprompt.methods.zero_shot import template_texts, zero_shot_features
-from slimprompt.text.encoder import encode_texts
+from slimprompt.methods.zero_shot import check_templates, template_texts, zero_shot_features
+from slimprompt.prompts.spec import Position
+from slimprompt.text.encoder import SharedPrefixTextEncoder, encode_texts
 from slimprompt.training.recipe import Recipe
 
+#: Train views of each image that the methods on image features use beside the eval view, unless another number is given.
+DEFAULT_VIEWS = 10
+#: The zero-shot template of images that bring none.
+DEFAULT_TEMPLATE = "a photo of a {}."
 #: Image features that one recipe may use; the bank checks each of them before the first step.
 _MOST_FEATURES = 20_000_000
+
+
+class LabelledImages(NamedTuple):
+    """A sample: training images with their labels, and what is known about them."""
+
+    images: Sequence[ImageSource]
+    labels: Sequence[int]
+    """Index into `class_names` for each image."""
+    class_names: tuple[str, ...]
+    """Those of a benchmark may be equal: its classes are told apart by their labels."""
+    decode: Decode = "upright"
+    templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
+
+
+def make_task(
+    bank: FeatureBank, sample: LabelledImages, seed: int, templates: Sequence[str] = (), views: int = DEFAULT_VIEWS
+) -> Task:
+    """The task of a sample: the command line, Python and the laboratory all make theirs here, with the same defaults.
+
+    Parameters
+    ----------
+    bank
+        Encodes and stores image features; `bank.backbone` is the model.
+    sample
+        Training images, labels and class names.
+    seed
+        Seed of the order of the images and of their train views.
+    templates
+        Zero-shot prompts, averaged, which methods and the losses `anchor` and `prograd` keep to; default: the first template of
+        the sample, which is the published one of a benchmark.
+    views
+        Train views of each image for the methods on image features; prompt learning uses those of its recipe.
+    """
+    check_templates(templates)
+    images, labels, class_names, decode, own = sample
+    return Task(bank, images, labels, class_names, seed, decode, tuple(templates) or own[:1], views)
 
 
 @dataclass(frozen=True)
@@ -51,13 +93,20 @@ class Task:
     class_names: tuple[str, ...]
     seed: int
     decode: Decode = "upright"
-    templates: tuple[str, ...] = ("a photo of a {}.",)
-    views: int = 10
+    templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
+    views: int = DEFAULT_VIEWS
+    encoders: dict[Any, SharedPrefixTextEncoder] = field(default_factory=dict, repr=False, compare=False)
+    """Text encoders that were built, which tasks of the same backbone may share."""
 
     @cached_property
     def hashes(self) -> list[str]:
         """Hexadecimal sha256 of each training image's content, found once and not for every view."""
         return self.bank.hashes(self.images, decode=self.decode)
+
+    @property
+    def short_hashes(self) -> list[str]:
+        """The first 8 bytes of each hash, as 16 digits."""
+        return short_hashes(self.hashes)
 
     @cached_property
     def eval_features(self) -> Tensor:
@@ -89,6 +138,15 @@ class Task:
         texts = template_texts(self.class_names, self.templates)
         features = encode_texts(self.bank.backbone, texts, unit_length=False).clone()
         return features.view(len(self.templates), len(self.class_names), -1)
+
+    def text_encoder(
+        self, class_names: Sequence[str], n_ctx: int, position: Position = "end", depth: int = 1
+    ) -> SharedPrefixTextEncoder:
+        """The text encoder of these class names for contexts of this shape, built once."""
+        key = (tuple(class_names), n_ctx, position, depth)
+        if key not in self.encoders:
+            self.encoders[key] = SharedPrefixTextEncoder(self.bank.backbone, class_names, n_ctx, position, depth=depth)
+        return self.encoders[key]
 
     @property
     def shots(self) -> int:
@@ -147,3 +205,8 @@ class Task:
             )
 
         return lambda epoch: read(tuple(self._view_name(number, recipe) for number in recipe.views_at(epoch)))
+
+
+def short_hashes(hashes: Iterable[str]) -> list[str]:
+    """The first 8 bytes of each hexadecimal sha256, as 16 digits."""
+    return [digest[:16] for digest in hashes]

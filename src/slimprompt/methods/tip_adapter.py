@@ -35,22 +35,24 @@ from slimprompt.training.optimizers import AdamW
 
 #: The published starting values of α and β.
 DEFAULT = (1.17, 1.0)
-#: Candidates (α, β) over the published ranges.
-CANDIDATES = tuple(product((0.1, 0.3, 1.17, 3.0), (0.1, 0.3, 1.0, 3.0, 7.0)))
+#: Candidates over the published ranges.
+ALPHAS, BETAS = (0.1, 0.3, 1.17, 3.0), (0.1, 0.3, 1.0, 3.0, 7.0)
 EPOCHS, BATCH_SIZE, LR, WEIGHT_DECAY, EPSILON = 20, 256, 1e-3, 0.01, 1e-4
 
 
 def fit(task: Task, *, alpha: float | None = None, beta: float | None = None) -> FittedHead:
-    """Tip-Adapter without training; α and β are chosen unless both are given."""
+    """Tip-Adapter without training; α and β are chosen where they are not given."""
+    alphas, betas = (ALPHAS if alpha is None else (alpha,)), (BETAS if beta is None else (beta,))
+    candidates = tuple(product(alphas, betas))
+    default = (DEFAULT[0] if alpha is None else alpha, DEFAULT[1] if beta is None else beta)
 
     def logits_of(kept: Tensor, held_out: Tensor) -> Iterator[Tensor]:
         here = task.targets.device
         kept, held_out = kept.to(here), held_out.to(here)
-        for alpha, beta in CANDIDATES:
+        for alpha, beta in candidates:
             yield _head(task, kept, alpha, beta).logits(task.eval_features[held_out])
 
-    if alpha is None or beta is None:
-        alpha, beta = select(task, CANDIDATES, logits_of, DEFAULT)
+    alpha, beta = select(task, candidates, logits_of, default) if len(candidates) > 1 else default
     head = _head(task, torch.arange(len(task.labels), device=task.targets.device), alpha, beta)
     return FittedHead(head, head.keys.numel(), {"alpha": alpha, "beta": beta})
 

@@ -1,6 +1,6 @@
-"""The variants of a prompt `P = B A`: what trains, which bases they take, how many numbers they train.
+"""What a prompt `P = B A` is: the table of variants, and `PromptSpec`, one validated value.
 
-Specs, start rules, command-line help, tables and claims read this table.
+Start rules, runs, saved models, command-line options, tables and claims read these two.
 """
 
 from __future__ import annotations
@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from slimprompt.errors import InputError, choose, unknown
-from slimprompt.own_functions import is_own
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from slimprompt.errors import InputError, choose, unknown, validate
+from slimprompt.user_functions import function_name, is_user_function
 
 #: Which factor of `P = B A` receives gradients.
 Trainable = Literal["A", "B", "AB"]
+#: Position of the class name in the prompt.
+Position = Literal["end", "middle", "front"]
 
 #: Fixed token bases whose coefficients start from least squares, A0 = B† P0, in the order of the paper's tables.
 FIXED_BASES = ("gaussian", "orthogonal", "svd", "learned")
@@ -20,6 +24,8 @@ FIXED_BASES = ("gaussian", "orthogonal", "svd", "learned")
 TRANSFER_BASES = ("source", "random")
 #: Bases that come from another finished run.
 BASES_FROM_A_RUN = ("learned", "source")
+
+_N_CTX, _RANK = 16, 4
 
 
 class Variant(NamedTuple):
@@ -34,7 +40,11 @@ class Variant(NamedTuple):
     summary: str
     """One phrase for help texts."""
     default_basis: str | None = None
-    """The basis of a prompt that is fitted without naming one."""
+
+    @property
+    def standalone_bases(self) -> list[str]:
+        """The bases that need no other run."""
+        return [name for name in self.bases if name not in BASES_FROM_A_RUN]
 
 
 #: Dense CoOp is the fixed basis B = I of rank n_ctx.
@@ -67,75 +77,126 @@ def count_parameters(variant: str, *, n_ctx: int, width: int, rank: int | None =
     return VARIANTS[variant].parameters(n_ctx, width, rank or 0, depth)
 
 
-def used_settings(variant: str, *, rank: int | None, basis: str | None) -> dict[str, Any]:
-    """The rank and basis that the variant uses: a dense prompt has no rank, and a variant that freezes nothing no basis.
+class PromptSpec(BaseModel):
+    """What a prompt is before training: everything but the backbone and the seed.
 
-    >>> used_settings("fixed-A", rank=4, basis=None), used_settings("joint", rank=4, basis="svd")
-    ({'rank': 4, 'basis': 'svd'}, {'rank': 4, 'basis': None})
+    `n_ctx` is None for a prompt of words, which has as many context tokens as the words have, and all fields have their
+    defaults if `variant` is None: no prompt.
+
+    >>> PromptSpec(variant="joint", rank=2).label, PromptSpec(words="a photo of a").label
+    ('joint r2', 'fixed-B orthogonal r4 from “a photo of a”')
     """
-    row: Variant = choose("variant", variant, VARIANTS)
-    return {"rank": None if variant == "dense" else rank, "basis": basis or row.default_basis if row.bases else None}
 
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-def bases_without_a_run(variant: str) -> list[str]:
-    """The bases of a variant that need no other run.
+    variant: str | None = Field(
+        "fixed-B",
+        description="what trains: " + ", ".join(f"{name} ({row.summary})" for name, row in VARIANTS.items()),
+    )
+    rank: int | None = Field(
+        None, ge=1, description=f"rank r of P = B A, from 1 to n_ctx; default: {_RANK}; not used by dense"
+    )
+    basis: str | None = Field(
+        None,
+        description=f"where the fixed factor comes from: {', '.join(VARIANTS['fixed-B'].standalone_bases)}, or your own, "
+        "module:function; default: "
+        + ", ".join(f"{row.default_basis} for {name}" for name, row in VARIANTS.items() if row.bases),
+    )
+    n_ctx: int | None = Field(
+        None, ge=1, description=f"number of context tokens m; default: {_N_CTX}, or the number of tokens of the words"
+    )
+    words: str | None = Field(
+        None, min_length=1, description="start from the token embeddings of these words, such as 'a photo of a'"
+    )
+    anchored: bool = Field(
+        False, description="with words: train P = W + B A from B A = 0, so that it starts at zero-shot"
+    )
+    depth: int = Field(
+        1, ge=1, description="layers of the text tower that receive a context B A_l of their own, with one B for all"
+    )
+    position: Position = Field("end", description="position of the class name: end, middle or front")
 
-    >>> bases_without_a_run("fixed-B"), bases_without_a_run("fixed-A")
-    (['gaussian', 'orthogonal', 'svd', 'random'], ['svd', 'random'])
-    """
-    return [name for name in VARIANTS[variant].bases if name not in BASES_FROM_A_RUN]
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, fields: Any) -> Any:
+        """Replace None by the default of the variant, so that equal prompts have equal specs."""
+        if not isinstance(fields, dict):
+            return fields
+        fields = dict(fields)
+        if isinstance(fields.get("words"), str):
+            fields["words"] = " ".join(fields["words"].split())
+        variant = fields.get("variant", "fixed-B")
+        if variant is None:
+            return fields
+        row: Variant = choose("variant", str(variant), VARIANTS)
+        if fields.get("words") is None and fields.get("n_ctx") is None:
+            fields["n_ctx"] = _N_CTX
+        if fields.get("rank") is None and variant != "dense":
+            fields["rank"] = _RANK
+        fields["basis"] = row.default_basis if fields.get("basis") is None else function_name(fields["basis"])
+        return fields
 
+    @model_validator(mode="after")
+    def _check(self) -> PromptSpec:
+        if self.variant is None:
+            return self
+        row = VARIANTS[self.variant]
+        if self.variant == "dense" and self.rank is not None:
+            raise InputError(f"a dense prompt has no rank (given: {self.rank}); leave it out")
+        if self.words is not None and self.n_ctx is not None:
+            raise InputError(
+                f"the context of words has as many tokens as the words; leave out n_ctx (given: {self.n_ctx})"
+            )
+        if self.rank is not None and self.n_ctx is not None:
+            check_rank(self.rank, self.n_ctx)
+        if not row.bases and self.basis is not None:
+            raise InputError(f"variant {self.variant} freezes no factor, so it takes no basis (given: {self.basis})")
+        own = self.variant == "fixed-B" and is_user_function(self.basis)
+        if row.bases and self.basis not in row.bases and not own:
+            raise unknown(f"basis for {self.variant}", str(self.basis), row.bases)
+        if self.anchored and not self.words:
+            raise InputError("an anchored prompt needs words, such as 'a photo of a'")
+        if self.anchored and self.depth > 1:
+            raise InputError(
+                f"an anchored prompt has no deeper layers (depth {self.depth}): replacing their rows would leave the words, so it "
+                "would not start at zero-shot. Use depth 1, or the words as a start only"
+            )
+        return self
 
-def check_without_a_run(variant: str, basis: str | None) -> None:
-    """Outside of studies, there is no other run from which a basis could come."""
-    if basis in BASES_FROM_A_RUN:
-        raise InputError(
-            f"basis {basis!r} is a factor of another run, which only a study has; use "
-            + ", ".join(bases_without_a_run(variant))
-            + (", or your own, module:function" if variant == "fixed-B" else "")
-        )
+    def check_standalone(self) -> None:
+        """Raise an error if the basis comes from another run, which only a study has."""
+        if self.basis in BASES_FROM_A_RUN:
+            raise InputError(
+                f"basis {self.basis!r} is a factor of another run, which only a study has; use "
+                + ", ".join(self.row.standalone_bases)
+                + (", or your own, module:function" if self.variant == "fixed-B" else "")
+            )
 
+    @property
+    def row(self) -> Variant:
+        """The row of the variant."""
+        return VARIANTS[str(self.variant)]
 
-def check_variant(variant: str, *, rank: int | None, basis: str | None, n_ctx: int) -> Variant:
-    """The variant's row, if it can be combined with this rank and basis; an `InputError` otherwise."""
-    row: Variant = choose("variant", variant, VARIANTS)
-    if variant == "dense":
-        if rank is not None:
-            raise InputError(f"a dense prompt has no rank (given: {rank}); leave it empty")
-    elif rank is None:
-        raise InputError(f"variant {variant} needs a rank between 1 and n_ctx={n_ctx}")
-    else:
-        check_rank(rank, n_ctx)
-    if not row.bases and basis is not None:
-        raise InputError(f"variant {variant} freezes no factor, so it takes no basis (given: {basis})")
-    if row.bases and basis is None:
-        raise InputError(f"variant {variant} needs a basis; allowed: {', '.join(row.bases)}")
-    if row.bases and basis not in row.bases and not (variant == "fixed-B" and is_own(basis)):
-        raise unknown(f"basis for {variant}", str(basis), row.bases)
-    return row
+    @property
+    def prompt(self) -> PromptSpec:
+        """These fields alone, without those that a subclass adds."""
+        return PromptSpec.model_construct(**self.prompt_fields())
 
+    def prompt_fields(self) -> dict[str, Any]:
+        """The fields of a prompt by name."""
+        return {name: getattr(self, name) for name in PromptSpec.model_fields}
 
-def check_words(*, words: bool, anchored: bool, depth: int) -> None:
-    """An anchored prompt is W + B A, so it needs words, and only the first layer of the text tower has words."""
-    if depth < 1:
-        raise InputError(f"depth must be at least 1, not {depth}: 1 is a prompt in the first layer only")
-    if anchored and not words:
-        raise InputError("an anchored prompt needs words, such as 'a photo of a'")
-    if anchored and depth > 1:
-        raise InputError(
-            f"an anchored prompt has no deeper layers (depth {depth}): replacing their rows would leave the words, so it "
-            "would not start at zero-shot. Use depth 1, or the words as a start only"
-        )
+    @property
+    def start(self) -> list[str]:
+        """What a prompt has beyond a random start in the first layer: `anchored at “a photo of a”`, `depth 3`."""
+        words = [f"{'anchored at' if self.anchored else 'from'} “{self.words}”"] if self.words else []
+        return words + ([f"depth {self.depth}"] if self.depth > 1 else [])
 
-
-def describe_start(*, words: str | None, anchored: bool, depth: int) -> list[str]:
-    """What a prompt has beyond a random start in the first layer, for people: `anchored at “a photo of a”`, `depth 3`.
-
-    >>> describe_start(words="a photo of a", anchored=False, depth=3), describe_start(words=None, anchored=False, depth=1)
-    (['from “a photo of a”', 'depth 3'], [])
-    """
-    found = [f"{'anchored at' if anchored else 'from'} “{words}”"] if words else []
-    return found + ([f"depth {depth}"] if depth > 1 else [])
+    @property
+    def label(self) -> str:
+        """Short name: `fixed-B orthogonal r4`, `joint r2 anchored at “a photo of a”`, `dense m16`."""
+        size = f"r{self.rank}" if self.rank else self.n_ctx and f"m{self.n_ctx}"
+        return " ".join(part for part in (self.variant, self.basis, size, *self.start) if part)
 
 
 def check_rank(rank: int, n_ctx: int) -> None:
@@ -144,3 +205,8 @@ def check_rank(rank: int, n_ctx: int) -> None:
         raise InputError(
             f"rank {rank} does not fit: it must be between 1 and the number of context tokens, n_ctx={n_ctx}"
         )
+
+
+def make_spec(**fields: Any) -> PromptSpec:
+    """A `PromptSpec` from its fields; an invalid field is an `InputError` of one sentence."""
+    return validate(PromptSpec, fields, "prompt")

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from slimprompt.errors import InputError
-from slimprompt.own_functions import is_own, own_function
+from slimprompt.user_functions import is_user_function, user_function
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.spec import (
     BASES_FROM_A_RUN,
     TRANSFER_BASES,
     check_rank,
-    check_variant,
-    check_words,
+    make_spec,
 )
 from slimprompt.seeds import stream_seed
 
@@ -56,12 +55,12 @@ def orthogonal_basis(p0: Tensor, rank: int, generator: torch.Generator) -> Tenso
     return q * (basis.norm() / q.norm())
 
 
-def own_basis(name: str, p0: Tensor, rank: int, generator: torch.Generator) -> Tensor:
+def user_basis(name: str, p0: Tensor, rank: int, generator: torch.Generator) -> Tensor:
     """The basis of a function of your own, named `module:function`, (n_ctx, rank).
 
     The function takes P0 (n_ctx, width), the rank and a seeded generator, as `orthogonal_basis` does.
     """
-    rule = own_function("basis", name)
+    rule = user_function("basis", name)
     try:
         basis = torch.as_tensor(rule(p0, rank, generator)).detach().float()
     except Exception as error:
@@ -119,10 +118,10 @@ def start_prompt(
     n_ctx
         Number of context tokens m.
     rank
-        Rank r of the factorisation; None for "dense".
+        Rank r of the factorisation; default: 4, and none for "dense".
     basis
         Where the frozen factor comes from: a name of the variant's row, or with "fixed-B" a function of your own,
-        `module:function` (see `own_basis`). None for "dense" and "joint".
+        `module:function` (see `user_basis`); default: "orthogonal" and "svd". None for "dense" and "joint".
     trained
         Final (B, A) of the run that a "learned" or "source" basis comes from. B may come from a prompt of another depth.
     words
@@ -136,22 +135,23 @@ def start_prompt(
     -------
     Prompt
     """
-    row = check_variant(variant, rank=rank, basis=basis, n_ctx=n_ctx)
-    check_words(words=words is not None, anchored=anchored, depth=depth)
+    spec = make_spec(variant=variant, rank=rank, basis=basis, n_ctx=n_ctx, depth=depth)
+    if anchored and (words is None or depth > 1):
+        raise InputError("an anchored prompt needs words and depth 1")
     if words is not None and words.shape != (n_ctx, width):
         raise InputError(f"the words have shape {tuple(words.shape)}; this prompt needs ({n_ctx}, {width})")
     p0 = initial_context(n_ctx, width, seed, depth=depth)  # (n_ctx, width) or (depth, n_ctx, width)
     if words is not None and not anchored:
         first = words.detach().float().cpu()
         p0 = first if depth == 1 else torch.cat([first[None], p0[1:]])
-    b0, a0 = (torch.eye(n_ctx), p0) if rank is None else _start_factors(variant, p0, rank, basis, seed, trained)
+    b0, a0 = (torch.eye(n_ctx), p0) if spec.rank is None else _start_factors(variant, p0, spec.rank, spec.basis, seed, trained)
     if not anchored:
-        return Prompt(b0, a0, row.trainable)
-    if "A" in row.trainable:
+        return Prompt(b0, a0, spec.row.trainable)
+    if "A" in spec.row.trainable:
         a0 = torch.zeros_like(a0)
     else:
         b0 = torch.zeros_like(b0)
-    return Prompt(b0, a0, row.trainable, words)
+    return Prompt(b0, a0, spec.row.trainable, words)
 
 
 def _start_factors(
@@ -176,8 +176,8 @@ def _start_factors(
         b0 = orthogonal_basis(first, rank, generator)
     elif basis == "learned" and trained:
         b0 = trained[0].float()
-    elif basis is not None and is_own(basis):
-        b0 = own_basis(basis, first, rank, generator)
+    elif basis is not None and is_user_function(basis):
+        b0 = user_basis(basis, first, rank, generator)
     return b0, least_squares(b0, p0)
 
 

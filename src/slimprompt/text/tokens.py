@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError, printable, shown, unknown
-
-Position = Literal["end", "middle", "front"]
+from slimprompt.prompts.spec import Position
 
 CONTEXT = -1
 """Placeholder for a context vector in a token sequence."""

@@ -24,7 +24,7 @@ class Estimator:
         return sorted(set(inspect.signature(cls.__init__).parameters) - {"self"})
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name; `deep` makes no difference: parameters of an estimator in `start_from` are not set from here."""
+        """The parameters by name; `deep` makes no difference: parameters of an estimator in `continue_from` are not set from here."""
         return {name: getattr(self, name) for name in self._parameter_names()}
 
     def set_params(self, **params: Any) -> Self:

@@ -1,4 +1,4 @@
-"""Methods of the user's own: the function `module:function` is called, and what it returns is checked."""
+"""Methods of the user: the function `module:function` is called, and what it returns is checked."""
 
 from __future__ import annotations
 
@@ -12,32 +12,15 @@ from torch import Tensor
 from slimprompt.errors import InputError, shown, whole_number
 from slimprompt.methods.head import AnyHead, CacheHead, FittedHead, Head, head_problem
 from slimprompt.methods.task import Task
-from slimprompt.own_functions import own_function
+from slimprompt.user_functions import user_function
 
 
-def fit_own(name: str, task: Task, settings: Mapping[str, float]) -> FittedHead:
-    """Fit a method of the user's own.
+def fit_user_method(name: str, task: Task, settings: Mapping[str, float]) -> FittedHead:
+    """Fit a method `module:function` to a copy of the task; a result that cannot be used is an `InputError`.
 
-    Parameters
-    ----------
-    name
-        Its name, `module:function`; the module must have been imported.
-    task
-        The function is given a copy of it.
-    settings
-        Settings of another fit, which the function is given as keyword arguments.
-
-    Returns
-    -------
-    FittedHead
-        With float32 tensors that need no gradient.
-
-    Raises
-    ------
-    InputError
-        If the module is not imported, the function raises an error, or its result cannot be used.
+    `settings` of another fit are passed to the function as keyword arguments.
     """
-    function = own_function("method", name)
+    function = user_function("method", name)
     try:
         fitted = function(task.copy(), **settings)
     except InputError:  # written for users, such as that of an unreadable image
