@@ -51,19 +51,13 @@ def open_bank() -> Any:
 
 def fit(method: str, sample: Any, seed: int, recipe: str = "auto") -> tuple[Any, Any]:
     """A classifier that is fitted to a few-shot sample but not calibrated, and its task."""
-    from slimprompt import HeadClassifier, PromptClassifier
-    from slimprompt.methods.task import Task
+    from slimprompt import Classifier
+    from slimprompt.fit import labelled_images
+    from slimprompt.methods.task import make_task
 
-    bank, names, templates = open_bank(), tuple(sorted(sample.class_names)), sample.templates[:1]
-    if method == "prompt":
-        classifier: Any = PromptClassifier(bank.backbone, recipe=recipe, seed=seed)
-    else:
-        classifier = HeadClassifier(method, bank.backbone, templates=templates, views=2, seed=seed)
-    paths, labels = (
-        [sample.path(item) for item in sample.train],
-        [names.index(item.class_name) for item in sample.train],
-    )
-    task = Task(bank, paths, labels, names, seed, sample.decode, templates, views=2)
+    params = {"recipe": recipe} if method == "prompt" else {}
+    classifier = Classifier(open_bank().backbone, method=method, seed=seed, **params)
+    task = make_task(open_bank(), labelled_images(sample, sample.train), seed)
     return classifier.fit_task(task), task
 
 
@@ -80,10 +74,9 @@ def measure(method: str, benchmark: str, shots: int, seed: int) -> dict[str, flo
     base, new = base_new(few_shot(load_benchmark(benchmark), shots, seed))
     classifier, task = fit(method, base, seed)
     classifier.fit_calibration(task)
-    names = task.class_names
 
     features = [bank.features([part.path(item) for item in part.test], decode=part.decode) for part in (base, new)]
-    truth = np.array([names.index(item.class_name) for item in base.test])
+    truth = np.array([item.label for item in base.test])
     logits = [classifier.logits(one).cpu().numpy() for one in features]
     before, after = ([softmax(one, t) for one in logits] for t in (1.0, classifier.calibration_.temperature))
     matches = [classifier.concept_match(one) for one in features]
@@ -117,13 +110,10 @@ def fewer_images(method: str, benchmark: str, seed: int, sizes: list[int]) -> It
     sample = few_shot(load_benchmark(benchmark), 16, seed)
     classifier, task = fit(method, sample, seed, recipe="fast")
     parts = folds(task.labels, seed, FOLDS)
-    refits = [classifier.fold_classifier().fit_task(task.of_images(kept.tolist())) for kept, _ in parts]
-    held_out = [refit.logits(task.eval_features[part]) for refit, (_, part) in zip(refits, parts, strict=True)]
-    logits = np.concatenate([one.cpu().numpy() for one in held_out])
-    labels = np.array([task.labels[image] for _, part in parts for image in part.tolist()])
+    logits, labels = classifier.held_out_logits(task, folds(task.labels, seed, FOLDS))
     test = open_bank().features([sample.path(item) for item in sample.test], decode=sample.decode)
     test_logits = classifier.logits(test).cpu().numpy()
-    truth = np.array([task.class_names.index(item.class_name) for item in sample.test])
+    truth = np.array([item.label for item in sample.test])
     temperature = fit_temperature(logits, labels)
     best = scores_of(softmax(test_logits, temperature), truth)
     rng = np.random.default_rng(seed)

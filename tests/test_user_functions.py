@@ -3,9 +3,9 @@ from __future__ import annotations
 import sys
 
 import pytest
+from slimprompt.own_functions import is_own, own_function
 
 from slimprompt.errors import InputError
-from slimprompt.own_functions import is_own, own_function
 
 
 def first() -> int:

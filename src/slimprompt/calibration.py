@@ -19,9 +19,11 @@ FOLDS = 3
 #: Held-out images that are enough for a temperature.
 ENOUGH_HELD_OUT = 300
 #: Temperatures that can be found.
-_LOWEST, _HIGHEST = 1e-4, 1e4
-#: A temperature is used if its log loss is below that of equal probabilities by at least this fraction.
-_SMALLEST_GAIN = 0.01
+_LOWEST, _HIGHEST = 1e-2, 1e2
+#: Standard deviation of log T around 0 before any image is seen: with few images, T stays close to 1.
+_PRIOR_SD = 0.5
+#: Folds by which the log loss of a temperature is cross-validated.
+_TEMPERATURE_FOLDS = 10
 #: Confidences that are stored; of more images, their percentiles.
 _STORED = 101
 
@@ -46,7 +48,7 @@ class Calibration(NamedTuple):
         if not self.confidences:
             raise InputError(
                 "a coverage needs confidences of held-out training images, and this model has none: it was fitted on one image "
-                "per class, without calibration, by other software or an older version, or is used on other classes. Give a "
+                "per class, without calibration or by other software, or is used on other classes. Give a "
                 "minimum confidence (--min-confidence 0.6), or fit it again on two or more images per class"
             )
         if not 0 <= coverage <= 1:
@@ -72,7 +74,7 @@ def calibration_folds(labels: Sequence[int], seed: int) -> list[tuple[Tensor, Te
 
 def calibration_of(logits: np.ndarray, labels: np.ndarray) -> Calibration:
     """Temperature and confidences from logits (n_images, n_classes) of images that were held out, and their labels (n_images,)."""
-    temperature = fit_temperature(logits, labels)
+    temperature = useful_temperature(logits, labels)
     confidences = np.sort(softmax(logits, temperature).max(1))
     if len(confidences) > _STORED:
         confidences = np.quantile(confidences, np.linspace(0, 1, _STORED))
@@ -88,36 +90,45 @@ def softmax(logits: np.ndarray, temperature: float = 1.0) -> np.ndarray:
     return probabilities
 
 
+def useful_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
+    """`fit_temperature`, or 1 unless its log loss on images that it was not fitted on is lower by more than one standard error.
+
+    logits (n_images, n_classes), labels (n_images,).
+    """
+    folds = np.arange(len(labels)) % _TEMPERATURE_FOLDS
+    if len(labels) < 2:
+        return 1.0
+    gains = np.empty(len(labels))
+    for fold in range(folds.max() + 1):
+        inside = folds == fold
+        temperature = fit_temperature(logits[~inside], labels[~inside])
+        gains[inside] = _log_losses(logits[inside], labels[inside], 1.0)
+        gains[inside] -= _log_losses(logits[inside], labels[inside], temperature)
+    standard_error = gains.std(ddof=1) / np.sqrt(len(gains))
+    return fit_temperature(logits, labels) if gains.mean() > standard_error else 1.0
+
+
 def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
-    """argmin over T of the mean log loss of softmax(logits / T), with one pseudo-mistake.
+    """argmin over T of Σ_i log loss of softmax(logits_i / T) + (log T)² / (2 · 0.5²), for logits (n_images, n_classes).
 
-    Of n images, the true class has weight (n + 1) / (n + 2) and the strongest other class 1 / (n + 2), as in Platt's
-    scaling. So T does not go to 0 if all images are classified correctly, as happens with few shots. If the logits say nothing about
-    these images, equal probabilities would be best, T → ∞. There is no temperature then, and the result is 1.
-
-    Parameters
-    ----------
-    logits
-        Logits of the images, (n_images, n_classes).
-    labels
-        Their classes, (n_images,).
+    The second term is the prior log T ~ N(0, 0.5²): it keeps T close to 1 with few images, and from 0 if all of them are classified
+    correctly.
     """
     from scipy.optimize import minimize_scalar
-    from scipy.special import log_softmax
-
-    logits, labels = np.asarray(logits, dtype=np.float64), np.asarray(labels)
-    n, rows = len(labels), np.arange(len(labels))
-    others = logits.copy()
-    others[rows, labels] = -np.inf
-    rivals = others.argmax(1)  # the strongest other class of each image
 
     def loss(log_temperature: float) -> float:
-        logs = log_softmax(logits / np.exp(log_temperature), axis=1)
-        return -float(((n + 1) * logs[rows, labels] + logs[rows, rivals]).mean()) / (n + 2)
+        prior = log_temperature**2 / (2 * _PRIOR_SD**2)
+        return float(_log_losses(logits, labels, np.exp(log_temperature)).sum() + prior)
 
-    found = minimize_scalar(loss, bounds=(np.log(_LOWEST), np.log(_HIGHEST)), method="bounded")
-    uninformative = found.fun > (1 - _SMALLEST_GAIN) * np.log(logits.shape[1])  # log loss of equal probabilities
-    return 1.0 if uninformative else float(np.exp(found.x))
+    return float(np.exp(minimize_scalar(loss, bounds=(np.log(_LOWEST), np.log(_HIGHEST)), method="bounded").x))
+
+
+def _log_losses(logits: np.ndarray, labels: np.ndarray, temperature: float) -> np.ndarray:
+    """−log softmax(logits / T) of the true class of each image, (n_images,)."""
+    from scipy.special import log_softmax
+
+    losses: np.ndarray = -log_softmax(logits / temperature, axis=1)[np.arange(len(labels)), labels]
+    return losses
 
 
 class ReliabilityBin(NamedTuple):

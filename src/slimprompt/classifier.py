@@ -14,6 +14,7 @@ from torch import Tensor
 from slimprompt.calibration import Calibration, calibration_folds, calibration_of, softmax
 from slimprompt.clip.architectures import default_pretrained
 from slimprompt.clip.backbone import Backbone, load_backbone
+from slimprompt.continued import FinishedPrompt, finished_prompt
 from slimprompt.errors import InputError, first_few, shown, whole_number
 from slimprompt.estimator import Estimator
 from slimprompt.images.bank import FeatureBank
@@ -26,14 +27,13 @@ from slimprompt.methods.table import PROMPT, find_method
 from slimprompt.methods.task import DEFAULT_TEMPLATE, DEFAULT_VIEWS, LabelledImages, Task, make_task, short_hashes
 from slimprompt.methods.zero_shot import check_templates, zero_shot_features, zero_shot_head
 from slimprompt.names import check_class_names
-from slimprompt.user_functions import is_user_function, user_function
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.spec import PromptSpec, make_spec
 from slimprompt.saved import check_free, damaged, describe_backbone, load_backbone_of, read_model, write_model
 from slimprompt.training.evaluation import class_scores
 from slimprompt.training.loop import EpochResult
 from slimprompt.training.recipe import MANY_IMAGES, Recipe, RecipeLike, make_recipe
-from slimprompt.continued import FinishedPrompt, finished_prompt
+from slimprompt.user_functions import is_user_function, user_function
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -302,21 +302,27 @@ class Classifier(Estimator):
     def fit_calibration(self, task: Task) -> Self:
         """Set the temperature and the confidences of a fitted classifier by cross-validation inside the task's images.
 
-        The method is fitted again on the images outside of each of up to three folds, with the same recipe or settings and from a
-        cold start, and applied to those inside, until enough images were held out. An image without another of its class is not
-        held out.
+        Up to three folds are held out in turn, until enough images were. An image without another of its class is not held out.
         """
         self.check_fitted()
+        if folds := calibration_folds(task.labels, task.seed):
+            self.calibration_ = calibration_of(*self.held_out_logits(task, folds))
+        return self
+
+    def held_out_logits(self, task: Task, folds: Iterable[tuple[Tensor, Tensor]]) -> tuple[np.ndarray, np.ndarray]:
+        """Logits (n_images, n_classes) and labels (n_images,) of the task's images while they were held out.
+
+        For each fold (images to fit on, images held out), the method is fitted again, with the same recipe or settings and from a
+        cold start.
+        """
         logits, labels = [], []
-        for kept, held_out in calibration_folds(task.labels, task.seed):
+        for kept, held_out in folds:
             part = task.of_images(kept.tolist())
             fitted = self._fit_head(part, self.spec_, self.recipe_, settings=self.settings_)
             features = task.eval_features[held_out.to(task.eval_features.device)]
             logits.append(fitted.head.logits(features).cpu().numpy())
             labels += [task.labels[index] for index in held_out.tolist()]
-        if labels:
-            self.calibration_ = calibration_of(np.concatenate(logits), np.array(labels))
-        return self
+        return np.concatenate(logits), np.array(labels)
 
     # --- other ways to a fitted classifier ----------------------------------------------------------------------------
 
@@ -375,10 +381,17 @@ class Classifier(Estimator):
         """A classifier with the same parameters but for `changes`, the backbone shared."""
         return type(self)(**self.get_params(deep=False) | changes)
 
-    def with_classes(self, class_names: Iterable[str]) -> Self:
+    def with_classes(self, class_names: Iterable[str], *, distinct: bool = True) -> Self:
         """The same classifier on some of its classes or, for prompts and zero-shot, on new ones; nothing is trained.
 
         On new class names, the temperature is 1: nothing is known about the probabilities there.
+
+        Parameters
+        ----------
+        class_names
+            The classes, in the order of the answers.
+        distinct
+            Whether two names that are the same words are an error. Classes of a benchmark may have equal names.
 
         Raises
         ------
@@ -387,7 +400,8 @@ class Classifier(Estimator):
         """
         self.check_fitted()
         names = [name.strip() for name in label_names(class_names, "class names")]
-        check_class_names(names)
+        if distinct:
+            check_class_names(names)
         known, calibration = set(self.class_names_), Calibration()
         if known.issuperset(names):
             head: AnyHead = self.head_.of_classes(names)

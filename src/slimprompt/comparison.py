@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from torch import Tensor
+import numpy as np
 
-from slimprompt.classifiers.fitting import Fit
-from slimprompt.classifiers.head import HeadClassifier
-from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.errors import InputError
-from slimprompt.methods.table import METHODS, find_method
+from slimprompt.fit import Fit
+from slimprompt.methods.table import METHODS, PROMPT, find_method
 from slimprompt.progress import progress
 from slimprompt.scores import Accuracy, accuracy_of, mcnemar
 
@@ -25,7 +23,7 @@ class MethodResult:
     """One method on the held-out images."""
 
     method: str
-    correct: Tensor
+    correct: np.ndarray
     """Whether each held-out image is classified correctly, (n_images,)."""
     n_trained: int
     seconds: float
@@ -56,25 +54,20 @@ def compare_methods(fit: Fit) -> list[MethodResult]:
             "there are no held-out images to compare methods on: give more images or fewer --shots, or a test/ folder beside train/ "
             "with other images"
         )
-    eval_set, classifier, results = comparison.eval_set, fit.classifier, []
-    own = list(comparison.heads.values())[-1].correct(eval_set)
-    if isinstance(classifier, PromptClassifier):
-        n_trained = classifier.prompt_.trainable_parameters
-        results.append(MethodResult("prompt", own, n_trained, fit.seconds, takes_new_names=True))
-    fitted = classifier.method if isinstance(classifier, HeadClassifier) else None
-    _ = fit.task.view_features, fit.task.class_features  # encoded before anything is timed
-    compared = METHODS if fitted is None else METHODS | {fitted: find_method(fitted)}
-    with progress("comparing methods", len(compared)) as advance:
-        for name, method in compared.items():
-            if name == fitted and isinstance(classifier, HeadClassifier):
-                found = MethodResult(name, own, classifier.n_trained_, fit.seconds, method.takes_new_names)
+    fitted, results = fit.classifier.method_, []
+    names = list(METHODS) if fitted in METHODS else [PROMPT, *METHODS] if fitted == PROMPT else [*METHODS, fitted]
+    fit.task.encode_all()  # so that it is not counted as fitting
+    with progress("comparing methods", len(names)) as advance:
+        for name in names:
+            if name == fitted:
+                correct, n_trained, seconds = comparison.fitted.correct, fit.classifier.n_trained_, fit.seconds
+                flexible = fit.classifier.takes_new_names
             else:
-                begin = time.perf_counter()
+                method, begin = find_method(name), time.perf_counter()
                 result = method.fit(fit.task)
-                seconds = time.perf_counter() - begin
-                correct = result.head.correct(eval_set)
-                found = MethodResult(name, correct, result.n_trained, seconds, method.takes_new_names)
-            results.append(found)
+                seconds, n_trained, flexible = time.perf_counter() - begin, result.n_trained, method.takes_new_names
+                correct = result.head.correct(comparison.eval_set).numpy()
+            results.append(MethodResult(name, correct, n_trained, seconds, flexible))
             advance()
     return results
 

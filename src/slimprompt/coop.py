@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from slimprompt.classifiers.prompt import PromptClassifier
+from slimprompt.classifier import Classifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.clip.torch_files import StoredTensor, open_torch_file
 from slimprompt.errors import InputError, first_few
 from slimprompt.prompts.prompt import Prompt
-from slimprompt.text.tokens import Position, name_tokens
+from slimprompt.prompts.spec import Position, make_spec
+from slimprompt.text.tokens import name_tokens
 
 
 class CoOpCheckpoint(NamedTuple):
@@ -82,7 +83,7 @@ def _coop_checkpoint(content: Any, path: Path) -> CoOpCheckpoint:
 
 def import_coop(
     path: str | Path, backbone: Backbone, class_names: Sequence[str] | None = None, position: Position = "end"
-) -> PromptClassifier:
+) -> Classifier:
     """Create a classifier from a CoOp checkpoint.
 
     Parameters
@@ -99,7 +100,7 @@ def import_coop(
 
     Returns
     -------
-    PromptClassifier
+    Classifier
         A fitted classifier with the imported prompt as a dense prompt.
 
     Raises
@@ -121,10 +122,10 @@ def import_coop(
             _check_names(path, class_names, tokens, backbone)
     elif class_names is None:
         raise InputError(f"{path} does not list its classes; give their names in the order of training")
-    classifier = PromptClassifier(backbone, variant="dense", rank=None, basis=None, n_ctx=n_ctx, position=position)
+    spec = make_spec(variant="dense", n_ctx=n_ctx, position=position)
     imported = {"from": Path(path).name, "epoch": checkpoint.epoch}
     prompt = Prompt(torch.eye(n_ctx), checkpoint.context, "A")
-    return classifier.set_prompt(backbone, prompt, class_names, imported=imported)
+    return Classifier.of_prompt(backbone, prompt, spec, class_names, imported=imported)
 
 
 def _name_tokens(suffix: Tensor, backbone: Backbone) -> list[list[int]]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from slimprompt.calibration import calibration_folds, softmax
 from slimprompt.classifier import Classifier
+from slimprompt.continued import FinishedPrompt, finished_prompt
 from slimprompt.data import Benchmark, Item, few_shot, held_out
 from slimprompt.errors import InputError, first_few
 from slimprompt.images.bank import FeatureBank
@@ -28,7 +29,6 @@ from slimprompt.scores import Scores, scores_of
 from slimprompt.text.tokens import prompt_tokens
 from slimprompt.training.evaluation import EvalSet, make_eval_set
 from slimprompt.training.recipe import make_recipe
-from slimprompt.continued import FinishedPrompt, finished_prompt
 
 #: Title of the prompt that training started from.
 START = "the prompt it started from"
@@ -107,9 +107,13 @@ class Comparison:
     @property
     def accuracies(self) -> dict[str, float]:
         """Accuracy in percent of zero-shot, of a warm start, of the fitted model, and of guessing."""
-        start = {"start": one.accuracy for one in self.results if one.title == START}
-        chance = 100 / len(self.eval_set.class_names)
-        return {"zero_shot": self.zero_shot.accuracy, **start, "model": self.fitted.accuracy, "chance": chance}
+        start = [one.accuracy for one in self.results if one.title == START]
+        return {
+            "zero_shot": self.zero_shot.accuracy,
+            **({"start": start[0]} if start else {}),
+            "model": self.fitted.accuracy,
+            "chance": 100 / len(self.eval_set.class_names),
+        }
 
     @property
     def classes_without_images(self) -> list[str]:

@@ -141,9 +141,7 @@ def check_free(model: str | Path, *, overwrite: bool) -> Path:
     path = model_file(model)
     check_writable(path)
     if path.exists() and not overwrite:
-        raise InputError(
-            f"{path} exists already; choose another name, or add --overwrite (Python: overwrite=True)"
-        )
+        raise InputError(f"{path} exists already; choose another name, or add --overwrite (Python: overwrite=True)")
     return path
 
 

@@ -33,8 +33,13 @@ def function_name(function: Any) -> Any:
     if not callable(function):
         return function
     name = f"{getattr(function, '__module__', None)}:{getattr(function, '__qualname__', None)}"
-    if not is_user_function(name) or getattr(sys.modules.get(function.__module__), function.__qualname__, None) is not function:
-        raise InputError(f"{function!r} cannot be found by name: define it with def, outside of other functions and classes")
+    if (
+        not is_user_function(name)
+        or getattr(sys.modules.get(function.__module__), function.__qualname__, None) is not function
+    ):
+        raise InputError(
+            f"{function!r} cannot be found by name: define it with def, outside of other functions and classes"
+        )
     return name
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from slimprompt.classifiers.fitting import work_ahead
 from slimprompt.classifiers.head import HeadClassifier
 from slimprompt.classifiers.prompt import PromptClassifier
+
 from slimprompt.training.recipe import make_recipe
 
 

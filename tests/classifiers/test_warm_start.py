@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from sklearn.base import clone
+from slimprompt.classifiers.warm_start import read_start
 
 from slimprompt import InputError, PromptClassifier, Recipe, load_backbone
-from slimprompt.classifiers.warm_start import read_start
 from slimprompt.clip.backbone import Backbone
 from slimprompt.images.bank import FeatureBank
 from slimprompt.methods.task import Task

@@ -98,9 +98,10 @@ def test_the_reference_has_every_public_name_and_command(site: Path) -> None:
 
 
 def test_the_file_formats_are_those_of_the_schemas(site: Path) -> None:
-    from slimprompt.lab.spec import RunSpec
     from slimprompt.saved.head import HeadDescription
     from slimprompt.saved.prompt import PromptDescription
+
+    from slimprompt.lab.spec import RunSpec
 
     formats = (site / "docs" / "formats.html").read_text(encoding="utf-8")
     for schema in (PromptDescription, HeadDescription, RunSpec):

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from slimprompt.classifiers.prompt import PromptClassifier
 from torch.nn import functional as F
 
-from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
 from slimprompt.methods.zero_shot import zero_shot_features

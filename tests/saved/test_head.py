@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save
+from slimprompt.saved.head import read_head, write_head
 from torch import Tensor
 
 from slimprompt.errors import InputError
 from slimprompt.files import sha256
 from slimprompt.methods.head import AnyHead, CacheHead, Head
-from slimprompt.saved.head import read_head, write_head
 
 ENTRIES = {
     "method": "tip-adapter",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from slimprompt import HeadClassifier, InputError, PromptClassifier
-from slimprompt.clip.backbone import Backbone
 from slimprompt.saved.head import HEAD_FILES
 from slimprompt.saved.models import model_digest, read_description, saved_files
 from slimprompt.saved.prompt import PROMPT_FILES
+
+from slimprompt import HeadClassifier, InputError, PromptClassifier
+from slimprompt.clip.backbone import Backbone
 
 NAMES = ["blue disc", "red disc"]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load, save
+from slimprompt.saved.files import describe_backbone
+from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
 
 from slimprompt import Prompt, PromptClassifier, load_backbone
 from slimprompt.errors import InputError
 from slimprompt.files import sha256
-from slimprompt.saved.files import describe_backbone
-from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
 
 COMPAT = Path(__file__).parents[1] / "compat" / "prompts"
 ENTRIES = {

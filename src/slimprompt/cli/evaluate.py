@@ -41,8 +41,8 @@ from slimprompt.files import check_outputs
 from slimprompt.names import name_key
 
 if TYPE_CHECKING:
-    from slimprompt.classifiers.fitting import HeadComparison
     from slimprompt.data import Benchmark
+    from slimprompt.fit import Comparison
 
 #: Similarity from which a new class name may be a misspelt known one; as difflib measures it, from 0 to 1.
 _CLOSE = 0.75
@@ -73,10 +73,10 @@ def evaluate(
     verbose: Verbose = False,
     format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
 ) -> None:
-    """Measure a saved prompt or head on labelled images, beside zero-shot: accuracy, balanced scores, log loss, calibration.
+    """Measure a saved model on labelled images, beside zero-shot: accuracy, balanced scores, log loss, calibration.
 
-    The folder's classes are the prompt's, or all of them are new: then the prompt is used on the folder's class names. Of the
-    heads, only zero-shot takes new class names.
+    The folder's classes are those of the model, or all of them are new: then a prompt, or zero-shot, is used on the folder's class
+    names.
 
     Example: slimprompt evaluate my-prompt photos/test
     """
@@ -89,15 +89,12 @@ def evaluate(
     if report is not None:
         check_outputs(page=report, read=(source,))
         require_extra("lab", "the page of --report")
-    from slimprompt.classifiers.fitting import compare_with_zero_shot, readable
-    from slimprompt.classifiers.head import load_classifier
+    from slimprompt.classifier import load_classifier
     from slimprompt.data.folder import load_eval_folder
-    from slimprompt.hub import model_folder
+    from slimprompt.fit import compare_with_zero_shot, readable
     from slimprompt.images.bank import FeatureBank
-    from slimprompt.saved.models import read_description
     from slimprompt.text.tokens import name_tokens
 
-    model = model_folder(model)
     classifier = load_classifier(
         model, pretrained=pretrained, activation=activation, device=device, precision=precision
     )
@@ -112,13 +109,13 @@ def evaluate(
     if source:
         note_codes(images.class_names, "--class-names gives their words")
     n_new = len({tokens(name) for name in images.class_names} - {tokens(name) for name in known})
-    names = list(dict.fromkeys(images.class_names))  # ImageNet has two names twice: each is one class of a prompt
+    names = list(images.class_names)
     if names != known:
-        classifier = classifier.with_classes(names)
+        classifier = classifier.with_classes(names, distinct=source is not None)
     bank = FeatureBank(classifier.backbone_, None if no_cache else "default")
     with explain_unreadable(skip_bad=skip_bad_images):
         items, skipped = readable(bank, images, images.test, skip_bad=skip_bad_images)
-    templates = template or read_description(model).templates or images.templates
+    templates = template or classifier.templates_
     comparison = compare_with_zero_shot(classifier, bank, images, items, templates)
 
     counts = {"images": len(items), "classes": len(names), "new_classes": n_new, "left_out": len(skipped)}
@@ -126,14 +123,14 @@ def evaluate(
     if format == "json":
         _print_json(comparison, counts)
         return
-    new = f", {n_new} of them new to the {comparison.kind}" if n_new else ""
+    new = f", {n_new} of them new to the model" if n_new else ""
     n_present = len(names) - len(comparison.classes_without_images)
     which = f"{n_present} of the {len(names)}" if n_present < len(names) else f"{len(names)}"
     say(f"{count(len(items), 'image')} of {which} classes{new}")
     if n_new == len(names):
         question = _closest_question(names, known)
         note(
-            f"none of these names is a class of the {comparison.kind}{f' ({question})' if question else ''}:",
+            f"none of these names is a class of the model{f' ({question})' if question else ''}:",
             "it is evaluated on the new names",
         )
     note_skipped(skipped)
@@ -164,35 +161,35 @@ def _test_images(benchmark: str, data_root: Path | None) -> Benchmark:
     return images
 
 
-def _print_json(comparison: HeadComparison, counts: dict[str, int]) -> None:
+def _print_json(comparison: Comparison, counts: dict[str, int]) -> None:
     """Print counts, accuracies, all scores and the accuracy of each class; the scores without training images if there are some."""
-    zero_shot, *_, own = (found.to_json() for found in comparison.details.values())
-    training: dict[str, Any] = {"training_images": None if comparison.known is None else comparison.n_known}
-    if comparison.n_known:
+    known = comparison.is_training_image
+    training: dict[str, Any] = {"training_images": None if known is None else comparison.n_training_images}
+    if comparison.n_training_images:
         others = comparison.without_training_images()
-        training["without_training_images"] = list(others.details.values())[-1].to_json() if others else None
-    metrics = {"zero_shot": zero_shot, comparison.kind: own}
+        training["without_training_images"] = others.fitted.scores.to_json() if others else None
+    metrics = {"zero_shot": comparison.zero_shot.scores.to_json(), "model": comparison.fitted.scores.to_json()}
     per_class = [
-        {"name": name, "images": n, "zero_shot": before if n else None, comparison.kind: after if n else None}
+        {"name": name, "images": n, "zero_shot": before if n else None, "model": after if n else None}
         for name, n, before, after in comparison.by_class()
     ]
     missing = {"classes_without_images": comparison.classes_without_images}
-    entries = {**counts, **missing, **training, **comparison.scores, "metrics": metrics, "per_class": per_class}
+    entries = {**counts, **missing, **training, **comparison.accuracies, "metrics": metrics, "per_class": per_class}
     print_json(entries, indent=None)
 
 
-def _print_scores(comparison: HeadComparison) -> None:
+def _print_scores(comparison: Comparison) -> None:
     """Print one line of scores per classifier, and chance."""
     rows = [
         (
-            title,
-            f"{found.accuracy.value:.1f} %",
-            f"{found.accuracy.low:.1f}–{found.accuracy.high:.1f}",
-            *(f"{value:.1f} %" for value in (found.balanced_accuracy, found.macro_f1)),
-            f"{found.log_loss:.3f}",
-            f"{found.calibration_error:.1f} %",
+            one.title,
+            f"{scores.accuracy.value:.1f} %",
+            f"{scores.accuracy.low:.1f}–{scores.accuracy.high:.1f}",
+            *(f"{value:.1f} %" for value in (scores.balanced_accuracy, scores.macro_f1)),
+            f"{scores.log_loss:.3f}",
+            f"{scores.calibration_error:.1f} %",
         )
-        for title, found in comparison.details.items()
+        for one, scores in ((one, one.scores) for one in comparison.results)
     ]
     n_classes = len(comparison.eval_set.class_names)
     rows.append((f"chance ({n_classes} classes)", f"{100 / n_classes:.1f} %", *("–",) * 5))

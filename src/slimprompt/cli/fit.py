@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slimprompt.cli.continued import Earlier, read_earlier
 from slimprompt.cli.fit_results import note_training_images, print_comparison, print_fit, print_methods, write_report
 from slimprompt.cli.options import (
     DEFAULT_BACKBONE,
@@ -17,7 +18,6 @@ from slimprompt.cli.options import (
     ClassNames,
     DataRoot,
     Device,
-    Imports,
     Log,
     NoCache,
     Overwrite,
@@ -32,18 +32,15 @@ from slimprompt.cli.options import (
     options_from,
 )
 from slimprompt.cli.printing import note, say
-from slimprompt.cli.warm_start import Origin, read_origin
 from slimprompt.errors import InputError
 from slimprompt.extras import require_extra
-from slimprompt.files import check_outputs
+from slimprompt.files import check_outputs, sha256
 from slimprompt.methods.table import METHODS, PROMPT, find_method
-from slimprompt.own_functions import is_own, own_function
 from slimprompt.prompts.spec import PromptSpec, make_spec
 from slimprompt.tracking import RunLog, TrackedRun, open_log
 from slimprompt.training.recipe import MANY_IMAGES, Recipe, make_recipe
 
 if TYPE_CHECKING:
-    from slimprompt.classifier import Classifier
     from slimprompt.clip.backbone import Backbone
     from slimprompt.data import Benchmark
     from slimprompt.fit import Fit
@@ -67,14 +64,16 @@ def fit(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", help="Where to save the model: a folder, for model.safetensors in it, or a .safetensors file."
+            "--out",
+            "-o",
+            help="Where to save the model: a folder, for model.safetensors in it, or a .safetensors file.",
         ),
     ] = Path("model"),
-    from_model: Annotated[
+    continue_from: Annotated[
         Path | None,
         typer.Option(
-            "--from",
-            help="Saved prompt to start from, when images or classes were added: settings, backbone and, unless given, "
+            "--continue-from",
+            help="Saved prompt to continue from, when images or classes were added: settings, backbone and, unless given, "
             "recipe, seed and shots are taken from it. Other methods are fitted again.",
         ),
     ] = None,
@@ -143,7 +142,6 @@ def fit(
         Path | None,
         typer.Option(help="Write an HTML page about the result: accuracy per class, confusions, worst mistakes."),
     ] = None,
-    imports: Imports = None,
     log: Log = None,
     verbose: Verbose = False,
     *,
@@ -157,25 +155,25 @@ def fit(
     Example: slimprompt fit photos/ --out my-prompt --shots 4
     Example: slimprompt fit photos/ --compare --out compared
     Example: slimprompt fit photos/ --method gda --out my-gda
-    Example: slimprompt fit photos/ --from my-prompt --out larger-prompt
+    Example: slimprompt fit photos/ --continue-from my-prompt --out larger-prompt
     """
     given = given_options(context)
     if manifest is not None and "shots" in given:
         raise InputError("--manifest says which images to train on; leave out --shots")
-    origin = None if from_model is None else read_origin(from_model)
+    earlier = None if continue_from is None else read_earlier(continue_from)
     options = {**prompt, **overrides, "method": method, "recipe": recipe, "shots": shots, "template": template}
     options |= {"backbone": backbone, "precision": precision, "seed": seed}
-    if origin is not None:
-        options = origin.options(options, given)
+    if earlier is not None:
+        options = earlier.options(options, given)
     sampled: int | None = None if manifest else options["shots"]  # per class
-    params = _params(options, given, from_model)
+    params = _params(options, given, earlier)
     if report is not None:
         if report.resolve() == out.resolve():
             raise InputError(f"{out} is the folder of the model; give the page of --report another name")
         check_outputs(page=report, read=(source, manifest))
         require_extra("lab", "the page of --report")
     images = _images(source, class_names, benchmark, data_root)
-    sample = _sample(images, sampled, options["seed"], manifest, from_model if options["method"] == PROMPT else None)
+    sample = _sample(images, sampled, options["seed"], manifest, earlier)
     if compare or report is not None:
         _require_held_out(images, sample, "--compare" if compare else "--report")
     if at_most is None and not images.test:
@@ -188,18 +186,16 @@ def fit(
     from slimprompt.data import held_out
     from slimprompt.fit import fit as fit_and_score
     from slimprompt.images.bank import FeatureBank
-    from slimprompt.lab.environment import import_modules
     from slimprompt.saved import check_free
+    from slimprompt.user_functions import import_user_function
 
-    import_modules(imports or ())
-    for kind, function in (("basis", options.get("basis")), ("method", options["method"])):
-        if is_own(function):
-            own_function(kind, function)
+    import_user_function("basis", options.get("basis"))
+    import_user_function("method", options["method"])
     check_free(out, overwrite=overwrite)
     tracker = None if log is None else open_log(log)
     name = options["backbone"] or _default_backbone(benchmark)
-    model = _load_model(name, pretrained, activation, origin, device=device, precision=options["precision"])
-    if name in EMBEDDED and benchmark is None and origin is None:
+    model = _load_model(name, pretrained, activation, earlier, device=device, precision=options["precision"])
+    if name in EMBEDDED and benchmark is None and earlier is None:
         note(f"{name} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
     classifier = Classifier(model, calibrate=not no_calibration, **params)
     with explain_unreadable(skip_bad=skip_bad_images):
@@ -229,10 +225,10 @@ def fit(
     else:
         note("no images are left to evaluate on:", _HOLD_OUT)
     say(f"saved to {saved} ({saved.stat().st_size / 1000:.1f} KB)")
-    if origin is not None:
-        origin.print_changes(result)
+    if earlier is not None:
+        earlier.print_changes(result)
     if tracker is not None:
-        _log_fit(tracker, out, result)
+        _log_fit(tracker, saved, result)
     if compare and result.unseen:
         given_images = quote(str(source)) if source is not None else f"--benchmark {benchmark}"
         print_methods(compare_methods(result), classifier.method_, given_images)
@@ -244,7 +240,7 @@ def fit(
         say(f"report: {write_report(report, classifier, result.comparison, classifier.templates_)}")
 
 
-def _params(options: dict[str, Any], given: Collection[str], continue_from: Path | None) -> dict[str, Any]:
+def _params(options: dict[str, Any], given: Collection[str], earlier: Earlier | None) -> dict[str, Any]:
     """Parameters of the classifier, if the options can be used together."""
     method: str = options["method"]
     params: dict[str, Any] = {"method": method, "seed": options["seed"]}
@@ -252,24 +248,99 @@ def _params(options: dict[str, Any], given: Collection[str], continue_from: Path
         params["templates"] = tuple(options["template"])
     overrides = {name: options[name] for name in Recipe.model_fields if name in options}
     if method != PROMPT:
-        find_method(method, also=[PROMPT])
         _refuse_prompt_options(method, given)
-        return params | ({"views": overrides["views"]} if overrides.get("views") is not None else {})
+        return params | {name: options[name] for name in ("views",) if name in options}
     spec = make_spec(**{name: options[name] for name in PromptSpec.model_fields if name in options})
-    if continue_from is None:
+    if earlier is None:
         spec.check_standalone()
-    recipe: Any = options["recipe"]
-    if overrides or not isinstance(recipe, str):
-        recipe = _WithOverrides(recipe, overrides)
-    make_recipe(options["recipe"], MANY_IMAGES, overrides)
-    return params | spec.prompt_fields() | {"recipe": recipe, "continue_from": continue_from}
+    recipe = make_recipe(options["recipe"], MANY_IMAGES, overrides)
+    if options["recipe"] == "auto":
+        params["recipe"] = overrides or "auto"
+    else:
+        params["recipe"] = recipe
+    return params | spec.prompt_fields() | {"continue_from": earlier and earlier.model}
 
 
-def _sample(images: Benchmark, shots: int | None, seed: int, manifest: Path | None, start: Path | None) -> Benchmark:
-    """The images to train on. What a start was trained on is not held out, because its accuracy there says nothing."""
+def _refuse_prompt_options(method: str, given: Collection[str]) -> None:
+    """Options that only a prompt has are an error with another method."""
+    find_method(method, also=[PROMPT])
+    fields = [*PromptSpec.model_fields, *Recipe.model_fields, "recipe"]
+    if unused := [name for name in fields if name in given and name != "views"]:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
+        raise InputError(
+            f"{options} can only be used with prompts; --method {method} has fixed settings (docs/methods.md) and takes "
+            "--shots, --seed, --template and --views"
+        )
+
+
+def _sample(
+    images: Benchmark, shots: int | None, seed: int, manifest: Path | None, earlier: Earlier | None
+) -> Benchmark:
+    """The images to train on. What a prompt was trained on before is not held out, because its accuracy there says nothing."""
     from slimprompt.data import apply_manifest, few_shot, read_manifest
 
     if manifest is not None:
         return apply_manifest(read_manifest(manifest), images)
     assert shots is not None
-    return few_shot(images, shots, seed, keep=trained_items(start, images) if start else ())
+    return few_shot(images, shots, seed, keep=earlier.trained_items(images) if earlier else ())
+
+
+def _require_held_out(images: Benchmark, sample: Benchmark, option: str) -> None:
+    from slimprompt.data import held_out
+
+    if not held_out(images, sample):
+        raise InputError(f"{option} needs held-out images, and all images are training images: {_HOLD_OUT}")
+
+
+def _load_model(
+    name: str, pretrained: str | None, activation: str, earlier: Earlier | None, *, device: str, precision: str
+) -> Backbone:
+    from slimprompt.clip.architectures import default_pretrained
+    from slimprompt.clip.backbone import load_backbone
+    from slimprompt.saved import load_backbone_of
+
+    if earlier is not None:
+        return load_backbone_of(earlier.saved, None, pretrained, activation, device=device, precision=precision)
+    pretrained = pretrained or default_pretrained(name)
+    return load_backbone(name, pretrained, activation=activation, device=device, precision=precision)
+
+
+def _log_fit(log: RunLog, saved: Path, result: Fit) -> None:
+    """Write the fit to a tracker, identified by the content of the saved file."""
+    from slimprompt.saved import describe_backbone
+
+    classifier, comparison = result.classifier, result.unseen
+    settings = {name: value for name, value in classifier.get_params(deep=False).items() if name != "backbone"}
+    if classifier.recipe_ is not None:
+        recipe = classifier.recipe_.model_dump()
+        settings = {**settings, "recipe": None} | {f"recipe.{name}": value for name, value in recipe.items()}
+    settings |= {f"backbone.{name}": value for name, value in describe_backbone(classifier.backbone_).items()}
+    settings |= {"classes": len(classifier.classes_), "training_images": result.n_train}
+    metrics = {"temperature": classifier.calibration_.temperature}
+    if comparison is not None:
+        scores = comparison.fitted.scores
+        metrics |= comparison.accuracies | {"log_loss": scores.log_loss, "calibration_error": scores.calibration_error}
+    curve = [row._asdict() for row in classifier.curve_]
+    run_id = sha256(saved)[:16]
+    log.write(run_id, lambda: TrackedRun(run_id, saved.resolve().parent.name, settings, metrics, curve))
+
+
+def _default_backbone(benchmark: str | None) -> str:
+    from slimprompt.data.catalogue import benchmark_info
+
+    return "pocket" if benchmark and benchmark_info(benchmark).rendered else DEFAULT_BACKBONE
+
+
+def _images(source: Path | None, class_names: Path | None, benchmark: str | None, data_root: Path | None) -> Benchmark:
+    from slimprompt.data import check_images, load_benchmark, load_folder
+
+    names = names_of_codes(class_names, benchmark)
+    if benchmark is None and source is not None:
+        own = load_folder(source, names=names)
+        note_codes(own.class_names, "--class-names gives their words")
+        return own
+    if benchmark is None or source is not None:
+        raise InputError("which images? Give either a folder (or CSV) of your own or --benchmark NAME")
+    images = load_benchmark(benchmark, data_root)
+    check_images(images)
+    return images

@@ -11,10 +11,11 @@ from slimprompt.cli.printing import count, note, print_table, say
 from slimprompt.errors import first_few
 
 if TYPE_CHECKING:
-    from slimprompt.classifiers.fitting import Classifier, Fit, HeadComparison
+    from slimprompt.classifier import Classifier
     from slimprompt.comparison import MethodResult
     from slimprompt.data import Benchmark
     from slimprompt.data.folder import FolderBenchmark
+    from slimprompt.fit import Comparison, Fit
 
 #: Messages about skipped images that are shown.
 _MESSAGES = 3
@@ -39,15 +40,29 @@ def print_fit(result: Fit, images: Benchmark, shots: int | None, manifest: Path 
         _note_ignored(images)
     note_skipped(result.skipped)
     say(f"{_describe(classifier)} on {classifier.backbone_.title} in {result.seconds:.1f} s")
-    temperature, seconds = classifier.calibration_.temperature, result.calibration_seconds
-    if classifier.calibration_.confidences and temperature == 1.0:
-        note("not calibrated:", "training images that were held out are classified hardly better than by chance")
-    elif classifier.calibration_.confidences:
-        say(
-            f"calibrated by cross-validation inside the training images in {seconds:.1f} s: temperature {temperature:.2f}"
-        )
-    elif classifier.calibrate:
+    if classifier.calibrate:
+        _say_calibration(result)
+
+
+def _say_calibration(result: Fit) -> None:
+    """Say what the calibration did: the temperature, or why there is none."""
+    from slimprompt.calibration import calibration_folds
+
+    temperature, task = result.classifier.calibration_.temperature, result.task
+    n = sum(len(held_out) for _, held_out in calibration_folds(task.labels, task.seed))
+    if not n:
         note("not calibrated:", "with one training image per class, none can be held out")
+    elif temperature == 1.0:
+        note(
+            "not calibrated:",
+            f"on the {count(n, 'training image')} that were held out in turn, no temperature improves the probabilities by more than "
+            "its standard error",
+        )
+    else:
+        say(
+            f"calibrated on {count(n, 'training image')}, held out in turn, in {result.calibration_seconds:.1f} s: temperature "
+            f"{temperature:.2f}"
+        )
 
 
 def _note_ignored(images: FolderBenchmark) -> None:
@@ -66,20 +81,14 @@ def _note_ignored(images: FolderBenchmark) -> None:
 
 
 def _describe(classifier: Classifier) -> str:
-    """What was trained: `64 parameters trained (fixed-B, rank 2, orthogonal basis)`."""
-    from slimprompt.classifiers.head import HeadClassifier
-    from slimprompt.prompts.spec import describe_start
-
-    if isinstance(classifier, HeadClassifier):
-        parts = [classifier.method, *(f"{name} {value:g}" for name, value in classifier.settings_.items())]
-        return f"{classifier.n_trained_:,} numbers trained ({', '.join(parts)})"
-    parts = [classifier.variant]
-    if classifier.variant != "dense":
-        parts.append(f"rank {classifier.rank}")
-    if classifier.variant.startswith("fixed"):
-        parts.append(f"{classifier.basis} basis")
-    parts += describe_start(words=classifier.words, anchored=classifier.anchored, depth=classifier.depth)
-    return f"{classifier.prompt_.trainable_parameters:,} parameters trained ({', '.join(parts)})"
+    """What was trained: `64 numbers trained (fixed-B, rank 2, orthogonal basis)`."""
+    spec = classifier.spec_
+    if spec is None:
+        parts = [classifier.method_, *(f"{name} {value:g}" for name, value in classifier.settings_.items())]
+    else:
+        rank, basis = (spec.rank and f"rank {spec.rank}"), (spec.basis and f"{spec.basis} basis")
+        parts = [part for part in (spec.variant, rank, basis, *spec.start) if part]
+    return f"{classifier.n_trained_:,} numbers trained ({', '.join(parts)})"
 
 
 def note_skipped(messages: Sequence[str], *, err: bool = False) -> None:
@@ -90,7 +99,7 @@ def note_skipped(messages: Sequence[str], *, err: bool = False) -> None:
         note(f"{count(len(messages), 'unreadable image')} skipped:", f"{shown}{more}", err=err)
 
 
-def note_missing_classes(comparison: HeadComparison, kind: str) -> None:
+def note_missing_classes(comparison: Comparison, kind: str) -> None:
     """Say which classes have no images of this kind, such as "images to evaluate on"."""
     if missing := comparison.classes_without_images:
         note(
@@ -99,28 +108,26 @@ def note_missing_classes(comparison: HeadComparison, kind: str) -> None:
         )
 
 
-def note_training_images(comparison: HeadComparison) -> None:
+def note_training_images(comparison: Comparison) -> None:
     """Say how many of the images were training images, and the accuracy on the others."""
-    from slimprompt.scores import accuracy_of
-
-    n_known, n = comparison.n_known, len(comparison.images)
+    n_known, n = comparison.n_training_images, len(comparison.images)
     if not n_known:
         return
     others = comparison.without_training_images()
     if others is None:
         note(f"all {n} images were training images:", "these numbers say nothing about new images")
         return
-    value, low, high = accuracy_of(list(others.heads.values())[-1].correct(others.eval_set))
+    value, low, high = others.fitted.scores.accuracy
     note(
         f"{n_known} of the {n} images were training images:",
         f"without them, the accuracy is {value:.1f} % ({low:.1f}–{high:.1f}) on {n - n_known} images",
     )
 
 
-def print_comparison(comparison: HeadComparison, *, verbose: bool) -> None:
+def print_comparison(comparison: Comparison, *, verbose: bool) -> None:
     """Print the accuracy of zero-shot, of the fitted classifier and of chance, and with `verbose` that of each class."""
     names = comparison.eval_set.class_names
-    rows = [(title, f"{score:.1f} %") for title, score in comparison.accuracies.items()]
+    rows = [(one.title, f"{one.accuracy:.1f} %") for one in comparison.results]
     rows.append((f"chance ({len(names)} classes)", f"{100 / len(names):.1f} %"))
     print_table(("", "accuracy"), rows, right=("accuracy",))
     note_missing_classes(comparison, "images to evaluate on")
@@ -128,13 +135,13 @@ def print_comparison(comparison: HeadComparison, *, verbose: bool) -> None:
         print_classes(comparison)
 
 
-def print_classes(comparison: HeadComparison) -> None:
+def print_classes(comparison: Comparison) -> None:
     """Print the accuracy of each class."""
     rows = [
         (name, number, *(f"{value:.0f} %" if number else "–" for value in scores))
         for name, number, *scores in comparison.by_class()
     ]
-    headings = ("class", "images", "zero-shot", comparison.kind)
+    headings = ("class", "images", "zero-shot", comparison.fitted.title)
     print_table(headings, rows, right=headings[1:])
 
 
@@ -166,22 +173,12 @@ def print_methods(results: list[MethodResult], saved: str, images: str) -> None:
     use, sentence = advice(results)
     say(sentence)
     if use not in (None, saved):
-        what = "a prompt" if saved == "prompt" else f"a head of {saved}"
-        say(f"What was saved is {what}. To save {use}, run this with your other options:")
-        say(f"  slimprompt fit {images} --method {use} --out my-{'prompt' if use == 'prompt' else 'head'}")
+        say(f"What was saved is {saved}. To save {use}, run this with your other options:")
+        say(f"  slimprompt fit {images} --method {use} --out my-model")
 
 
-def write_report(report: Path, classifier: Classifier, comparison: HeadComparison, templates: Sequence[str]) -> Path:
+def write_report(report: Path, classifier: Classifier, comparison: Comparison, templates: Sequence[str]) -> Path:
     """Write the page about a classifier on the images of a comparison, and return its path."""
     from slimprompt.report.fit_page import write_fit_page
 
-    return write_fit_page(
-        report,
-        classifier,
-        comparison.images,
-        comparison.eval_set.labels,
-        comparison.eval_set.features,
-        comparison.zero_shot.weights,
-        known=comparison.known,
-        templates=templates,
-    )
+    return write_fit_page(report, classifier, comparison, templates=templates)

@@ -42,9 +42,9 @@ def import_coop(
     from slimprompt.clip.backbone import load_backbone
     from slimprompt.coop import import_coop as import_checkpoint
     from slimprompt.coop import read_coop_checkpoint
-    from slimprompt.saved.prompt import PROMPT_FILES
+    from slimprompt.saved import check_free
 
-    PROMPT_FILES.check_free(out, overwrite=overwrite)
+    check_free(out, overwrite=overwrite)
     content = read_coop_checkpoint(checkpoint)
     names = _class_names(classes) if classes is not None else None
     backbone = backbone or DEFAULT_BACKBONE

@@ -92,6 +92,7 @@ def study(
     from slimprompt.files import cache_dir
     from slimprompt.lab.environment import RunEnvironment
     from slimprompt.lab.grid import unused_values
+    from slimprompt.lab.spec import import_user_functions
     from slimprompt.lab.study import check_train_splits
     from slimprompt.paper.studies import study_specs
 

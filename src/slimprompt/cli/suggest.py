@@ -55,7 +55,7 @@ def suggest(
 
     paths = image_files(images)
     check_outputs(table=out, page=report, overwrite=overwrite)
-    from slimprompt.classifiers.head import load_classifier
+    from slimprompt.classifier import load_classifier
     from slimprompt.curation.suggest import suggest_images
     from slimprompt.images.bank import FeatureBank
 

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from slimprompt.classifiers.fitting import readable
 from slimprompt.curation.duplicates import (
     PIXEL_CORRELATION,
     SIMILARITY,
@@ -27,6 +26,7 @@ from slimprompt.curation.duplicates import (
 )
 from slimprompt.data.benchmark import SPLITS, Benchmark, Item
 from slimprompt.errors import InputError, shown
+from slimprompt.fit import readable
 from slimprompt.images.bank import FeatureBank
 from slimprompt.images.decode import Decode, file_sha256, open_image
 from slimprompt.methods.cross_validation import FOLDS, folds

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slimprompt.classifiers.base import ImageClassifier
+from slimprompt.classifier import Classifier
 from slimprompt.curation.duplicates import PIXEL_CORRELATION, SIMILARITY, pixel_correlation, reaches, small_pixels
 from slimprompt.errors import InputError, whole_number
 from slimprompt.images.bank import FeatureBank
@@ -59,7 +59,7 @@ class Suggestions:
 
 
 def suggest_images(
-    classifier: ImageClassifier,
+    classifier: Classifier,
     bank: FeatureBank,
     images: Sequence[Path],
     n: int = 50,

@@ -31,12 +31,6 @@ CHECKS = (
         numerics.check_images,
         True,
     ),
-    Check(
-        "saved prompt",
-        "a prompt that was saved and loaded again gives the same probabilities",
-        numerics.check_saved_prompt,
-        True,
-    ),
     Check("speed", "time of a text step, of an image and of a fit", speed.check_speed, True),
     Check("paper's grid", "time and disk of all runs of the paper", speed.check_grid),
     Check(

@@ -5,10 +5,8 @@ Differences are `max |found − expected| / max |expected|`.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -183,18 +181,3 @@ def check_images(subject: Subject) -> Iterator[Outcome]:
         views = (backbone.eval_view(image)[None].to(backbone.device, backbone.dtype) for image in images)
         expected = torch.cat([backbone.model.encode_image(view).float() for view in views])
     yield _compared(subject, features=difference(found, F.normalize(expected, dim=-1)))
-
-
-def check_saved_prompt(subject: Subject) -> Iterator[Outcome]:
-    """A prompt that was saved and loaded again gives the same probabilities."""
-    from slimprompt.classifiers.prompt import PromptClassifier
-
-    backbone = subject.backbone
-    classifier = PromptClassifier(backbone, variant="joint", rank=4, n_ctx=_N_CTX, seed=0)
-    classifier.set_prompt(backbone, classifier.start(backbone), _NAMES)
-    images = torch.randn(8, classifier.class_features_.shape[1], generator=torch.Generator().manual_seed(0))
-    features = F.normalize(images, dim=-1).to(backbone.device)
-    with tempfile.TemporaryDirectory() as folder:
-        loaded = PromptClassifier.load(classifier.save(Path(folder) / "prompt"), backbone=backbone)
-    found, expected = (torch.from_numpy(one.probabilities(features)) for one in (loaded, classifier))
-    yield _compared(subject, probabilities=difference(found, expected))

@@ -185,6 +185,10 @@ class Task:
         names = [self._view_name(number, recipe) for number in numbers]
         self.bank.build(self.images, names, decode=self.decode)
 
+    def encode_all(self) -> None:
+        """Encode the images and the texts that the methods on image features read."""
+        _ = self.view_features, self.class_features, self.template_features
+
     def _check_number(self, n_views: int) -> None:
         if n_views * len(self.images) > _MOST_FEATURES:
             raise InputError(

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from slimprompt.errors import InputError
-from slimprompt.user_functions import is_user_function, user_function
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.spec import (
     BASES_FROM_A_RUN,
@@ -18,6 +17,7 @@ from slimprompt.prompts.spec import (
     make_spec,
 )
 from slimprompt.seeds import stream_seed
+from slimprompt.user_functions import is_user_function, user_function
 
 P0_STD = 0.02
 
@@ -144,7 +144,11 @@ def start_prompt(
     if words is not None and not anchored:
         first = words.detach().float().cpu()
         p0 = first if depth == 1 else torch.cat([first[None], p0[1:]])
-    b0, a0 = (torch.eye(n_ctx), p0) if spec.rank is None else _start_factors(variant, p0, spec.rank, spec.basis, seed, trained)
+    b0, a0 = (
+        (torch.eye(n_ctx), p0)
+        if spec.rank is None
+        else _start_factors(variant, p0, spec.rank, spec.basis, seed, trained)
+    )
     if not anchored:
         return Prompt(b0, a0, spec.row.trainable)
     if "A" in spec.row.trainable:

@@ -12,20 +12,16 @@ import torch
 from torch import Tensor
 
 from slimprompt.calibration import reliability_bins
-from slimprompt.classifiers.fitting import Classifier
-from slimprompt.classifiers.head import HeadClassifier
-from slimprompt.classifiers.prompt import PromptClassifier
+from slimprompt.classifier import Classifier
 from slimprompt.clip.architectures import EMBEDDED
 from slimprompt.clip.backbone import Backbone
-from slimprompt.errors import InputError
+from slimprompt.fit import Comparison
 from slimprompt.images.decode import ImageSource, open_image
-from slimprompt.prompts.spec import describe_start
 from slimprompt.report.fit_figures import confusion_matrix, reliability_diagram, training_curve
 from slimprompt.report.html import render, thumbnail, write_page
 from slimprompt.report.plotting import Figure
 from slimprompt.report.table import Cell, Column, Row, Table
-from slimprompt.scores import Accuracy, Scores, accuracy_of, mcnemar, scores_of
-from slimprompt.training.evaluation import class_scores
+from slimprompt.scores import Accuracy, Scores, mcnemar
 
 #: Number of misclassified images and of confused class pairs that the page shows.
 _MISTAKES, _PAIRS = 24, 30
@@ -90,65 +86,30 @@ class FitFindings:
     """Of a prompt."""
 
 
-def measure_fit(
-    classifier: Classifier,
-    images: Sequence[ImageSource],
-    labels: Tensor,
-    features: Tensor,
-    zero_shot: Tensor,
-    *,
-    known: np.ndarray | None = None,
-) -> FitFindings:
-    """Compare a fitted classifier with the hand-written prompt on labelled images.
-
-    Parameters
-    ----------
-    classifier
-        A fitted classifier.
-    images
-        The n images.
-    labels
-        Their indices in `classifier.class_names_`, (n,).
-    features
-        Their unit-length features, (n, embed_dim).
-    zero_shot
-        Class features of the hand-written templates, (n_classes, embed_dim).
-    known
-        Whether each image was a training image, (n,); None if that is not known.
-
-    Raises
-    ------
-    InputError
-        If there are no images.
-    """
-    if not len(labels):
-        raise InputError("there are no images to report on: hold some out, with fewer --shots or a test folder")
-    names = classifier.class_names_
-    truth = labels.cpu().numpy()
-    probabilities = classifier.probabilities(features)  # (n, n_classes)
-    predicted = probabilities.argmax(1)
-    before = class_scores(features, zero_shot).argmax(1).cpu().numpy()  # zero-shot predictions
+def measure_fit(classifier: Classifier, comparison: Comparison) -> FitFindings:
+    """Compare a fitted classifier with zero-shot on labelled images."""
+    fitted, zero_shot, names = comparison.fitted, comparison.zero_shot, comparison.eval_set.class_names
+    truth, probabilities, title = fitted.labels, fitted.probabilities, fitted.title
+    predicted, before = probabilities.argmax(1), zero_shot.probabilities.argmax(1)
     counts = np.zeros((len(names), len(names)), dtype=int)
     np.add.at(counts, (truth, predicted), 1)
-    right, was_right = predicted == truth, before == truth
+    right, was_right, scores = fitted.correct, zero_shot.correct, fitted.scores
     gained, lost = int((right & ~was_right).sum()), int((~right & was_right).sum())
-    scores = scores_of(probabilities, truth)
     wrong = np.flatnonzero(~right)
     worst = wrong[np.argsort(-probabilities[wrong, predicted[wrong]], kind="stable")][:_MISTAKES]
     words = None
-    if isinstance(classifier, PromptClassifier):
+    if classifier.prompt_ is not None:
         context = classifier.prompt_().detach()
         first = context if context.ndim == 2 else context[0]  # only the first layer of the text tower reads words
         words = nearest_words(classifier.backbone_, first)
-    title = "learned prompt" if isinstance(classifier, PromptClassifier) else classifier.method
-    some_known = known is not None and 0 < known.sum() < len(known)
+    others = comparison.without_training_images() if comparison.n_training_images else None
     return FitFindings(
         n_images=len(truth),
         n_classes=len(names),
         title=title,
-        n_known=None if known is None else int(known.sum()),
-        unseen=accuracy_of(right[~known]) if known is not None and some_known else None,
-        zero_shot=accuracy_of(was_right),
+        n_known=None if comparison.is_training_image is None else comparison.n_training_images,
+        unseen=others.fitted.scores.accuracy if others else None,
+        zero_shot=zero_shot.scores.accuracy,
         scores=scores,
         reliability=reliability_diagram(reliability_bins(probabilities.max(1), right), scores.calibration_error),
         agreement={
@@ -161,7 +122,9 @@ def measure_fit(
         classes=_class_table(names, title, truth, was_right, right),
         confused=_confused_table(names, counts),
         confusion=confusion_matrix(names, counts),
-        mistakes=tuple(_mistake(images[i], names, truth[i], predicted[i], before[i], probabilities[i]) for i in worst),
+        mistakes=tuple(
+            _mistake(comparison.images[i], names, truth[i], predicted[i], before[i], probabilities[i]) for i in worst
+        ),
         n_mistakes=len(wrong),
         words=words,
     )
@@ -256,23 +219,19 @@ def _word(backbone: Backbone, token: int) -> str:
 
 def _about(classifier: Classifier) -> list[tuple[str, str]]:
     """(label, value) lines on what was trained, and how."""
-    if isinstance(classifier, HeadClassifier):
+    spec, prompt, recipe = classifier.spec_, classifier.prompt_, classifier.recipe_
+    if spec is None or prompt is None:
         settings = "".join(f", {name} {value:g}" for name, value in classifier.settings_.items())
         return [
-            ("Method", f"{classifier.method}{settings}: {classifier.n_trained_:,} trained numbers"),
-            ("Training", f"the eval view and {classifier.views} train views of each image, seed {classifier.seed}"),
+            ("Method", f"{classifier.method_}{settings}: {classifier.n_trained_:,} trained numbers"),
+            ("Training", f"the eval view and {classifier.views_} train views of each image, seed {classifier.seed_}"),
         ]
-    prompt = classifier.prompt_
-    variant = "dense" if classifier.variant == "dense" else f"{classifier.variant}, rank {prompt.rank}"
-    if classifier.variant.startswith("fixed"):
-        variant += f", {classifier.basis} basis"
-    start = describe_start(words=classifier.words, anchored=classifier.anchored, depth=classifier.depth)
-    variant = ", ".join([variant, *start])
-    size = f"{prompt.trainable_parameters:,} trainable parameters, {prompt.n_ctx} context tokens"
-    recipe = classifier.recipe_
+    rank, basis = (spec.rank and f"rank {spec.rank}"), (spec.basis and f"{spec.basis} basis")
+    variant = ", ".join(part for part in (spec.variant, rank, basis, *spec.start) if part)
+    size = f"{classifier.n_trained_:,} trainable parameters, {prompt.n_ctx} context tokens"
     return [
-        ("Prompt", f"{variant}: {size}, class name at the {classifier.position}"),
-        ("Training", f"{recipe.describe()}, seed {classifier.seed}" if recipe else "by other software"),
+        ("Prompt", f"{variant}: {size}, class name at the {spec.position}"),
+        ("Training", f"{recipe.describe()}, seed {classifier.seed_}" if recipe else "by other software"),
     ]
 
 
@@ -305,7 +264,7 @@ def render_fit_page(
         ("Temperature of the probabilities", f"{classifier.calibration_.temperature:.2f}"),
         *facts,
     ]
-    curve = getattr(classifier, "curve_", None)
+    curve = classifier.curve_
     contents = {
         "summary": "Summary",
         "classes": "Classes",
@@ -314,7 +273,7 @@ def render_fit_page(
         "mistakes": "Mistakes",
         **({"words": "Context words"} if findings.words else {}),
     }
-    kind = "prompt" if isinstance(classifier, PromptClassifier) else f"{classifier.method} classifier"
+    kind = "prompt" if classifier.prompt_ is not None else f"{classifier.method_} classifier"
     return render(
         "fit.html.j2",
         {
@@ -329,20 +288,13 @@ def render_fit_page(
 
 
 def write_fit_page(
-    path: str | Path,
+    path: Path,
     classifier: Classifier,
-    images: Sequence[ImageSource],
-    labels: Tensor,
-    features: Tensor,
-    zero_shot: Tensor,
+    comparison: Comparison,
     *,
-    known: np.ndarray | None = None,
     templates: Sequence[str],
     facts: Sequence[tuple[str, str]] = (),
 ) -> Path:
-    """Measure a fitted classifier on labelled images and write the page to `path`.
-
-    The other arguments are those of `measure_fit` and `render_fit_page`.
-    """
-    findings = measure_fit(classifier, images, labels, features, zero_shot, known=known)
-    return write_page(Path(path), render_fit_page(classifier, findings, templates=templates, facts=facts))
+    """Measure a fitted classifier on labelled images and write the page to `path`."""
+    findings = measure_fit(classifier, comparison)
+    return write_page(path, render_fit_page(classifier, findings, templates=templates, facts=facts))
