@@ -222,9 +222,9 @@ class Classifier(Estimator):
             find_method(self.method, also=[PROMPT])
             if is_user_function(self.method):
                 user_function("method", self.method)
+            defaults = self.parameter_defaults()
             for name in (*PromptSpec.model_fields, "recipe", "continue_from"):
-                default = self._parameters()[name].default
-                if (given := getattr(self, name)) != default:
+                if (given := getattr(self, name)) != defaults[name]:
                     raise InputError(f"{name}={shown(given)} is for prompts; the method {self.method} does not use it")
             return
         make_recipe(self.recipe, MANY_IMAGES)
@@ -236,6 +236,8 @@ class Classifier(Estimator):
         spec = self.prompt_spec()
         if self.continue_from is None:
             spec.check_standalone()
+        else:
+            finished_prompt(self.continue_from).check_spec(spec)
 
     def prompt_spec(self) -> PromptSpec:
         """The prompt that the parameters describe."""
@@ -294,7 +296,6 @@ class Classifier(Estimator):
         if start is None:
             prompt = make_prompt(task.bank.backbone, spec, self.seed)
         else:
-            start.check_spec(spec)
             prompt = start.prompt_for(task.bank.backbone)
         (learned,) = learn_prompts(task, [prompt], recipe, position=spec.position)
         return learned

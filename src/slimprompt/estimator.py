@@ -20,18 +20,20 @@ class Estimator:
     """
 
     @classmethod
-    def _parameter_names(cls) -> list[str]:
-        return sorted(set(inspect.signature(cls.__init__).parameters) - {"self"})
+    def parameter_defaults(cls) -> dict[str, Any]:
+        """The default of each parameter, sorted by name."""
+        parameters = inspect.signature(cls.__init__).parameters
+        return {name: parameters[name].default for name in sorted(parameters) if name != "self"}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters by name; `deep` makes no difference: parameters of an estimator in `continue_from` are not set from here."""
-        return {name: getattr(self, name) for name in self._parameter_names()}
+        return {name: getattr(self, name) for name in self.parameter_defaults()}
 
     def set_params(self, **params: Any) -> Self:
         """Change parameters; what was learned stays until the next `fit`."""
         for name, value in params.items():
-            if name not in self._parameter_names():
-                raise unknown(f"parameter of {type(self).__name__}", name, self._parameter_names())
+            if name not in (known := self.parameter_defaults()):
+                raise unknown(f"parameter of {type(self).__name__}", name, known)
             setattr(self, name, value)
         return self
 
@@ -56,7 +58,7 @@ class Estimator:
 
     def __repr__(self) -> str:
         """The parameters that differ from their defaults."""
-        defaults = {name: one.default for name, one in inspect.signature(type(self).__init__).parameters.items()}
+        defaults = self.parameter_defaults()
         given = {name: value for name, value in self.get_params().items() if not _same(value, defaults[name])}
         return f"{type(self).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in given.items())})"
 

@@ -106,7 +106,7 @@ def load_classifiers() -> None:
     import scipy.optimize  # noqa: F401  # of the calibration
     import typer.main
 
-    import slimprompt.classifiers.fitting
+    import slimprompt.fit
     import slimprompt.clip.backbone
     import slimprompt.collections.inputs
     import slimprompt.training.loop  # noqa: F401

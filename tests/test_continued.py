@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 
 import pytest
 import torch
 from sklearn.base import clone
-from slimprompt.classifiers.warm_start import read_start
 
-from slimprompt import InputError, PromptClassifier, Recipe, load_backbone
+from slimprompt import InputError, Classifier, Recipe, load_backbone
 from slimprompt.clip.backbone import Backbone
 from slimprompt.images.bank import FeatureBank
-from slimprompt.methods.task import Task
+from slimprompt.continued import finished_prompt
+from slimprompt.methods.task import LabelledImages, make_task
+from slimprompt.saved import model_file, tensors_sha256
 from tests.conftest import TINY, draw
 
 QUICK = Recipe(epochs=4, batch_size=8, views=2)
 OLD, NEW = ("red", "green"), ("red", "green", "blue")
 PROMPTS = {
     "fixed-B": {},
-    "dense": {"variant": "dense"},
+    "dense": {"variant": "dense", "rank": None},
     "joint": {"variant": "joint"},
     "fixed-A": {"variant": "fixed-A", "basis": "svd"},
     "anchored": {"words": "a photo of a", "anchored": True},
@@ -37,8 +37,9 @@ def images_of(root: Path, colours: tuple[str, ...], numbers: range) -> tuple[lis
     return paths, [path.parent.name for path in paths]
 
 
-def make(tiny: Backbone, **options) -> PromptClassifier:
-    return PromptClassifier(tiny, **({"recipe": QUICK, "n_ctx": 4, "rank": 2} | options))
+def make(tiny: Backbone, **options) -> Classifier:
+    shape = {"rank": 2} if "words" in options else {"n_ctx": 4, "rank": 2}
+    return Classifier(tiny, **({"recipe": QUICK, **shape} | options))
 
 
 @pytest.fixture(scope="module")
@@ -55,51 +56,49 @@ def new_images(tmp_path_factory):
 def test_the_first_step_starts_at_the_saved_factors(tiny, old_images, new_images, tmp_path, options) -> None:
     old = make(tiny, **options).fit(*old_images)
     folder = old.save(tmp_path / "old")
-    started = make(tiny, **options, start_from=folder).start(tiny)
+    started = finished_prompt(folder).prompt_for(tiny)
     assert started.trainable == old.prompt_.trainable
     for name, factor in old.prompt_.tensors().items():
         assert torch.equal(started.tensors()[name], factor)
     # A learning rate of almost zero changes nothing that float32 shows; a cold start is elsewhere.
     still = QUICK.model_copy(update={"epochs": 1, "lr": 1e-30, "warmup_lr": 0.0, "weight_decay": 0.0})
-    grown = make(tiny, **options, start_from=folder, recipe=still).fit(*new_images)
+    grown = make(tiny, **options, continue_from=folder, recipe=still).fit(*new_images)
     assert torch.equal(grown.prompt_(), old.prompt_())
     assert not torch.equal(make(tiny, **options, recipe=still).fit(*new_images).prompt_(), old.prompt_())
-    trained = make(tiny, **options, start_from=folder).fit(*new_images)
+    trained = make(tiny, **options, continue_from=folder).fit(*new_images)
     assert not torch.equal(trained.prompt_(), old.prompt_())
     assert trained.classes_.tolist() == ["blue disc", "green disc", "red disc"]
-    assert torch.equal(old.prompt_(), PromptClassifier.load(folder, backbone=tiny).prompt_())  # it was copied
+    assert torch.equal(old.prompt_(), Classifier.load(folder, backbone=tiny).prompt_())  # it was copied
 
 
 def test_a_folder_and_a_fitted_classifier_are_the_same_start(tiny, old_images, new_images, tmp_path) -> None:
     old = make(tiny).fit(*old_images)
     folder = old.save(tmp_path / "old")
-    by_folder, by_classifier = (make(tiny, start_from=start).fit(*new_images) for start in (folder, old))
+    by_folder, by_classifier = (make(tiny, continue_from=start).fit(*new_images) for start in (folder, old))
     for name, classifier in (("a", by_folder), ("b", by_classifier)):
         classifier.save(tmp_path / name)
-    for file in ("prompt.json", "prompt.safetensors"):
-        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    assert model_file(tmp_path / "a").read_bytes() == model_file(tmp_path / "b").read_bytes()
 
 
 def test_origin_and_training_images_are_recorded(tiny, old_images, new_images, tmp_path) -> None:
     old = make(tiny).fit(*old_images)
     folder = old.save(tmp_path / "old")
-    grown = make(tiny, start_from=folder).fit(*new_images)
+    grown = make(tiny, continue_from=folder).fit(*new_images)
     alone = make(tiny).fit(*new_images)
     assert grown.training_images_ == old.training_images_ | alone.training_images_
     assert grown.trained_on(FeatureBank(tiny, None), old_images[0]).all()
-    assert grown.grown_from_ == json.loads((folder / "prompt.json").read_text())["factors_sha256"]
-    assert (old.grown_from_, alone.grown_from_) == (None, None)
+    assert grown.continued_from_ == tensors_sha256(old.prompt_)
+    assert (old.continued_from_, alone.continued_from_) == (None, None)
     saved = grown.save(tmp_path / "grown")
-    loaded = PromptClassifier.load(saved, backbone=tiny)
-    assert loaded.grown_from_ == loaded.with_classes(["otter", "cat"]).grown_from_ == grown.grown_from_
+    loaded = Classifier.load(saved, backbone=tiny)
+    assert loaded.continued_from_ == loaded.with_classes(["otter", "cat"]).continued_from_ == grown.continued_from_
     assert loaded.training_images_ == grown.training_images_
-    assert "grown_from" not in json.loads((folder / "prompt.json").read_text())
 
 
 def test_the_folds_of_the_calibration_start_cold(tiny, old_images, new_images) -> None:
     """A fold that the start was trained on is not held out from it: the temperature would be too small."""
     old = make(tiny).fit(*old_images)
-    grown = make(tiny, start_from=old, calibrate=True).fit(*new_images)
+    grown = make(tiny, continue_from=old, calibrate=True).fit(*new_images)
     cold = make(tiny, calibrate=True).fit(*new_images)
     assert grown.calibration_.confidences and grown.calibration_ == cold.calibration_
     assert not torch.equal(grown.prompt_(), cold.prompt_())
@@ -119,15 +118,15 @@ def test_no_view_is_encoded_twice(tiny, old_images, new_images, monkeypatch) -> 
     bank = FeatureBank(tiny, "default")
     old = make(tiny).fit(*old_images)
     before = len(bank)
-    make(tiny, start_from=old).fit(*old_images)
+    make(tiny, continue_from=old).fit(*old_images)
     assert len(bank) == before
     passes = encoded
-    make(tiny, start_from=old, calibrate=True).fit(*old_images)  # the calibration needs the eval views too
+    make(tiny, continue_from=old, calibrate=True).fit(*old_images)  # the calibration needs the eval views too
     assert (len(bank), encoded) == (before + len(old_images[0]), passes + 1)
-    make(tiny, start_from=old, calibrate=True).fit(*old_images)
+    make(tiny, continue_from=old, calibrate=True).fit(*old_images)
     assert encoded == passes + 1
     n_shared = len(OLD)  # image number 2 of each class
-    make(tiny, start_from=old).fit(*new_images)
+    make(tiny, continue_from=old).fit(*new_images)
     n_views = len(list(QUICK.all_view_numbers()))
     assert len(bank) == before + len(old_images[0]) + (len(new_images[0]) - n_shared) * n_views
 
@@ -135,18 +134,18 @@ def test_no_view_is_encoded_twice(tiny, old_images, new_images, monkeypatch) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rank": 3}, "rank=3 does not fit the prompt to start from, .*, which has rank=2"),
+        ({"rank": 3}, "rank=3 does not fit the prompt to continue from, .*, which has rank=2"),
         ({"variant": "joint"}, "variant='joint' .* variant='fixed-B'"),
         ({"basis": "svd"}, "basis='svd' .* basis='orthogonal'"),
         ({"n_ctx": 8}, "n_ctx=8 .* n_ctx=4"),
-        ({"words": "a photo of a"}, "words='a photo of a' .* words=None"),
+        ({"words": "a photo of a", "n_ctx": None}, "n_ctx=None .* n_ctx=4"),
         ({"depth": 2}, "depth=2 .* depth=1"),
         ({"position": "front"}, "position='front' .* position='end'"),
     ],
 )
 def test_other_settings_are_refused_before_a_backbone_is_loaded(tiny, old_images, tmp_path, options, message) -> None:
     folder = make(tiny).fit(*old_images).save(tmp_path / "old")
-    classifier = make(tiny, start_from=folder).set_params(backbone="no such model", **options)
+    classifier = make(tiny, continue_from=folder).set_params(backbone="no such model", **options)
     with pytest.raises(InputError, match=message):
         classifier.fit(*old_images)
 
@@ -154,36 +153,36 @@ def test_other_settings_are_refused_before_a_backbone_is_loaded(tiny, old_images
 def test_other_weights_are_refused(tiny, old_images) -> None:
     old = make(tiny).fit(*old_images)
     other = load_backbone(TINY, seed=1, device="cpu")
-    with pytest.raises(InputError, match="a prompt only works with the weights it was trained on"):
-        make(other, start_from=old).fit(*old_images)
+    with pytest.raises(InputError, match="a model only works with the weights it was fitted on"):
+        make(other, continue_from=old).fit(*old_images)
 
 
 def test_what_is_not_a_finished_prompt_is_refused(tiny, old_images, tmp_path) -> None:
-    with pytest.raises(InputError, match="no saved prompt at"):
-        make(tiny, start_from=tmp_path).fit(*old_images)
+    with pytest.raises(InputError, match="no saved model at"):
+        make(tiny, continue_from=tmp_path).fit(*old_images)
     for start in (make(tiny), 3, clone(make(tiny).fit(*old_images))):
-        with pytest.raises(InputError, match="the folder of a saved prompt or a fitted PromptClassifier"):
-            make(tiny, start_from=start).fit(*old_images)
+        with pytest.raises(InputError, match="a saved prompt or a classifier with a fitted prompt"):
+            make(tiny, continue_from=start).fit(*old_images)
 
 
 def test_a_clone_keeps_a_folder_as_its_start(tiny, old_images, new_images, tmp_path) -> None:
     folder = make(tiny).fit(*old_images).save(tmp_path / "old")
-    grown = clone(make(tiny, start_from=folder)).fit(*new_images)
-    assert grown.grown_from_ == read_start(folder).sha256
+    grown = clone(make(tiny, continue_from=folder)).fit(*new_images)
+    assert grown.continued_from_ == finished_prompt(folder).sha256
 
 
 def test_a_loaded_prompt_has_the_settings_to_grow(tiny, old_images, new_images, tmp_path) -> None:
     folder = make(tiny, variant="joint", depth=2).fit(*old_images).save(tmp_path / "old")
-    old = PromptClassifier.load(folder, backbone=tiny)
-    new = old.unfitted().set_params(start_from=old).fit(*new_images)
-    assert (new.grown_from_, new.depth, new.recipe) == (read_start(folder).sha256, 2, QUICK)
+    old = Classifier.load(folder, backbone=tiny)
+    new = old.unfitted().set_params(continue_from=old).fit(*new_images)
+    assert (new.continued_from_, new.depth, new.recipe) == (finished_prompt(folder).sha256, 2, QUICK)
 
 
 def test_a_warm_start_with_the_fast_recipe_takes_no_more_steps(old_images, new_images) -> None:
     pocket = load_backbone("pocket", device="cpu")
-    old = PromptClassifier(pocket).fit(*old_images)
-    cold = PromptClassifier(pocket).fit(*new_images)
-    again, grown = (PromptClassifier(pocket, start_from=old).fit(*some) for some in (old_images, new_images))
+    old = Classifier(pocket).fit(*old_images)
+    cold = Classifier(pocket).fit(*new_images)
+    again, grown = (Classifier(pocket, continue_from=old).fit(*some) for some in (old_images, new_images))
     assert len(again.curve_) <= len(old.curve_) and len(grown.curve_) <= len(cold.curve_)
     assert again.curve_[0].loss < old.curve_[0].loss
 
@@ -195,15 +194,17 @@ def test_the_task_of_a_start_need_not_have_its_classes(tiny, old_images, new_ima
     order = random.Random(0).sample(range(len(old_images[0])), len(old_images[0]))
     images, labels = ([column[index] for index in order] for column in old_images)
     names = ("green disc", "red disc")
-    task = Task(bank, images, [names.index(label) for label in labels], names, seed=1)
-    assert make(tiny, start_from=old).fit_task(task).classes_.tolist() == list(names)
+    task = make_task(bank, LabelledImages(images, [names.index(label) for label in labels], names), seed=1)
+    assert make(tiny, continue_from=old).fit_task(task).classes_.tolist() == list(names)
 
 
-def test_a_start_from_itself_is_refused_with_the_way_to_train_on(tiny, old_images) -> None:
+def test_a_continue_from_itself_is_refused_with_the_way_to_train_on(tiny, old_images) -> None:
     old = make(tiny).fit(*old_images)
-    new = old.unfitted(start_from=old).fit(*old_images)
-    assert new.grown_from_ == read_start(old).sha256
-    assert "start_from=PromptClassifier(…)" in repr(new)
-    with pytest.raises(InputError, match=r"start_from is the classifier itself.*unfitted\(start_from=classifier\)"):
-        old.set_params(start_from=old).fit(*old_images)
-    assert "start_from=PromptClassifier(…)" in repr(old)
+    new = old.unfitted(continue_from=old).fit(*old_images)
+    assert new.continued_from_ == finished_prompt(old).sha256
+    assert "continue_from=Classifier(…)" in repr(new)
+    with pytest.raises(
+        InputError, match=r"continue_from is the classifier itself.*unfitted\(continue_from=classifier\)"
+    ):
+        old.set_params(continue_from=old).fit(*old_images)
+    assert "continue_from=Classifier(…)" in repr(old)

@@ -18,15 +18,15 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from slimprompt import HeadClassifier, InputError, PromptClassifier, Recipe
+from slimprompt import Classifier, InputError, Recipe
 from slimprompt.clip import backbone as backbone_module
 from slimprompt.clip.backbone import load_backbone
 from tests.fork_server import forked_python
 
 QUICK = Recipe(epochs=4, batch_size=8, views=2)
 METHODS = {
-    "prompt": lambda backbone, **options: PromptClassifier(backbone, recipe=QUICK, n_ctx=4, rank=2, **options),
-    "head": lambda backbone, **options: HeadClassifier("gda", backbone, views=2, **options),
+    "prompt": lambda backbone, **options: Classifier(backbone, recipe=QUICK, n_ctx=4, rank=2, **options),
+    "head": lambda backbone, **options: Classifier(backbone, method="gda", views=2, **options),
 }
 
 
@@ -100,11 +100,7 @@ class RowsAsImages:
         return tags
 
 
-class PromptOnRows(RowsAsImages, PromptClassifier):
-    pass
-
-
-class HeadOnRows(RowsAsImages, HeadClassifier):
+class OnRows(RowsAsImages, Classifier):
     pass
 
 
@@ -129,10 +125,10 @@ if torch.backends.cpu.get_cpu_capability() == "DEFAULT":  # no AVX2: they vary w
 @pytest.mark.parametrize("kind", ["prompt", "head"])
 def test_estimator_checks(kind, tiny):
     options = {"class_names": AnyName(), "cache": False}
-    prompt = PromptOnRows(tiny, recipe={"views": 1, "epochs": 2}, n_ctx=2, rank=2, **options)
+    prompt = OnRows(tiny, recipe={"views": 1, "epochs": 2}, n_ctx=2, rank=2, **options)
     needs_meaning = {"check_classifiers_train": "asks for 83 % accuracy; the names and the text tower here are random"}
     not_applicable = NOT_APPLICABLE | (needs_meaning if kind == "prompt" else {})
-    estimator = prompt if kind == "prompt" else HeadOnRows("gda", tiny, views=0, **options)
+    estimator = prompt if kind == "prompt" else OnRows(tiny, method="gda", views=0, **options)
     checks = estimator_checks_generator(estimator, expected_failed_checks=not_applicable, mark="skip")
     n_passed, failed = 0, []
     with warnings.catch_warnings():
@@ -158,7 +154,7 @@ def test_cross_validation_and_search(make, tiny, images, labels):
     assert scores.shape == (3,) and (scores >= 0).all() and np.isfinite(scores).all()
     assert set(cross_val_predict(make(tiny), images, labels, cv=folds)) <= set(labels)
     classifier = make(tiny)
-    name, values = ("rank", [1, 2]) if isinstance(classifier, PromptClassifier) else ("method", ["gda", "tip-adapter"])
+    name, values = ("rank", [1, 2]) if classifier.method == "prompt" else ("method", ["gda", "tip-adapter"])
     search = GridSearchCV(classifier, {name: values}, cv=folds).fit(images, labels)
     assert search.best_params_[name] in values
     assert search.best_estimator_.backbone_ is tiny  # nothing copied
