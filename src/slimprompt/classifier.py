@@ -316,10 +316,10 @@ class Classifier(Estimator):
         For each fold (images to fit on, images held out), the method is fitted again, with the same recipe or settings and from a
         cold start.
         """
+        recipe = self.recipe_ or (self.recipe_for(task) if self.spec_ else None)  # a prompt of other software has none
         logits, labels = [], []
         for kept, held_out in folds:
-            part = task.of_images(kept.tolist())
-            fitted = self._fit_head(part, self.spec_, self.recipe_, settings=self.settings_)
+            fitted = self._fit_head(task.of_images(kept.tolist()), self.spec_, recipe, settings=self.settings_)
             features = task.eval_features[held_out.to(task.eval_features.device)]
             logits.append(fitted.head.logits(features).cpu().numpy())
             labels += [task.labels[index] for index in held_out.tolist()]

@@ -50,7 +50,8 @@ def user_function(kind: str, name: str) -> Callable[..., Any]:
         raise InputError(f"cannot use the {kind} {name!r}: {module} is not imported; import it first")
     found = getattr(sys.modules[module], function, None)
     if not callable(found):
-        names = [key for key, value in vars(sys.modules[module]).items() if inspect.isfunction(value)]
+        functions = inspect.getmembers(sys.modules[module], inspect.isfunction)
+        names = [key for key, value in functions if value.__module__ == module]
         listing = f"its functions are {', '.join(names)}" if names else "it has no functions"
         raise InputError(f"cannot use the {kind} {name!r}: {module} has no function {function}; {listing}")
     return cast(Callable[..., Any], found)

@@ -6,9 +6,10 @@ import torch
 from slimprompt import InputError, Recipe, load_backbone
 from slimprompt.data import load_benchmark
 from slimprompt.images.bank import FeatureBank
-from slimprompt.methods.prompt import initial_prompt, learn_prompts, prompt_head
-from slimprompt.methods.task import Task
+from slimprompt.methods.prompt import learn_prompts, make_prompt, prompt_head
+from slimprompt.methods.task import LabelledImages, make_task
 from slimprompt.methods.zero_shot import zero_shot_features, zero_shot_head
+from slimprompt.prompts.spec import make_spec
 from slimprompt.text.words import word_embeddings, words_template
 from slimprompt.training.evaluation import make_eval_set
 
@@ -20,6 +21,10 @@ KINDS = [
     ("fixed-B", 2, "svd"),
     ("fixed-A", 2, "svd"),
 ]
+
+
+def start(backbone, variant="dense", **fields):
+    return make_prompt(backbone, make_spec(variant=variant, **fields), seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +45,8 @@ def test_anchored_prompts_start_at_the_accuracy_of_zero_shot(pocket, eval_set):
     zero_shot = zero_shot_head(pocket, eval_set.class_names, [words_template(WORDS)])
     expected = zero_shot.logits(eval_set.features).argmax(1)
     for variant, rank, basis in KINDS:
-        prompt = initial_prompt(pocket, variant, seed=1, rank=rank, basis=basis, words=WORDS, anchored=True)
+        spec = make_spec(variant=variant, rank=rank, basis=basis, words=WORDS, anchored=True)
+        prompt = make_prompt(pocket, spec, seed=1)
         assert torch.equal(prompt().detach(), word_embeddings(pocket, WORDS))
         head = prompt_head(pocket, eval_set.class_names, prompt)
         torch.testing.assert_close(head.weights, zero_shot.weights, rtol=0, atol=1e-5)
@@ -49,15 +55,13 @@ def test_anchored_prompts_start_at_the_accuracy_of_zero_shot(pocket, eval_set):
 
 
 def test_words_decide_n_ctx(tiny):
-    assert initial_prompt(tiny, "dense", seed=1).n_ctx == 16
-    assert initial_prompt(tiny, "dense", seed=1, words=WORDS).n_ctx == 4
-    assert initial_prompt(tiny, "joint", seed=1, rank=2, words="a close-up of a").n_ctx == 6  # a word of three tokens
-    with pytest.raises(InputError, match="'a close-up of a' are 6 tokens of .*but n_ctx is 4; set n_ctx to 6"):
-        initial_prompt(tiny, "dense", seed=1, words="a close-up of a", n_ctx=4)
+    assert start(tiny).n_ctx == 16
+    assert start(tiny, words=WORDS).n_ctx == 4
+    assert start(tiny, variant="joint", rank=2, words="a close-up of a").n_ctx == 6  # a word of three tokens
     with pytest.raises(InputError, match="rank 5 does not fit.*n_ctx=4"):
-        initial_prompt(tiny, "joint", seed=1, rank=5, words=WORDS)
+        start(tiny, variant="joint", rank=5, words=WORDS)
     with pytest.raises(InputError, match="depth 4 does not fit"):
-        initial_prompt(tiny, "dense", seed=1, depth=4)
+        start(tiny, depth=4)
 
 
 @pytest.fixture
@@ -65,7 +69,8 @@ def task(tiny, photos):
     images = sorted(photos.glob("*/*.png"))
     names = tuple(sorted({path.parent.name for path in images}))
     labels = [names.index(path.parent.name) for path in images]
-    return Task(FeatureBank(tiny, None), images, labels, names, seed=1, templates=("a bad photo of a {}.",))
+    sample = LabelledImages(images, labels, names)
+    return make_task(FeatureBank(tiny, None), sample, seed=1, templates=("a bad photo of a {}.",))
 
 
 def test_the_templates_of_the_task_are_what_is_kept(task, tiny, monkeypatch):
@@ -79,15 +84,15 @@ def test_the_templates_of_the_task_are_what_is_kept(task, tiny, monkeypatch):
 
     monkeypatch.setattr("slimprompt.methods.prompt.train", spy)
     recipe = Recipe(epochs=1, views=0, anchor=8.0)
-    learn_prompts(task, [initial_prompt(tiny, "dense", seed=1, n_ctx=4)], recipe)
+    learn_prompts(task, [start(tiny, n_ctx=4)], recipe)
     assert torch.equal(seen["zero_shot"], zero_shot_features(tiny, task.class_names, task.templates))
-    learn_prompts(task, [initial_prompt(tiny, "dense", seed=1, n_ctx=4)], Recipe(epochs=1, views=0))
+    learn_prompts(task, [start(tiny, n_ctx=4)], Recipe(epochs=1, views=0))
     assert seen["zero_shot"] is None
 
 
 @pytest.mark.parametrize("depth", [2, 3])
 def test_every_layer_of_a_deep_prompt_is_trained(task, tiny, depth):
-    prompt = initial_prompt(tiny, "fixed-B", seed=1, n_ctx=4, rank=2, basis="orthogonal", depth=depth)
+    prompt = start(tiny, "fixed-B", n_ctx=4, rank=2, depth=depth)
     (learned,) = learn_prompts(task, [prompt], Recipe(epochs=3, views=0, batch_size=6))
     assert learned.start["A0"].shape == (depth, 2, 32)
     assert ((prompt.A.detach() - learned.start["A0"]).flatten(1).norm(dim=1) > 0).all()

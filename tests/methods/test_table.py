@@ -101,7 +101,7 @@ def test_a_name_of_the_table_is_its_row(name: str) -> None:
 
 def test_a_function_of_the_users_own_has_a_row_without_its_module() -> None:
     method = find_method("antigravity:fly")
-    assert (method.own, method.reads, method.takes_new_names) == (True, "all views", False)
+    assert (method.of_user, method.reads, method.takes_new_names) == (True, "all views", False)
     assert "antigravity" not in sys.modules
 
 

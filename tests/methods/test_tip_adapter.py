@@ -15,7 +15,7 @@ def test_logits_are_the_published_formula(make_task) -> None:
     task = make_task(labels=[0, 1, 1, 2, 2, 2], views=3)
     fitted = tip_adapter.fit(task)
     alpha, beta = fitted.settings["alpha"], fitted.settings["beta"]
-    assert (alpha, beta) in tip_adapter.CANDIDATES
+    assert alpha in tip_adapter.ALPHAS and beta in tip_adapter.BETAS
     features = unit(np.random.default_rng(0).normal(size=(7, 24)))
     keys, values = unit(task.view_features.double().numpy().mean(0)), np.eye(3)[list(task.labels)]
     zero_shot = task.bank.backbone.logit_scale * features @ task.class_features.double().numpy().T
@@ -23,6 +23,14 @@ def test_logits_are_the_published_formula(make_task) -> None:
     found = fitted.head.logits(torch.from_numpy(features).float())
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-4)
     assert fitted.n_trained == 6 * 24
+
+
+def test_settings_that_are_given_are_used(make_task) -> None:
+    task = make_task(labels=[0, 1, 1, 2, 2, 2])
+    assert tip_adapter.fit(task, alpha=2.0).settings["alpha"] == 2.0
+    assert tip_adapter.fit(task, beta=4.0).settings["beta"] == 4.0
+    assert tip_adapter.fit(task, alpha=2.0, beta=4.0).settings == {"alpha": 2.0, "beta": 4.0}
+    assert tip_adapter.fit(make_task(3, 1), alpha=2.0).settings == {"alpha": 2.0, "beta": 1.0}
 
 
 def test_one_shot_uses_the_published_starting_values(make_task) -> None:

@@ -179,17 +179,16 @@ def test_a_basis_learned_at_one_depth_is_used_at_another(basis, learned, used):
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"variant": "joint", "rank": 0}, "between 1 and"),
+        ({"variant": "joint", "rank": 0}, "rank: .*given: 0"),
         ({"variant": "joint", "rank": 17}, "between 1 and"),
-        ({"variant": "joint"}, "needs a rank"),
         ({"variant": "fixed-B", "rank": 4, "basis": "orthgonal"}, "did you mean 'orthogonal'"),
         ({"variant": "fixed-A", "rank": 4, "basis": "gaussian"}, "unknown basis for fixed-A"),
         ({"variant": "fixed-B", "rank": 4, "basis": "learned"}, "finished joint run"),
         ({"variant": "fixed-b"}, "did you mean 'fixed-B'"),
         ({"variant": "dense", "anchored": True}, "an anchored prompt needs words"),
-        ({"variant": "dense", "anchored": True, "words": torch.zeros(16, D), "depth": 2}, "has no deeper layers"),
+        ({"variant": "dense", "anchored": True, "words": torch.zeros(16, D), "depth": 2}, "needs words and depth 1"),
         ({"variant": "dense", "words": torch.zeros(4, D)}, r"words have shape \(4, 64\); this prompt needs \(16, 64\)"),
-        ({"variant": "dense", "depth": 0}, "depth must be at least 1"),
+        ({"variant": "dense", "depth": 0}, "depth: .*given: 0"),
     ],
 )
 def test_bad_input(kwargs, message):
@@ -236,12 +235,11 @@ def test_a_basis_of_your_own_starts_at_the_projection_of_p0(p0):
     [
         (f"{__name__}:too_wide", r"shape \(16, 4\); it gave \(16, 5\)"),
         (f"{__name__}:broken", "failed: ZeroDivisionError: a mistake of the user"),
-        (f"{__name__}:M", "failed: TypeError"),
         (f"{__name__}:zero", "must give 4 linearly independent columns; its numerical rank is 0"),
         (f"{__name__}:repeated", "its numerical rank is 3. Change the function, or choose a lower rank"),
-        (f"{__name__}:absent", "has no absent; its functions are .*hadamard, too_wide"),
-        ("slimprompt.prompts:absent", "slimprompt.prompts has no absent; it has no functions"),
-        ("antigravity:fly", r"antigravity is not imported; import it first \(--import antigravity\)"),
+        (f"{__name__}:absent", "has no function absent; its functions are .*hadamard.*too_wide"),
+        ("slimprompt.prompts:absent", "slimprompt.prompts has no function absent; it has no functions"),
+        ("antigravity:fly", r"antigravity is not imported; import it first"),
         ("my bases:hadamard", "unknown basis for fixed-B"),
     ],
 )
