@@ -198,6 +198,13 @@ def data_root() -> Path:
     return Path(root)
 
 
+def entries_of(model: Path) -> dict[str, Any]:
+    """The description of a saved model."""
+    from slimprompt.saved import read_model
+
+    return read_model(model).entries
+
+
 def draw(path: Path, colour: str, number: int, size: int = 40) -> Path:
     """A disc of one colour, somewhere on grey."""
     image = Image.new("RGB", (size, size), (128, 128, 128 + number % 8))

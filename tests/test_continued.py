@@ -9,10 +9,10 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from slimprompt import InputError, Classifier, Recipe, load_backbone
+from slimprompt import Classifier, InputError, Recipe, load_backbone
 from slimprompt.clip.backbone import Backbone
-from slimprompt.images.bank import FeatureBank
 from slimprompt.continued import finished_prompt
+from slimprompt.images.bank import FeatureBank
 from slimprompt.methods.task import LabelledImages, make_task
 from slimprompt.saved import model_file, tensors_sha256
 from tests.conftest import TINY, draw

@@ -98,7 +98,7 @@ def test_the_python_block_of_the_readme(photos, tmp_path, monkeypatch):
     Path("a.jpg").write_bytes(paths[0].read_bytes())
     names = {"paths": paths, "labels": [path.parent.name for path in paths]}
     exec(block.replace(real, '"pocket", device="cpu"'), names)
-    assert Path("my-prompt", "prompt.json").is_file()
+    assert Path("my-prompt", "model.safetensors").is_file()
     assert names["classifier"].classes_.tolist() == ["blue disc", "green disc", "red disc"]
 
 

@@ -133,7 +133,7 @@ def test_the_tool_works_without_extras(photos: Path, tmp_path: Path) -> None:
     text = found[quickstart][1]
     assert "fixed orthogonal B" in text
     assert "pip install 'slimprompt[lab]'" in text and not (tmp_path / "quickstart" / "quickstart.html").exists()
-    assert (tmp_path / "quickstart" / "prompt" / "prompt.json").exists()
+    assert (tmp_path / "quickstart" / "prompt" / "model.safetensors").exists()
 
 
 def test_a_torchvision_of_another_torch_is_explained(

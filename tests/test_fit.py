@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from slimprompt.classifier import Classifier
 from slimprompt.fit import work_ahead
 from slimprompt.training.recipe import make_recipe

@@ -54,7 +54,7 @@ print(json.dumps([unused, float(pooled), real]))
 """
     output, errors, (unused, pooled, real) = run(code, PYTHONIOENCODING="ascii")
     assert "?" in output  # the quotation marks of the template
-    assert sorted(path.name for path in model.iterdir()) == ["prompt.json", "prompt.safetensors"]
+    assert sorted(path.name for path in model.iterdir()) == ["model.safetensors"]
     assert "Traceback" not in errors and "bug" not in errors
     assert unused == []
     assert pooled == 1

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from slimprompt.errors import InputError
 from slimprompt.user_functions import function_name, import_user_function, is_user_function, user_function
 

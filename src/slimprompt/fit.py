@@ -305,14 +305,15 @@ def compare_with_zero_shot(
     heads[f"zero-shot, “{templates[0]}”"] = zero_shot_head(backbone, names, templates[:1])
     if start is not None:
         heads[START] = prompt_head(backbone, names, start.prompt, start.spec.position)
-    results = [_scored(title, head, eval_set) for title, head in heads.items()]
+    results = [scored(title, head, eval_set) for title, head in heads.items()]
     title = "learned prompt" if classifier.method_ == PROMPT else classifier.method_
-    results.append(_scored(title, classifier.head_, eval_set, classifier.calibration_.temperature))
+    results.append(scored(title, classifier.head_, eval_set, classifier.calibration_.temperature))
     known = classifier.trained_on(bank, paths, decode=images.decode) if classifier.training_images_ else None
     return Comparison(paths, eval_set, results, known)
 
 
-def _scored(title: str, head: AnyHead, eval_set: EvalSet, temperature: float = 1.0) -> Scored:
+def scored(title: str, head: AnyHead, eval_set: EvalSet, temperature: float = 1.0) -> Scored:
+    """A head on an eval set with its classes."""
     logits = head.logits(eval_set.features).cpu().numpy()
     return Scored(title, head, softmax(logits, temperature), eval_set.labels.cpu().numpy())
 

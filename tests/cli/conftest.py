@@ -19,13 +19,12 @@ _ANY_VARIANT = [
     "2",
     "--views",
     "1",
-    "--n-ctx",
-    "4",
     "--device",
     "cpu",
 ]
-QUICK = [*_ANY_VARIANT, "--rank", "2"]
-QUICK_DENSE = [*_ANY_VARIANT, "--variant", "dense"]
+QUICK = [*_ANY_VARIANT, "--n-ctx", "4", "--rank", "2"]
+QUICK_DENSE = [*_ANY_VARIANT, "--n-ctx", "4", "--variant", "dense"]
+QUICK_WORDS = [*_ANY_VARIANT, "--rank", "2"]
 
 
 class Result(NamedTuple):

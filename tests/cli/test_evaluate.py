@@ -9,7 +9,7 @@ import pytest
 from slimprompt.data.benchmarks import BENCHMARKS
 from slimprompt.files import sha256
 from tests.cli.conftest import QUICK, failed, ok
-from tests.conftest import TINY, draw
+from tests.conftest import TINY, draw, entries_of
 from tests.html_page import Page
 
 COLOURS = {"n00000001": "red", "n00000002": "green", "n00000003": "blue", "n00000004": "blue"}
@@ -47,7 +47,7 @@ def test_class_folders_that_are_codes(run, photos, tmp_path):
     assert "look like codes" not in named.stderr
     assert hint in " ".join(run("evaluate", tmp_path / "named", tmp_path / "coded").stderr.split())
     ok(run("fit", photos, "--out", tmp_path / "plain", *given))
-    plain, named = (json.loads((tmp_path / one / "prompt.json").read_text()) for one in ("plain", "named"))
+    plain, named = (entries_of(tmp_path / one) for one in ("plain", "named"))
     assert named["class_names"] == plain["class_names"] and named["held_out"] == plain["held_out"]
     scores = [
         json.loads(ok(run("evaluate", tmp_path / "named", *source, "--format", "json")))
@@ -63,7 +63,7 @@ def test_class_folders_that_are_codes(run, photos, tmp_path):
 def test_fit_on_imagenet_and_evaluate_on_a_variant(run, root):
     out = ok(run("fit", "--benchmark", "imagenet", "--data-root", root, "--shots", 2, "--out", root / "p", *QUICK))
     assert "8 training images (2 per class), 8 held out" in out
-    assert json.loads((root / "p" / "prompt.json").read_text())["class_names"] == [
+    assert entries_of(root / "p")["class_names"] == [
         "blue disc",
         "green disc",
         "red disc",
@@ -176,7 +176,7 @@ def test_missing_images_of_a_benchmark_are_counted(run, models, tmp_path, monkey
 
 def test_a_model_without_hashes_says_nothing(run, models, photos, tmp_path):
     shutil.copytree(models / "prompt", tmp_path / "old")
-    path = tmp_path / "old" / "prompt.json"
+    path = tmp_path / "old" / "model.safetensors"
     entries = json.loads(path.read_text())
     for name in ("training_images", "temperature", "confidences", "checksum"):  # version 0.1 had none of them
         del entries[name]
@@ -229,5 +229,5 @@ def test_imbalanced_classes_have_balanced_scores(run, models, photos, tmp_path):
 def test_class_weights_are_an_option_and_part_of_the_recipe(run, photos, tmp_path):
     fit = ("fit", photos, "--shots", 4, *QUICK, "--no-calibration")
     ok(run(*fit, "--out", tmp_path / "p", "--class-weights", "balanced"))
-    assert json.loads((tmp_path / "p" / "prompt.json").read_text())["recipe"]["class_weights"] == "balanced"
+    assert entries_of(tmp_path / "p")["recipe"]["class_weights"] == "balanced"
     failed(run(*fit, "--out", tmp_path / "q", "--class-weights", "equal"), "class_weights", "'none' or 'balanced'")

@@ -1,4 +1,4 @@
-"""`slimprompt fit --from MODEL`: a saved model grows with its images."""
+"""`slimprompt fit --continue-from MODEL`: a saved model grows with its images."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ def add(root, colour, numbers):
 
 
 def described(folder):
-    name = "head.json" if (folder / "head.json").exists() else "prompt.json"
+    name = "model.safetensors" if (folder / "model.safetensors").exists() else "model.safetensors"
     return json.loads((folder / name).read_text())
 
 
@@ -48,7 +48,7 @@ def grown_images(first, tmp_path):
 
 
 def test_settings_come_from_the_model_and_classes_are_added(run, old, grown_images, tmp_path):
-    out = ok(run("fit", grown_images, "--from", old, "--out", tmp_path / "new", "--device", "cpu"))
+    out = ok(run("fit", grown_images, "--continue-from", old, "--out", tmp_path / "new", "--device", "cpu"))
     assert "4 classes, 12 training images (3 per class), 18 held out" in out
     assert f"started from {old}: 3 of the training images are new to it, 9 are not" in out
     assert out.splitlines()[-1] == "classes: 1 added (yellow disc), none removed"
@@ -65,7 +65,7 @@ def test_the_accuracy_of_the_start_is_that_of_the_old_prompt_on_the_new_classes(
     shutil.copytree(grown_images, tmp_path / "split" / "train")
     for colour in ("red", "green", "blue", "yellow"):
         add(test, colour, range(10, 14))
-    out = ok(run("fit", test.parent, "--from", old, "--out", tmp_path / "new"))
+    out = ok(run("fit", test.parent, "--continue-from", old, "--out", tmp_path / "new"))
     lines = [line.rsplit("  ", 1) for line in out.splitlines() if line.endswith("%")]
     shown = {title.strip(): value.strip() for title, value in lines}
     assert list(shown) == [
@@ -98,18 +98,18 @@ def test_unchanged_images_cost_nothing(run, old, first, grown_images, tmp_path, 
         return encode_images(self, pixels, *args, **kwargs)
 
     monkeypatch.setattr(Backbone, "encode_images", count)
-    ok(run("fit", first, "--from", old, "--out", tmp_path / "same"))
+    ok(run("fit", first, "--continue-from", old, "--out", tmp_path / "same"))
     assert not encoded
-    ok(run("fit", grown_images, "--from", old, "--out", tmp_path / "more"))
+    ok(run("fit", grown_images, "--continue-from", old, "--out", tmp_path / "more"))
     assert encoded
     encoded.clear()
-    ok(run("fit", grown_images, "--from", tmp_path / "more", "--out", tmp_path / "most"))
+    ok(run("fit", grown_images, "--continue-from", tmp_path / "more", "--out", tmp_path / "most"))
     assert not encoded
 
 
 def test_training_images_of_the_model_are_not_held_out(run, old, grown_images, tmp_path):
     """Also with another seed and fewer shots: the start knows these images, whatever is sampled now."""
-    out = ok(run("fit", grown_images, "--from", old, "--out", tmp_path / "new", "--seed", 7, "--shots", 1))
+    out = ok(run("fit", grown_images, "--continue-from", old, "--out", tmp_path / "new", "--seed", 7, "--shots", 1))
     assert "4 classes, 10 training images (at least 1 per class), 20 held out" in out
     assert f"started from {old}: 1 of the training images are new to it, 9 are not" in out
     assert "were training images" not in out
@@ -122,7 +122,7 @@ def test_held_out_images_that_the_model_was_trained_on_are_named(run, old, grown
     split = tmp_path / "split"
     shutil.copytree(grown_images, split / "train")
     shutil.copytree(grown_images, split / "test")
-    out = " ".join(ok(run("fit", split, "--from", old, "--out", tmp_path / "new")).split())
+    out = " ".join(ok(run("fit", split, "--continue-from", old, "--out", tmp_path / "new")).split())
     new = set(described(tmp_path / "new")["training_images"].split())
     assert known < new
     assert f"{len(new)} of the 30 images were training images: without them, the accuracy is" in out
@@ -131,7 +131,7 @@ def test_held_out_images_that_the_model_was_trained_on_are_named(run, old, grown
 def test_removed_classes_are_named(run, old, first, tmp_path):
     shutil.copytree(first / "red disc", tmp_path / "images" / "red disc")
     shutil.copytree(first / "green disc", tmp_path / "images" / "Green_disc")  # the same words in a prompt
-    out = ok(run("fit", tmp_path / "images", "--from", old, "--out", tmp_path / "new"))
+    out = ok(run("fit", tmp_path / "images", "--continue-from", old, "--out", tmp_path / "new"))
     assert "no images of blue disc were given: these classes are not in the new model" in out
     assert "classes: none added, 1 removed (blue disc)" in out
     assert described(tmp_path / "new")["class_names"] == ["Green_disc", "red disc"]
@@ -140,17 +140,17 @@ def test_removed_classes_are_named(run, old, first, tmp_path):
 def test_a_model_can_grow_in_place(run, old, grown_images, tmp_path):
     model = tmp_path / "model"
     shutil.copytree(old, model)
-    failed(run("fit", grown_images, "--from", model, "--out", model), "already holds a saved prompt")
-    ok(run("fit", grown_images, "--from", model, "--out", model, "--overwrite"))
+    failed(run("fit", grown_images, "--continue-from", model, "--out", model), "already holds a saved prompt")
+    ok(run("fit", grown_images, "--continue-from", model, "--out", model, "--overwrite"))
     assert described(model)["grown_from"] == described(old)["factors_sha256"]
     assert "yellow disc" in described(model)["class_names"]
 
 
 def test_options_that_may_change(run, old, first, tmp_path):
-    ok(run("fit", first, "--from", old, "--out", tmp_path / "lr", "--lr", 0.01, "--epochs", 3, "--depth", 2))
+    ok(run("fit", first, "--continue-from", old, "--out", tmp_path / "lr", "--lr", 0.01, "--epochs", 3, "--depth", 2))
     recipe = described(tmp_path / "lr")["recipe"]
     assert (recipe["lr"], recipe["epochs"], recipe["views"]) == (0.01, 3, 1)  # the others are the model's
-    ok(run("fit", first, "--from", old, "--out", tmp_path / "fast", "--recipe", "fast"))
+    ok(run("fit", first, "--continue-from", old, "--out", tmp_path / "fast", "--recipe", "fast"))
     assert described(tmp_path / "fast")["recipe"]["optimizer"] == "adamw"
 
 
@@ -170,18 +170,18 @@ def test_options_that_may_change(run, old, first, tmp_path):
     ],
 )
 def test_an_option_that_contradicts_the_model_is_an_error(run, old, first, tmp_path, option, value, has):
-    result = run("fit", first, "--from", old, "--out", tmp_path / "new", option, value)
+    result = run("fit", first, "--continue-from", old, "--out", tmp_path / "new", option, value)
     failed(result, f"{option} {value} contradicts {old}, which has {has}:", "Leave the option out")
     assert not (tmp_path / "new").exists()
 
 
 def test_other_weights_and_other_folders_are_errors(run, old, first, tmp_path):
-    fit = ["fit", first, "--out", tmp_path / "new", "--from"]
+    fit = ["fit", first, "--out", tmp_path / "new", "--continue-from"]
     failed(run(*fit, old, "--pretrained", "random:1"), "a prompt only works with the weights it was trained on")
     failed(run(*fit, tmp_path), f"no saved prompt or head at {tmp_path}")
     damaged = tmp_path / "damaged"
     shutil.copytree(old, damaged)
-    (damaged / "prompt.safetensors").write_bytes(b"")
+    (damaged / "model.safetensors").write_bytes(b"")
     failed(run(*fit, damaged), "is damaged")
     Image.new("RGB", (8, 8)).save(tmp_path / "file.png")
     failed(run(*fit, tmp_path / "file.png"), "no saved prompt or head at")
@@ -191,18 +191,20 @@ def test_a_head_is_fitted_again_with_its_settings(run, first, grown_images, tmp_
     model = QUICK[:4]
     given = ("--method", "gda", "--shots", 3, "--seed", 2, "--views", 1, "--template", "a {} here")
     ok(run("fit", first, *model, *given, "--out", tmp_path / "old"))
-    out = ok(run("fit", grown_images, "--from", tmp_path / "old", "--out", tmp_path / "new"))
+    out = ok(run("fit", grown_images, "--continue-from", tmp_path / "old", "--out", tmp_path / "new"))
     assert "gda was fitted again: it has no start" in out and "classes: 1 added (yellow disc), none removed" in out
     cold = ok(run("fit", grown_images, *model, *given, "--out", tmp_path / "cold"))
     assert "fitted again" not in cold
-    for file in ("head.json", "head.safetensors"):
+    for file in ("model.safetensors", "model.safetensors"):
         assert (tmp_path / "new" / file).read_bytes() == (tmp_path / "cold" / file).read_bytes()
-    failed(run("fit", first, "--from", tmp_path / "old", "--rank", 2), "--rank can only be used with prompts")
-    failed(run("fit", first, "--from", tmp_path / "old", "--method", "clap"), "--method clap contradicts")
+    failed(run("fit", first, "--continue-from", tmp_path / "old", "--rank", 2), "--rank can only be used with prompts")
+    failed(run("fit", first, "--continue-from", tmp_path / "old", "--method", "clap"), "--method clap contradicts")
 
 
 def test_prompts_of_version_0_1_and_imported_ones_grow_too(run, first, tmp_path):
     from tests.compat.test_version_0_1 import HERE
 
-    out = ok(run("fit", first, "--from", HERE / "prompts" / "dense", "--out", tmp_path / "new", "--no-calibration"))
+    out = ok(
+        run("fit", first, "--continue-from", HERE / "prompts" / "dense", "--out", tmp_path / "new", "--no-calibration")
+    )
     assert "the training images of" in out and "are not known" in out

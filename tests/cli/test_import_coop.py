@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from tests.classifiers.test_coop import train_and_save
 from tests.cli.conftest import failed, ok
-from tests.conftest import TINY, draw
+from tests.conftest import TINY, draw, entries_of
+from tests.test_coop import train_and_save
 
 NAMES = ["red-707", "Blue 3", "green_C-130"]
 MODEL = ["--backbone", TINY, "--pretrained", "random:0"]
@@ -39,12 +39,12 @@ def test_spelling_of_the_class_names(run, checkpoint, tmp_path, form):
     }[form]()
     out = ok(run("import-coop", checkpoint, "--out", tmp_path / "p", *MODEL, "--classes", given))
     assert "4 context vectors for 3 classes" in out
-    assert json.loads((tmp_path / "p" / "prompt.json").read_text())["class_names"] == NAMES
+    assert entries_of(tmp_path / "p")["class_names"] == NAMES
 
 
 def test_names_read_from_tokens_match_those_of_a_folder(run, checkpoint, tmp_path):
     ok(run("import-coop", checkpoint, "--out", tmp_path / "p", *MODEL))
-    assert json.loads((tmp_path / "p" / "prompt.json").read_text())["class_names"][0] == "red - 7 0 7"
+    assert entries_of(tmp_path / "p")["class_names"][0] == "red - 7 0 7"
     for name in NAMES:
         draw(tmp_path / "test" / name / "0.png", "red", 1)
     scores = json.loads(ok(run("evaluate", tmp_path / "p", tmp_path / "test", "--format", "json")))

@@ -1,6 +1,5 @@
 """`--log TRACKER` of `fit` and `study`."""
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from slimprompt.lab.records import load_records
 from slimprompt.tracking import tensorboard
 from tests.cli.conftest import QUICK, failed, ok
+from tests.conftest import entries_of
 from tests.fork_server import start_command
 from tests.tracking.readers import read_mlflow, read_tensorboard, read_wandb
 
@@ -124,7 +124,7 @@ def test_a_fit_is_logged(run, photos, tmp_path):
     fit = ["fit", photos, "--shots", 4, *QUICK, "--log", "tensorboard"]
     ok(run(*fit, "--out", tmp_path / "my-prompt"))
     (found,) = read_tensorboard(tmp_path / "logs").values()
-    description = json.loads((tmp_path / "my-prompt" / "prompt.json").read_text())
+    description = entries_of(tmp_path / "my-prompt")
     assert found.name.startswith("my-prompt-")
     assert (found.settings["rank"], found.settings["recipe.epochs"], found.settings["classes"]) == ("2", "2", "3")
     assert found.settings["backbone.fingerprint"] == description["backbone"]["fingerprint"]
@@ -135,7 +135,7 @@ def test_a_fit_is_logged(run, photos, tmp_path):
     assert len(read_tensorboard(tmp_path / "logs")) == 1
     ok(run(*fit, "--out", tmp_path / "my-prompt", "--overwrite", "--seed", 2))
     assert len(read_tensorboard(tmp_path / "logs")) == 2
-    ok(run(*fit, "--from", tmp_path / "my-prompt", "--out", tmp_path / "grown"))
+    ok(run(*fit, "--continue-from", tmp_path / "my-prompt", "--out", tmp_path / "grown"))
     grown = next(run for name, run in read_tensorboard(tmp_path / "logs").items() if name.startswith("grown-"))
     assert {"start", "prompt", "zero_shot"} < set(grown.metrics)
 
@@ -168,4 +168,4 @@ def test_a_tracker_that_fails_does_not_lose_a_fit(run, photos, tmp_path, monkeyp
     monkeypatch.setattr(tensorboard.TensorBoard, "write", gone)
     result = run("fit", photos, "--out", tmp_path / "my-prompt", "--shots", 4, *QUICK, "--log", "tensorboard")
     assert "saved to" in ok(result) and "TensorBoard failed (server gone)" in " ".join(result.stderr.split())
-    assert (tmp_path / "my-prompt" / "prompt.json").is_file()
+    assert (tmp_path / "my-prompt" / "model.safetensors").is_file()

@@ -10,7 +10,7 @@ import pytest
 from slimprompt.clip.backbone import Backbone
 from slimprompt.methods.table import METHODS
 from tests.cli.conftest import QUICK, failed, ok
-from tests.conftest import TINY, draw
+from tests.conftest import TINY, draw, entries_of
 
 MODEL = ["--backbone", TINY, "--pretrained", "random:0", "--device", "cpu"]
 
@@ -26,9 +26,9 @@ def test_fit_a_head(head):
     folder, out = head
     assert "3 classes, 12 training images (4 per class), 6 held out" in out
     assert "75 numbers trained (gda, alpha " in out
-    for part in ("zero-shot, “a photo of a {}.”", "gda", "chance (3 classes)", "green disc", "head.json"):
+    for part in ("zero-shot, “a photo of a {}.”", "gda", "chance (3 classes)", "green disc", "model.safetensors"):
         assert part in out or (folder / part).is_file()
-    description = json.loads((folder / "head.json").read_text())
+    description = entries_of(folder)
     assert description["method"] == "gda" and description["views"] == 1 and description["shots"] == 4
     assert description["held_out"]["images"] == 6 and "head" in description["held_out"]
 
@@ -65,7 +65,7 @@ def test_a_zero_shot_head_takes_new_class_names(run, photos, tmp_path):
     )
     text = ok(run("predict", tmp_path / "zs", photos / "red disc" / "0.png", "--classes", "red panda,otter"))
     assert "otter" in text or "red panda" in text
-    assert json.loads((tmp_path / "zs" / "head.json").read_text())["templates"] == ["a drawing of a {}."]
+    assert entries_of(tmp_path / "zs")["templates"] == ["a drawing of a {}."]
 
 
 def test_compare_prints_every_method_on_the_same_images_and_reads_each_once(run, photos, tmp_path, monkeypatch):
@@ -141,13 +141,13 @@ def test_copies_of_training_images_do_not_count(run, photos, tmp_path):
     out = " ".join(printed.split())
     assert "12 of the 18 images were training images: without them, the accuracy is " in out
     assert "all methods without a prompt on the same 6 held-out images" in out
-    saved = json.loads((tmp_path / "h" / "head.json").read_text())["held_out"]
+    saved = entries_of(tmp_path / "h")["held_out"]
     assert saved["images"] == 6 and f"without them, the accuracy is {saved['head']:.1f} %" in out
 
     out = " ".join(ok(run("fit", only_copies, "--out", tmp_path / "c", *fit)).split())
     assert "all 12 images were training images" in out
     assert "the methods are not compared: no held-out images are left" in out
-    assert "held_out" not in json.loads((tmp_path / "c" / "head.json").read_text())
+    assert "held_out" not in entries_of(tmp_path / "c")
 
 
 @pytest.mark.parametrize(("method", "batches"), [("zero-shot", 2), ("linear-probe", 2), ("gda", 3)])
@@ -238,11 +238,11 @@ def test_a_method_of_ones_own_is_imported_on_request(run, photos, tmp_path, own_
     assert f"72 numbers trained ({name}, scale 20)" in out
     rows = [line.split()[0] for line in out[out.index("all methods without a prompt on the same") :].splitlines()[2:12]]
     assert rows == [*METHODS, name]
-    description = json.loads((tmp_path / "mine" / "head.json").read_text())
+    description = entries_of(tmp_path / "mine")
     assert (description["method"], description["settings"]) == (name, {"scale": 20.0})
     assert description["temperature"] != 1.0  # calibrated with the settings of the fit
     # fitted again, with more images
-    grown = ("fit", photos, "--from", tmp_path / "mine", "--shots", 5, "--out", tmp_path / "grown")
+    grown = ("fit", photos, "--continue-from", tmp_path / "mine", "--shots", 5, "--out", tmp_path / "grown")
     assert f"{name} was fitted again" in ok(run(*grown, *imported))
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 from slimprompt.cli.predict import predict
 from slimprompt.errors import InputError
 from tests.cli.conftest import QUICK, failed, ok
-from tests.conftest import TINY
+from tests.conftest import TINY, entries_of
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def predicted(run, model, photos, *options):
 
 
 def test_calibration_is_stored_and_changes_no_answer(run, models, photos):
-    stored = [json.loads((models / name / "prompt.json").read_text()) for name in ("calibrated", "plain")]
+    stored = [entries_of(models / name) for name in ("calibrated", "plain")]
     assert stored[0]["temperature"] != 1.0 and len(stored[0]["confidences"]) == 12
     assert stored[1]["temperature"] == 1.0 and stored[1]["confidences"] == []
     calibrated, plain = (predicted(run, models / name, photos) for name in ("calibrated", "plain"))
@@ -58,7 +58,7 @@ def test_an_image_below_the_confidence_is_none_of_these(run, models, photos):
 
 
 def test_coverage_takes_the_confidence_from_the_shots(run, models, photos):
-    confidences = json.loads((models / "calibrated" / "prompt.json").read_text())["confidences"]
+    confidences = entries_of(models / "calibrated")["confidences"]
     by_coverage, by_confidence = (
         [row["answer"] for row in predicted(run, models / "calibrated", photos, *options)]
         for options in (("--coverage", 0.5), ("--min-confidence", confidences[5]))

@@ -60,7 +60,7 @@ def test_a_closed_stream_leaves_no_free_number(tmp_path: Path) -> None:
 
 def check_fit(folder: Path, code: int, errors: str, error: str) -> None:
     """The prompt is there, and the exit code tells whether the output was written."""
-    assert sorted(path.name for path in folder.iterdir()) == ["prompt.json", "prompt.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == ["model.safetensors"]
     assert code == (0 if error == "none" else 2), errors
     assert "Traceback" not in errors and "bug" not in errors
     if error != "none":

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slimprompt import HeadClassifier
+from slimprompt import Classifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.curation.suggest import POOL, farthest_first, least_certain, suggest_images
 from slimprompt.errors import InputError
@@ -41,14 +41,12 @@ def test_farthest_first_by_hand():
 
 
 @pytest.fixture(scope="module")
-def classifier(planted: Planted, pocket: Backbone) -> HeadClassifier:
+def classifier(planted: Planted, pocket: Backbone) -> Classifier:
     paths = sorted(planted.folder.glob("test/*/024.png"))
-    return HeadClassifier("zero-shot", pocket, cache=False).fit(paths, [path.parent.name for path in paths])
+    return Classifier(pocket, method="zero-shot", cache=False).fit(paths, [path.parent.name for path in paths])
 
 
-def test_suggestions_are_uncertain_and_different(
-    planted: Planted, classifier: HeadClassifier, pocket_bank: FeatureBank
-):
+def test_suggestions_are_uncertain_and_different(planted: Planted, classifier: Classifier, pocket_bank: FeatureBank):
     paths = sorted(planted.folder.glob("train/*/*.png"))
     found = suggest_images(classifier, pocket_bank, paths, 10)
     assert len(found.chosen) == 10 and found.n_images == len(paths)
@@ -74,7 +72,7 @@ def test_suggestions_are_uncertain_and_different(
 
 
 def test_near_duplicates_are_not_suggested_twice(
-    planted: Planted, classifier: HeadClassifier, pocket_bank: FeatureBank, tmp_path: Path
+    planted: Planted, classifier: Classifier, pocket_bank: FeatureBank, tmp_path: Path
 ):
     paths = sorted(planted.folder.glob("test/*/025.png"))
     copies = [Path(shutil.copy(path, tmp_path / f"{number}.png")) for number, path in enumerate(paths)]
@@ -88,7 +86,7 @@ def test_near_duplicates_are_not_suggested_twice(
 
 
 def test_training_images_are_left_out(
-    planted: Planted, classifier: HeadClassifier, pocket_bank: FeatureBank, tmp_path: Path
+    planted: Planted, classifier: Classifier, pocket_bank: FeatureBank, tmp_path: Path
 ):
     trained, others = (sorted(planted.folder.glob(f"test/*/{name}.png")) for name in ("024", "025"))
     copy = Path(shutil.copy(trained[0], tmp_path / "elsewhere.png"))
@@ -99,7 +97,7 @@ def test_training_images_are_left_out(
         suggest_images(classifier, pocket_bank, trained)
 
 
-def test_bad_input(planted: Planted, classifier: HeadClassifier, pocket_bank: FeatureBank, tmp_path: Path):
+def test_bad_input(planted: Planted, classifier: Classifier, pocket_bank: FeatureBank, tmp_path: Path):
     broken, good = tmp_path / "broken.png", next(planted.folder.glob("test/*/025.png"))
     broken.write_bytes(b"no image")
     with pytest.raises(InputError, match="cannot read the image"):

@@ -40,9 +40,9 @@ def test_the_page(tmp_path: Path) -> None:
     printed = run_page(copy, folder)
     # the benchmark has its published sizes, and a prompt was fitted to it
     assert "1152 images" in printed.replace(",", "")
-    assert (folder / "shapes-prompt" / "prompt.json").is_file()
+    assert (folder / "shapes-prompt" / "model.safetensors").is_file()
     # the method was compared with the others, saved and evaluated, and run in a study
-    assert '"method": "my_methods:nearest_mean"' in (folder / "my-head" / "head.json").read_text()
+    assert '"method": "my_methods:nearest_mean"' in (folder / "my-head" / "model.safetensors").read_text()
     assert re.search(
         r"^all methods without a prompt on the same .*^cross-modal .*^my_methods:nearest_mean ",
         printed,

@@ -53,7 +53,7 @@ def test_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(sys, "executable", forked_python())  # which starts the kernel
     text = printed(tool.execute(path, tmp_path))
     expected = {
-        "1_own_images": ["24 classes", "learned prompt", "checkered brown square", "prompt.safetensors"],
+        "1_own_images": ["24 classes", "learned prompt", "checkered brown square", "model.safetensors"],
         "2_compare_methods": ["36 runs made, 0 existed, 0 failed", "zero-shot", "joint r4", "report"],
         "3_your_own_study": ["12 runs made, 0 existed, 0 failed", "unit dataset: n = 3", "unit run: n = 6"],
     }

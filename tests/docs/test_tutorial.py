@@ -56,7 +56,7 @@ def test_the_tutorial(tmp_path: Path) -> None:
     assert all(line in ACCURACY.sub("", first) for line in ACCURACY.sub("", shown).splitlines())
     for line, accuracy in accuracies(shown).items():  # rounding depends on the processor, and training amplifies it
         assert accuracies(first)[line] == pytest.approx(accuracy, abs=1)
-    assert (tmp_path / "my-prompt" / "prompt.json").is_file()
+    assert (tmp_path / "my-prompt" / "model.safetensors").is_file()
     assert (tmp_path / "evaluation.html").is_file()
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 577
     assert (tmp_path / "classifier.onnx").is_file()

@@ -14,7 +14,7 @@ import pytest
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 
-from slimprompt import Backbone, HeadClassifier
+from slimprompt import Backbone, Classifier
 from slimprompt.export import export_onnx
 from slimprompt.images.decode import open_image
 
@@ -61,7 +61,7 @@ def test_same_answers_as_predict(
 ) -> None:
     discs = sorted(photos.glob("*/*.png"))
     labels = [path.parent.name for path in discs]
-    classifier = HeadClassifier("gda", tiny, views=1, cache=False).fit(discs, labels)
+    classifier = Classifier(tiny, method="gda", views=1, cache=False).fit(discs, labels)
     export_onnx(classifier, tmp_path / "classifier.onnx")
     folder = tmp_path / "images"
     folder.mkdir()

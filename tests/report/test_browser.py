@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from slimprompt.classifiers.prompt import PromptClassifier
+from slimprompt.classifier import Classifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.paper.page import Report, write_report
 from slimprompt.report.fit_page import write_fit_page
@@ -44,7 +44,7 @@ def fit_page(tiny: Backbone, tmp_path_factory: pytest.TempPathFactory) -> str:
     names = ["x" * 120, "<b>bold</b> & 'quoted'", "plain"]
     images = [Image.new("RGB", (32, 32), colour) for colour in ("red", "green", "blue")]
     recipe = Recipe(epochs=1, views=0)
-    classifier = PromptClassifier(tiny, recipe=recipe, n_ctx=4, rank=2, cache=False).fit(images, names)
+    classifier = Classifier(tiny, recipe=recipe, n_ctx=4, rank=2, cache=False).fit(images, names)
     labels = torch.tensor([0, 1, 2])
     features = F.normalize(classifier.class_features_, dim=-1)[[1, 2, 0]]
     path = tmp_path_factory.mktemp("fit") / "fit.html"

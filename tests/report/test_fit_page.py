@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from slimprompt.classifiers.prompt import PromptClassifier
-from torch.nn import functional as F
 
+from slimprompt.classifier import Classifier
 from slimprompt.clip.backbone import Backbone
-from slimprompt.errors import InputError
+from slimprompt.fit import Comparison, scored
+from slimprompt.methods.head import Head
 from slimprompt.methods.zero_shot import zero_shot_features
 from slimprompt.report.fit_page import FitFindings, measure_fit, nearest_words, write_fit_page
+from slimprompt.training.evaluation import EvalSet
 from slimprompt.training.recipe import Recipe
 from tests.html_page import Page
 
@@ -19,26 +20,30 @@ NAMES = ['<b>cat</b> & "dog"', "a $5 fish", "plain"]
 
 
 @pytest.fixture(scope="module")
-def classifier(tiny: Backbone) -> PromptClassifier:
+def classifier(tiny: Backbone) -> Classifier:
     colours = dict(zip(NAMES, ("red", "green", "blue"), strict=True))
     images = [Image.new("RGB", (32, 32), colours[name]) for name in NAMES for _ in range(2)]
     labels = [name for name in NAMES for _ in range(2)]
     recipe = Recipe(epochs=2, views=0)
-    return PromptClassifier(tiny, recipe=recipe, n_ctx=4, rank=2, cache=False).fit(images, labels)
+    return Classifier(tiny, recipe=recipe, n_ctx=4, rank=2, cache=False).fit(images, labels)
 
 
-def features_of(classifier: PromptClassifier, predicted: list[int]) -> torch.Tensor:
-    """Image features that the classifier predicts as these classes: the text features of the classes."""
-    return F.normalize(classifier.class_features_, dim=-1)[predicted]
+def compare(
+    classifier: Classifier, images: list, labels: list[int], predicted: list[int], zero_shot: torch.Tensor
+) -> Comparison:
+    """The classifier and zero-shot class features on images whose features are those of the predicted classes."""
+    names = classifier.class_names_
+    eval_set = EvalSet(classifier.head_.weights[predicted], torch.tensor(labels), names)
+    before = scored("zero-shot", Head(names, zero_shot, classifier.backbone_.logit_scale), eval_set)
+    return Comparison(images, eval_set, [before, scored("learned prompt", classifier.head_, eval_set)])
 
 
 @pytest.fixture(scope="module")
-def findings(classifier: PromptClassifier) -> FitFindings:
+def findings(classifier: Classifier) -> FitFindings:
     # The zero-shot features are those of the prompt with classes 0 and 1 swapped.
-    labels, predicted = torch.tensor([0, 0, 0, 1, 1, 2]), [0, 0, 1, 1, 1, 0]
-    swapped = classifier.class_features_[[1, 0, 2]]
     images = [Image.new("RGB", (8, 200), "red")] * 6
-    return measure_fit(classifier, images, labels, features_of(classifier, predicted), swapped)
+    swapped = classifier.head_.weights[[1, 0, 2]]
+    return measure_fit(classifier, compare(classifier, images, [0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 1, 0], swapped))
 
 
 def test_accuracies_agreement_and_p_value(findings: FitFindings):
@@ -49,7 +54,7 @@ def test_accuracies_agreement_and_p_value(findings: FitFindings):
     assert findings.p_value == pytest.approx(2 * 6 / 32)  # binomial(5, ½): P(≥ 4) = 6/32
 
 
-def test_class_accuracies_and_confused_pairs(findings: FitFindings, classifier: PromptClassifier):
+def test_class_accuracies_and_confused_pairs(findings: FitFindings, classifier: Classifier):
     names = [str(name) for name in classifier.classes_]
     assert [row.labels for row in findings.classes.rows] == list(zip(names, "321", strict=True))
     learned = [row.cells[1].value for row in findings.classes.rows]
@@ -59,7 +64,7 @@ def test_class_accuracies_and_confused_pairs(findings: FitFindings, classifier: 
     assert pairs[1] == ((names[2], names[0]), 1.0, 100.0)
 
 
-def test_mistakes_have_thumbnails_and_are_sorted_by_confidence(findings: FitFindings, classifier: PromptClassifier):
+def test_mistakes_have_thumbnails_and_are_sorted_by_confidence(findings: FitFindings, classifier: Classifier):
     assert findings.n_mistakes == len(findings.mistakes) == 2
     confidences = [one.confidence for one in findings.mistakes]
     assert confidences == sorted(confidences, reverse=True)
@@ -82,19 +87,15 @@ def test_the_nearest_word_of_a_word_embedding_is_the_word(tiny: Backbone):
     assert distance > 0 and norm == pytest.approx(float(table.norm(dim=1).median()))
 
 
-def test_the_page_shows_the_findings_and_escapes_names(classifier: PromptClassifier, tmp_path: Path):
+def test_the_page_shows_the_findings_and_escapes_names(classifier: Classifier, tmp_path: Path):
     names = [str(name) for name in classifier.classes_]
     image_path = tmp_path / "x & 'y'.png"
     Image.new("RGB", (30, 20), "blue").save(image_path)
-    labels = torch.tensor([0, 1, 2, 2])
     zero_shot = zero_shot_features(classifier.backbone_, names, ["a photo of a {}."])
     path = write_fit_page(
         tmp_path / "sub" / "fit.html",
         classifier,
-        [image_path] * 4,
-        labels,
-        features_of(classifier, [0, 1, 2, 1]),
-        zero_shot,
+        compare(classifier, [image_path] * 4, [0, 1, 2, 2], [0, 1, 2, 1], zero_shot),
         templates=["a photo of a {}."],
         facts=[("Training images", "2 <per> class")],
     )
@@ -112,21 +113,12 @@ def test_the_page_shows_the_findings_and_escapes_names(classifier: PromptClassif
     assert "75.0 %" in shown
 
 
-def test_a_perfect_prompt_has_no_mistakes(classifier: PromptClassifier, tmp_path: Path):
+def test_a_perfect_prompt_has_no_mistakes(classifier: Classifier, tmp_path: Path):
     path = write_fit_page(
         tmp_path / "fit.html",
         classifier,
-        [Image.new("RGB", (8, 8))] * 3,
-        torch.tensor([0, 1, 2]),
-        features_of(classifier, [0, 1, 2]),
-        classifier.class_features_,
+        compare(classifier, [Image.new("RGB", (8, 8))] * 3, [0, 1, 2], [0, 1, 2], classifier.head_.weights),
         templates=["{}"],
     )
     text = Page(path.read_text(encoding="utf-8")).text
     assert "All images are classified correctly." in text and "No class was confused with another." in text
-
-
-def test_no_images_is_an_error(classifier: PromptClassifier):
-    nothing = torch.empty(0, dtype=torch.long)
-    with pytest.raises(InputError, match="no images to report on"):
-        measure_fit(classifier, [], nothing, torch.empty(0, 24), classifier.class_features_)

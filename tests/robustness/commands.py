@@ -106,9 +106,9 @@ def load_classifiers() -> None:
     import scipy.optimize  # noqa: F401  # of the calibration
     import typer.main
 
-    import slimprompt.fit
     import slimprompt.clip.backbone
     import slimprompt.collections.inputs
+    import slimprompt.fit
     import slimprompt.training.loop  # noqa: F401
 
     open_clip.factory.SimpleTokenizer = cache(open_clip.factory.SimpleTokenizer)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from slimprompt.saved.prompt import read_prompt
 
 from slimprompt.files import cache_dir
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import Grid, read_grid, study_specs
-from slimprompt.saved.prompt import read_prompt
 from tests.conftest import fingerprints, run_folders
 from tests.robustness.commands import Step, run_job
 

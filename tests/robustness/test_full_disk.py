@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from slimprompt.saved.prompt import read_prompt, write_prompt
 
 from slimprompt import FeatureBank
 from slimprompt.clip.backbone import Backbone
@@ -24,7 +25,6 @@ from slimprompt.lab.observer import StudyObserver
 from slimprompt.lab.records import Record, load_records
 from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import Grid, study_specs
-from slimprompt.saved.prompt import read_prompt, write_prompt
 from tests.cli.conftest import QUICK, failed, ok, run  # noqa: F401
 from tests.conftest import draw, fingerprints, run_folders
 from tests.lab.conftest import quick_workers, worker_server  # noqa: F401

@@ -23,11 +23,14 @@ import torch
 import yaml
 from PIL import Image
 from safetensors.torch import save_file
+from slimprompt.classifiers.head import HeadClassifier
+from slimprompt.classifiers.prompt import PromptClassifier
+from slimprompt.saved.files import SavedFiles, describe_backbone
+from slimprompt.saved.head import HEAD_FILES, write_head
+from slimprompt.saved.prompt import PROMPT_FILES, write_prompt
 from torch.nn import functional as F
 
 from slimprompt import FeatureBank, Prompt
-from slimprompt.classifiers.head import HeadClassifier
-from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.clip.checkpoints import read_state_dict
 from slimprompt.coop import read_coop_checkpoint
@@ -41,9 +44,6 @@ from slimprompt.lab.run import make_run
 from slimprompt.lab.run_cache import RunCache
 from slimprompt.methods.head import CacheHead, Head
 from slimprompt.paper.studies import read_grid
-from slimprompt.saved.files import SavedFiles, describe_backbone
-from slimprompt.saved.head import HEAD_FILES, write_head
-from slimprompt.saved.prompt import PROMPT_FILES, write_prompt
 from tests.conftest import TINY_CONFIG
 from tests.robustness.mutate import mutations
 from tests.saved.test_prompt import ENTRIES

@@ -14,6 +14,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
 
 from slimprompt import files
 from slimprompt.cli import main
@@ -23,7 +24,6 @@ from slimprompt.paper.page import build_report, render_report, write_report
 from slimprompt.paper.studies import Grid
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS, PocketBenchmark, render_benchmark
 from slimprompt.report.table_formats import table_files
-from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
 from tests.conftest import draw
 from tests.robustness.kills import chosen_operations, count_operations, kill_before, run_campaign, run_in_child
 from tests.robustness.system_calls import can_trace

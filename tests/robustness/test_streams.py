@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from slimprompt.saved.prompt import read_prompt
 
 from slimprompt.lab.records import store_run
-from slimprompt.saved.prompt import read_prompt
 from tests.conftest import draw
 from tests.lab.test_records import failed, spec
 from tests.robustness.commands import STREAMS, Step, run_job

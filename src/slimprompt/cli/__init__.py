@@ -31,6 +31,7 @@ from slimprompt.cli import (
     report,
     runs,
     serve,
+    show,
     study,
     suggest,
     theory,
@@ -94,6 +95,7 @@ app.command(rich_help_panel=_STUDY)(analysis.compare)
 app.command(rich_help_panel=_STUDY)(analysis.geometry)
 app.command(rich_help_panel=_STUDY)(theory.theory)
 app.command(rich_help_panel=_LOOK)(doctor.doctor)
+app.command(rich_help_panel=_LOOK)(show.show)
 app.command(rich_help_panel=_LOOK)(backbones.backbones)
 app.add_typer(data.app, name="data", rich_help_panel=_LOOK)
 app.add_typer(cache.app, name="cache", rich_help_panel=_LOOK)

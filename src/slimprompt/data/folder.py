@@ -352,8 +352,8 @@ def _entries(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _is_saved_model(folder: Path) -> bool:
-    """Whether a folder holds a prompt or head: `slimprompt fit .` saves it beside the class folders."""
-    return any((folder / f"{kind}.safetensors").is_file() for kind in ("prompt", "head"))
+    """Whether a folder holds a saved model: `slimprompt fit .` saves it beside the class folders."""
+    return (folder / "model.safetensors").is_file()
 
 
 def _count(number: int, noun: str) -> str:
