@@ -122,7 +122,7 @@ def test_bad_input_is_one_line(run, model, photos, tmp_path):
     (tmp_path / "empty").mkdir()
     failed(run("predict", model, tmp_path / "empty", "--out", out), "no images under")
     failed(run("predict", model, tmp_path / "none", "--out", out), "no such image, folder or table")
-    failed(run("predict", tmp_path / "empty", photos, "--out", out), "no saved prompt or head at")
+    failed(run("predict", tmp_path / "empty", photos, "--out", out), "no saved model at")
     failed(run(*predict, "--out", tmp_path / "empty" / "a" / ("x" * 300 + ".csv")), "cannot be written")
     out.write_text("mine")
     failed(run(*predict, "--out", out), "exists already", "--overwrite")

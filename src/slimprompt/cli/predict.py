@@ -16,7 +16,7 @@ from slimprompt.errors import InputError, choose
 from slimprompt.spreadsheet import csv_text
 
 if TYPE_CHECKING:
-    from slimprompt.classifiers.base import ImageClassifier
+    from slimprompt.classifier import Classifier
     from slimprompt.collections.inputs import Collection
     from slimprompt.collections.predict import PartPredictor, PredictionSpec, Summary
     from slimprompt.collections.rows import Prediction
@@ -212,7 +212,7 @@ def _predict_few(
     note_skipped(skipped, err=True)
 
 
-def _readable(paths: Sequence[Path], classifier: ImageClassifier) -> tuple[list[Path], list[str]]:
+def _readable(paths: Sequence[Path], classifier: Classifier) -> tuple[list[Path], list[str]]:
     """The images that can be read and resized, and messages about the others."""
     from slimprompt.images.decode import open_image
     from slimprompt.images.views import eval_pixels

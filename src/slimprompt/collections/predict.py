@@ -21,8 +21,7 @@ import numpy as np
 from torch import Tensor
 
 from slimprompt import __version__
-from slimprompt.classifiers.base import ImageClassifier
-from slimprompt.classifiers.head import load_classifier
+from slimprompt.classifier import Classifier, load_classifier
 from slimprompt.collections.inputs import Collection, Item
 from slimprompt.collections.output import writer_of
 from slimprompt.collections.parts import PART_SIZE, FinishedPart, Part, PartsFolder, digest_of, parts_of
@@ -33,7 +32,7 @@ from slimprompt.images.encoding import BATCH, encode_padded
 from slimprompt.images.prefetch import prefetched
 from slimprompt.images.views import eval_pixels
 from slimprompt.progress import progress
-from slimprompt.saved.models import model_digest
+from slimprompt.saved import read_model
 
 #: Seconds between two lines in the log of a command without a terminal.
 _LINE_EVERY = 60.0
@@ -49,7 +48,7 @@ class PredictionSpec:
     Attributes
     ----------
     model
-        Folder of a saved prompt or head.
+        Folder of a saved model.
     top
         Number of classes per image.
     classes
@@ -73,13 +72,13 @@ class PredictionSpec:
     precision: str = "fp32"
     batch_size: int = BATCH
 
-    def classifier(self) -> tuple[ImageClassifier, float]:
+    def classifier(self) -> tuple[Classifier, float]:
         """The loaded classifier, and the lowest confidence of an answer."""
         if self.min_confidence is not None and self.coverage is not None:
             raise InputError(
                 "--min-confidence and --coverage both set the lowest confidence of an answer: give one of them"
             )
-        classifier: ImageClassifier = load_classifier(
+        classifier = load_classifier(
             self.model,
             pretrained=self.pretrained,
             activation=self.activation,
@@ -123,7 +122,7 @@ class LocalPredictor:
         self._backbone = self._classifier.backbone_
         self.manifest = {
             "slimprompt": __version__,
-            "model": model_digest(spec.model),
+            "model": read_model(spec.model).description.checksum,
             "classes": [str(name) for name in self._classifier.classes_],
             "top": spec.top,
             "lowest confidence": self._lowest,

@@ -13,7 +13,7 @@ from slimprompt.calibration import NONE_OF_THESE
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from slimprompt.classifiers.base import ImageClassifier
+    from slimprompt.classifier import Classifier
 
 #: Columns of a table with one row per image and class, as `cells` makes them.
 COLUMNS = ("image", "rank", "class", "probability", "answer", "concept_match")
@@ -69,7 +69,7 @@ def six_digits(cells: Iterable[Any]) -> list[Any]:
 
 
 def make_predictions(
-    classifier: ImageClassifier, images: Sequence[str], features: Tensor, *, top: int, lowest: float
+    classifier: Classifier, images: Sequence[str], features: Tensor, *, top: int, lowest: float
 ) -> list[Prediction]:
     """Predictions of a fitted classifier.
 
