@@ -31,7 +31,7 @@ from _output import make_parser, print_results
 from bank import write_images
 from PIL import Image
 
-from slimprompt import Backbone, HeadClassifier, load_backbone
+from slimprompt import Backbone, Classifier, load_backbone
 from slimprompt.collections.inputs import open_collection
 from slimprompt.collections.predict import LocalPredictor, PredictionSpec, predict_collection
 from slimprompt.images.encoding import BATCH
@@ -45,11 +45,10 @@ def load(name: str) -> Backbone:
 
 
 def save_model(name: str, folder: Path) -> LocalPredictor:
-    """A zero-shot head on a model with random weights, or on the pocket model, ready to predict."""
+    """Zero-shot classification on a model with random weights, or on the pocket model, ready to predict."""
     backbone = load(name)
     names = POCKET_BENCHMARKS["pocket-sketch"].class_names
-    grey = [Image.new("RGB", (64, 64), "grey")] * len(names)
-    HeadClassifier("zero-shot", backbone, views=0, cache=False).fit(grey, list(names)).save(folder)
+    Classifier.zero_shot(backbone, names).save(folder)
     return LocalPredictor(PredictionSpec(str(folder), device="cpu"))
 
 

@@ -78,7 +78,7 @@ def test_help_names_the_extra_and_the_tolerance(run):
 def test_errors(run, saved, tmp_path):
     failed(run("export", saved), "export to what? Give --onnx")
     failed(run("export", saved, "--matrix", tmp_path / "m.npz"), "m.npz must end in .safetensors")
-    failed(run("export", tmp_path / "no", "--matrix", tmp_path / "m.safetensors"), "no saved prompt or head at")
+    failed(run("export", tmp_path / "no", "--matrix", tmp_path / "m.safetensors"), "no saved model at")
     failed(run("export", saved, "--onnx", tmp_path), "is a folder; give the name of a file")
     failed(run("export", saved, "--matrix", tmp_path / "m.safetensors", "--classes", "a,,b"), "holds an empty name")
     failed(run("export", saved, "--onnx", tmp_path / "m", "--images", "no.jpg"), "no such image: no.jpg")

@@ -57,7 +57,7 @@ def test_csv_and_parquet_have_the_columns_of_the_csv_format(run, head, photos, t
 
     pytest.importorskip("pyarrow")
     options = ("--top", 3, "--min-confidence", 0.9)
-    for name in ("p.csv", "p.parquet"):
+    for name in ("p.csv", "p.parquet", "p"):
         ok(run("predict", head, photos, "--out", tmp_path / name, *options))
     printed = list(csv.reader(ok(run("predict", head, photos, "--format", "csv", *options)).splitlines()))
     written = list(csv.reader((tmp_path / "p.csv").read_text().splitlines()))
@@ -70,6 +70,7 @@ def test_csv_and_parquet_have_the_columns_of_the_csv_format(run, head, photos, t
     for column in ("image", "rank", "class", "probability", "answer", "concept_match"):
         assert table[column].tolist() == expected[column].tolist()
     assert table["error"].isna().all()
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "p"), table)
 
 
 def test_the_summary(run, model, photos, tmp_path):
@@ -112,17 +113,17 @@ def test_names_that_are_formulas_or_not_utf_8(run, model, photos, tmp_path, monk
 def test_bad_input_is_one_line(run, model, photos, tmp_path):
     predict, out = ("predict", model, photos), tmp_path / "p.csv"
     failed(run(*predict, "--out", tmp_path / "p.xlsx"), "unknown suffix of --out '.xlsx'", ".csv, .jsonl, .parquet")
-    failed(run(*predict, "--out", out, "--format", "json"), "its suffix is the format")
+    failed(run(*predict, "--out", out, "--format", "json"), "its name says the format")
     failed(run(*predict, "--out", out, "--skip-bad-images"), "unreadable images are rows with an error")
     failed(run(*predict, "--out", out, "--executor", "spark"), "unknown executor 'spark'", "local, ray")
     failed(run(*predict, "--out", out, "--gpus", 1), "add --executor ray")
-    failed(run(*predict, "--executor", "ray"), "add --out FILE")
+    failed(run(*predict, "--executor", "ray"), "add --out")
     failed(run(*predict, "--out", out, "--column", "x"), "none of them was given")
     failed(run(*predict, "--out", out, "--min-confidence", 0.5, "--coverage", 0.5), "give one of them")
     (tmp_path / "empty").mkdir()
     failed(run("predict", model, tmp_path / "empty", "--out", out), "no images under")
     failed(run("predict", model, tmp_path / "none", "--out", out), "no such image, folder or table")
-    failed(run("predict", tmp_path / "empty", photos, "--out", out), "no saved prompt or head at")
+    failed(run("predict", tmp_path / "empty", photos, "--out", out), "no saved model at")
     failed(run(*predict, "--out", tmp_path / "empty" / "a" / ("x" * 300 + ".csv")), "cannot be written")
     out.write_text("mine")
     failed(run(*predict, "--out", out), "exists already", "--overwrite")
@@ -134,6 +135,7 @@ def test_bad_input_is_one_line(run, model, photos, tmp_path):
     ("package", "given", "extra"),
     [
         ("pyarrow", ["--out", "p.parquet"], "parquet"),
+        ("pyarrow", ["--out", "p"], "parquet"),
         ("pyarrow", ["t.parquet", "--out", "p.csv"], "parquet"),
         ("datasets", ["hf-dataset:x", "--out", "p.csv"], "datasets"),
         ("ray", ["--out", "p.csv", "--executor", "ray"], "ray"),

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from slimprompt.saved import read_model
 from tests.cli.conftest import QUICK, failed, ok
 from tests.hub_server import TOKEN
 
@@ -34,11 +35,11 @@ def saved(run, photos, tmp_path_factory):
 
 def test_push_then_use_by_name(run, saved, photos, local_hub, tmp_path):
     shown = ok(run("push", saved, "user/name", "--private", "--license", "mit"))
-    assert "pushed: README.md" in shown and "prompt.json" in shown and "prompt.safetensors" in shown
+    assert "pushed: README.md" in shown and "model.safetensors" in shown
     assert "left out: short hashes of 6 training images" in shown
     assert f"{local_hub.address}/user/name/commit/" in shown and "slimprompt predict hf:user/name a.jpg" in shown
     card = local_hub.repositories["user/name"].files["README.md"].decode()
-    accuracy = json.loads((saved / "prompt.json").read_text())["held_out"]["prompt"]
+    accuracy = read_model(saved).entries["held_out"]["model"]
     assert f"| Held-out accuracy | {accuracy:.1f} % (95 % interval" in card and "12 images" in card
 
     image = photos / "red disc" / "0.png"
@@ -47,7 +48,7 @@ def test_push_then_use_by_name(run, saved, photos, local_hub, tmp_path):
     local, named = (
         json.loads(ok(run("evaluate", model, photos, "--format", "json"))) for model in (saved, "hf:user/name")
     )
-    assert local["prompt"] == named["prompt"]
+    assert local["model"] == named["model"]
     assert (local["training_images"], named["training_images"]) == (6, None)  # the hashes were not pushed
     ok(run("export", "hf:user/name", "--matrix", tmp_path / "m.safetensors"))
     failed(run("predict", "hf:user/none", image), "hf:user/none is not on the hub, or it is private")

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from slimprompt.classifiers.prompt import PromptClassifier
+from slimprompt import Classifier
 from slimprompt.cli.serve import read_token
 from slimprompt.clip.backbone import load_backbone
 from slimprompt.errors import InputError
@@ -33,7 +33,7 @@ def model(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prompt on the embedded model, which every process can load."""
     folder = tmp_path_factory.mktemp("models") / "discs"
     images = sorted(photos.glob("*/[01].png"))
-    classifier = PromptClassifier(
+    classifier = Classifier(
         load_backbone("pocket", device="cpu"), recipe={"epochs": 1, "views": 0}, n_ctx=4, cache=False
     )
     return classifier.fit(images, [path.parent.name for path in images]).save(folder)
@@ -164,7 +164,7 @@ def test_errors_before_anything_is_loaded(run, model, tmp_path):
         bound.listen()
         port = bound.getsockname()[1]
         failed(run("serve", model, "--port", port), f"cannot listen on 127.0.0.1 port {port}", "--port")
-    failed(run("serve", tmp_path, "--port", 0), "no saved prompt or head at")
+    failed(run("serve", tmp_path, "--port", 0), "no saved model at")
     failed(run("serve", model, "--max-images", 0), "max_images", "greater than or equal to 1")
     failed(run("serve", model, "--max-upload-mb", "inf"), "max_upload_mb: Input should be a finite number")
     failed(run("serve", model, "--token-file", tmp_path / "nothing"), "nothing")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from slimprompt import HeadClassifier, PromptClassifier
+from slimprompt import Classifier
 from slimprompt.clip.backbone import load_backbone
 from slimprompt.collections.predict import PredictionSpec
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
@@ -39,9 +39,9 @@ def models(paths: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     root, backbone = tmp_path_factory.mktemp("models"), load_backbone("pocket", device="cpu")
     labels = [path.parent.name for path in paths]
     recipe = {"epochs": 2, "views": 1}
-    prompt = PromptClassifier(backbone, n_ctx=4, rank=2, recipe=recipe, cache=False, calibrate=True)
+    prompt = Classifier(backbone, n_ctx=4, rank=2, recipe=recipe, cache=False, calibrate=True)
     prompt.fit(paths, labels).save(root / "prompt")
-    HeadClassifier("gda", backbone, views=1, cache=False).fit(paths, labels).save(root / "head")
+    Classifier(backbone, method="gda", views=1, cache=False).fit(paths, labels).save(root / "head")
     return root
 
 

@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 
 from slimprompt.collections.inputs import open_collection
-from slimprompt.collections.parts import PartsFolder
 from slimprompt.collections.predict import LocalPredictor, PredictionSpec, predict_collection
 from tests.robustness.kills import count_operations, kill_before, run_in_child
 
@@ -29,7 +28,7 @@ def main() -> None:
     n_parts = math.ceil(sum(1 for _ in collection) / _PART)
 
     def predict(place: Path) -> None:
-        predict_collection(collection, place / "p.csv", lambda: predictor, part_size=_PART)
+        predict_collection(collection, place / "p", lambda: predictor, part_size=_PART)
 
     def resume(place: Path, unfinished: int) -> None:
         calls = []
@@ -37,24 +36,20 @@ def main() -> None:
         predict(place)
         assert len(calls) == unfinished, (len(calls), unfinished)
 
+    def visible(place: Path) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in place.rglob("*") if path.is_file() and path.name[0] != "."}
+
     undisturbed = folder / "0"
     undisturbed.mkdir()
     total = count_operations(lambda: predict(undisturbed), undisturbed)
-    expected = (undisturbed / "p.csv").read_bytes()
     finished, wrong = [], []
     for number in range(1, total + 1):
         place = folder / str(number)
         place.mkdir()
         assert kill_before(number, lambda place=place: predict(place), place)
-        parts = PartsFolder(place / "p.csv")
-        if (place / "p.csv").exists() and not parts.path.exists():  # killed while the finished parts were deleted
-            done = n_parts
-        else:
-            done = len(list(parts.path.glob("[0-9]*.jsonl")))
-            assert not run_in_child(lambda place=place, done=done: resume(place, n_parts - done))
-        finished.append(done)
-        visible = [path.name for path in place.iterdir() if not path.name.startswith(".")]
-        if visible != ["p.csv"] or (place / "p.csv").read_bytes() != expected:
+        finished.append(len(list(place.glob("p/part-*"))))
+        assert not run_in_child(lambda place=place, done=finished[-1]: resume(place, n_parts - done))
+        if visible(place) != visible(undisturbed) or [path.name for path in place.iterdir()] != ["p"]:
             wrong.append(number)
     print(json.dumps({"operations": total, "finished": finished, "wrong": wrong}))
 

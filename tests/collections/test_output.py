@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from slimprompt.collections import output
-from slimprompt.collections.output import writer_of
+from slimprompt.collections.output import answers_in, writer_of
 from slimprompt.collections.rows import COLUMNS, Prediction
 from slimprompt.errors import InputError
 
@@ -33,8 +34,15 @@ def test_csv_has_no_formulas_and_escapes_names(tmp_path: Path) -> None:
 def test_json_lines_keep_the_name_of_the_file(tmp_path: Path) -> None:
     writer_of(tmp_path / "p.jsonl")(tmp_path / "p.jsonl", ROWS)
     lines = (tmp_path / "p.jsonl").read_bytes().decode("utf-8").splitlines()
-    assert [Prediction.from_line(line) for line in lines] == ROWS
-    assert json.loads(lines[2])["error"] and json.loads(lines[0])["error"] is None
+    first, *_, last = map(json.loads, lines)
+    assert first == ROWS[0].as_json() | {"error": None}
+    assert last == {
+        "image": "caf\udce9.png",
+        "answer": None,
+        "concept_match": None,
+        "classes": [],
+        "error": ROWS[2].error,
+    }
 
 
 @pytest.mark.parametrize("group", [65_536, 2])
@@ -57,9 +65,12 @@ def test_parquet_has_the_table_of_the_csv_file(tmp_path: Path, group: int, monke
         "double",
         "string",
     ]
+    assert answers_in(tmp_path / "p.PARQUET") == Counter({"cat": 1, "none of these": 1, None: 1})
 
 
-def test_other_suffixes_are_refused(tmp_path: Path) -> None:
-    for name in ("p.parqet", "p"):
-        with pytest.raises(InputError, match=r"unknown suffix of --out .*Allowed: .csv, .jsonl, .parquet"):
-            writer_of(tmp_path / name)
+def test_the_name_says_what_is_written(tmp_path: Path) -> None:
+    assert writer_of(tmp_path / "p") is None
+    (tmp_path / "v1.2").mkdir()
+    assert writer_of(tmp_path / "v1.2") is None
+    with pytest.raises(InputError, match=r"unknown suffix of --out .*Allowed: .csv, .jsonl, .parquet.*folder"):
+        writer_of(tmp_path / "p.parqet")

@@ -1,10 +1,11 @@
-"""Finished parts: which images they belong to, and when they are not used."""
+"""Finished parts: which images and which command they belong to, and that a folder of them is one table."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from slimprompt.collections.inputs import Item, open_collection
@@ -19,6 +20,13 @@ ITEMS = [Item(f"{number}.png", Unreadable("missing")) for number in range(5)]
 def finished(part: Part) -> FinishedPart:
     digest = digest_of(part.items, [item.place.stamp() for item in part.items])
     return FinishedPart(part.number, digest, [Prediction.unreadable(item.image, "missing") for item in part.items])
+
+
+def begun(path: Path, *, overwrite: bool = False, **manifest: object) -> PartsFolder:
+    path.mkdir(exist_ok=True)
+    folder = PartsFolder(path)
+    folder.begin(manifest, overwrite=overwrite)
+    return folder
 
 
 def test_parts_are_consecutive_and_read_lazily() -> None:
@@ -42,48 +50,58 @@ def test_a_digest_depends_on_names_stamps_and_order() -> None:
 
 
 def test_a_part_is_finished_only_for_its_images(paths: list[Path], tmp_path: Path) -> None:
-    folder = PartsFolder(tmp_path / "p.csv")
-    folder.open({"model": "a"}, overwrite=False)
+    folder = begun(tmp_path / "p", model="a")
     first, second = parts_of(open_collection(paths), 9)
-    assert folder.last_part() is None and not folder.is_finished(first)
+    assert folder.numbers() == [] and folder.finished(first) is None
     folder.write(finished(first))
-    assert folder.is_finished(first) and folder.last_part() == 0
-    assert not folder.is_finished(second._replace(number=0)) and not folder.is_finished(second)
-    assert not folder.is_finished(Part(0, first.items[:-1]))
-    folder.write(finished(second))
-    assert [one.image for one in folder.predictions(2)] == [str(path) for path in paths]
+    folder = begun(tmp_path / "p", model="a")
+    assert folder.finished(first) == folder.parts()[0] and folder.numbers() == [0]
+    assert folder.finished(second._replace(number=0)) is None and folder.finished(second) is None
+    assert folder.finished(Part(0, first.items[:-1])) is None
 
 
-def test_without_finished_parts_another_manifest_is_not_refused(tmp_path: Path) -> None:
-    folder = PartsFolder(tmp_path / "p.csv")
-    folder.open({"top": 1}, overwrite=False)
-    assert not folder.has_parts
-    folder.open({"top": 2}, overwrite=False)
-    assert json.loads((folder.path / "manifest.json").read_text()) == {"top": 2}
+def test_a_folder_of_parts_is_one_table_in_order(paths: list[Path], tmp_path: Path) -> None:
+    folder = begun(tmp_path / "p", model="a")
+    parts = [*parts_of(open_collection(paths), 4)]
+    written = [folder.write(finished(part)) for part in reversed(parts)]
+    folder.complete(written)
+    folder.close()
+    assert pd.read_parquet(tmp_path / "p")["image"].tolist() == [str(path) for path in paths]
+    dataset = pytest.importorskip("pyarrow.dataset").dataset(tmp_path / "p", format="parquet")
+    assert dataset.count_rows() == len(paths)
+    others = {path.name for path in (tmp_path / "p").iterdir()} - {path.name for path in written}
+    assert others == {"_manifest.json", "_SUCCESS"}
 
 
-def test_another_manifest_is_refused_and_named(tmp_path: Path) -> None:
-    folder = PartsFolder(tmp_path / "p.csv")
-    folder.open({"model": "a", "top": 1}, overwrite=False)
-    folder.write(finished(Part(0, ITEMS)))
-    folder.open({"model": "a", "top": 1}, overwrite=False)
-    with pytest.raises(InputError, match=r"p\.csv\.parts holds .* another model and top: .*--overwrite"):
-        folder.open({"model": "b", "top": 2}, overwrite=False)
-    (folder.path / "manifest.json").write_text("[")
+def test_another_command_is_refused_and_named_or_its_parts_are_discarded(tmp_path: Path) -> None:
+    old = begun(tmp_path / "p", model="a", top=1).write(finished(Part(0, ITEMS)))
+    assert begun(tmp_path / "p", model="a", top=1).parts() == [old]
+    with pytest.raises(InputError, match=r"p holds .* another model and top: .*--overwrite"):
+        begun(tmp_path / "p", model="b", top=2)
+    manifest = tmp_path / "p" / "_manifest.json"
+    manifest.write_text("[")
     with pytest.raises(InputError, match="another model and top"):
-        folder.open({"model": "a", "top": 1}, overwrite=False)
-    assert folder.last_part() == 0
-    folder.open({"model": "b", "top": 2}, overwrite=True)
-    assert folder.last_part() is None
-    assert json.loads((folder.path / "manifest.json").read_text()) == {"model": "b", "top": 2}
+        begun(tmp_path / "p", model="a", top=1)
+    assert old.exists()
+    assert begun(tmp_path / "p", overwrite=True, model="b", top=2).parts() == []
+    assert json.loads(manifest.read_text()) == {"model": "b", "top": 2}
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}\n", b"[]\n", b'{"images": 5, "digest": "x"}\n{"image": 3}\n'])
-def test_a_damaged_part_is_predicted_again_or_refused(tmp_path: Path, damage: bytes) -> None:
-    folder, part = PartsFolder(tmp_path / "p.csv"), Part(0, ITEMS)
-    folder.open({}, overwrite=False)
-    folder.write(finished(part))
-    (folder.path / "00000000.jsonl").write_bytes(damage)
-    assert not folder.is_finished(part)
-    with pytest.raises(InputError, match=r"00000000\.jsonl is damaged; delete it"):
-        list(folder.predictions(1))
+def test_killed_while_old_parts_are_deleted(tmp_path: Path) -> None:
+    """The new manifest is there, and some of the old parts."""
+    folder = begun(tmp_path / "p", model="a")
+    for number in range(3):
+        folder.write(finished(Part(number, ITEMS)))
+    (tmp_path / "p" / "_manifest.json").write_text(json.dumps({"model": "b"}))
+    assert begun(tmp_path / "p", model="b").parts() == []
+
+
+def test_without_finished_parts_nothing_is_left_and_another_manifest_is_not_refused(tmp_path: Path) -> None:
+    begun(tmp_path / "p", top=1)
+    begun(tmp_path / "p", top=2).close()
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_folder_with_other_files_is_left_alone(images: Path) -> None:
+    with pytest.raises(InputError, match="which `slimprompt predict` has not written"):
+        PartsFolder(images)

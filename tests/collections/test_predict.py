@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
@@ -16,7 +19,6 @@ from slimprompt.clip.backbone import Backbone
 from slimprompt.collections.inputs import open_collection
 from slimprompt.collections.parts import FinishedPart, Part, PartsFolder
 from slimprompt.collections.predict import Advance, LocalPredictor, PredictionSpec, Summary, predict_collection
-from slimprompt.collections.rows import Prediction
 from slimprompt.errors import InputError
 from tests.robustness.kills import run_campaign
 
@@ -54,8 +56,12 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def rows(path: Path) -> list[Prediction]:
-    return [Prediction.from_line(line) for line in path.read_text().splitlines()]
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("kind", ["prompt", "head"])
@@ -69,12 +75,12 @@ def test_probabilities_are_those_of_the_classifier(
     features = classifier.encode(paths)
     expected, matches = classifier.probabilities(features), classifier.concept_match(features)
     found = rows(tmp_path / "p.jsonl")
-    assert [row.image for row in found] == [str(path) for path in paths]
+    assert [row["image"] for row in found] == [str(path) for path in paths]
     for row, probabilities, match in zip(found, expected, matches, strict=True):
-        by_name = dict(row.classes)
+        by_name = {one["name"]: one["probability"] for one in row["classes"]}
         mine = [by_name[str(name)] for name in classifier.classes_]
-        assert np.abs(np.array(mine) - probabilities).max() < 5e-5 and abs(row.match - match) < 5e-5
-        assert row.answer == row.classes[0][0] == classifier.classes_[probabilities.argmax()]
+        assert np.abs(np.array(mine) - probabilities).max() < 5e-5 and abs(row["concept_match"] - match) < 5e-5
+        assert row["answer"] == row["classes"][0]["name"] == classifier.classes_[probabilities.argmax()]
 
 
 def test_a_row_does_not_depend_on_the_other_images(spec: PredictionSpec, images: Path, tmp_path: Path) -> None:
@@ -93,47 +99,60 @@ def test_unreadable_images_are_rows(
     (mixed / "gone.png").symlink_to("nothing")
     Image.new("RGB", (40_000, 1)).save(mixed / "strip.png")
     summary = predict(spec, mixed, tmp_path / "p.jsonl")
-    assert (summary.images, summary.errors, sum(summary.answers.values())) == (21, 4, 17)
-    bad = {Path(row.image).name: row for row in rows(tmp_path / "p.jsonl") if row.error}
+    assert (summary.answers.total(), summary.answers[None], summary.predicted, summary.failed) == (21, 4, 17, 4)
+    bad = {Path(row["image"]).name: row for row in rows(tmp_path / "p.jsonl") if row["error"]}
     assert set(bad) == {"a text.jpg", "gone.png", "strip.png", good[1].name}
-    assert "it is not an image" in bad["a text.jpg"].error
-    assert "no such image" in bad["gone.png"].error and "too narrow" in bad["strip.png"].error
-    assert all(row.answer is None and row.classes == () for row in bad.values())
-    undisturbed = predict(spec, images, tmp_path / "q.jsonl")
-    assert undisturbed.errors == 0
-    clean = [row for row in rows(tmp_path / "q.jsonl") if row.image != str(paths[1])]
-    found = [row for row in rows(tmp_path / "p.jsonl") if not row.error]
-    assert [row.answer for row in found] == [row.answer for row in clean]
-    assert [[name for name, _ in row.classes] for row in found] == [[name for name, _ in row.classes] for row in clean]
+    assert "it is not an image" in bad["a text.jpg"]["error"]
+    assert "no such image" in bad["gone.png"]["error"] and "too narrow" in bad["strip.png"]["error"]
+    assert all(row["answer"] is None and row["classes"] == [] for row in bad.values())
+    assert predict(spec, images, tmp_path / "q.jsonl").failed == 0
+    clean = [row for row in rows(tmp_path / "q.jsonl") if row["image"] != str(paths[1])]
+    found = [row for row in rows(tmp_path / "p.jsonl") if not row["error"]]
     for row, expected in zip(found, clean, strict=True):  # on some processors, rounding depends on the place in a batch
-        numbers, right = ([one.match, *(value for _, value in one.classes)] for one in (row, expected))
+        assert row["answer"] == expected["answer"]
+        assert [one["name"] for one in row["classes"]] == [one["name"] for one in expected["classes"]]
+        numbers, right = (
+            [one["concept_match"], *(each["probability"] for each in one["classes"])] for one in (row, expected)
+        )
         assert numbers == pytest.approx(right, abs=2e-6)
     assert set(encoded) == {4}
+
+
+def test_a_folder_and_a_file_hold_the_same_rows(spec: PredictionSpec, images: Path, tmp_path: Path) -> None:
+    in_folder, in_file = predict(spec, images, tmp_path / "p"), predict(spec, images, tmp_path / "p.parquet")
+    assert in_folder.answers == in_file.answers and in_folder.predicted == in_file.predicted == 18
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "p"), pd.read_parquet(tmp_path / "p.parquet"))
 
 
 def test_finished_parts_are_not_repeated(
     spec: PredictionSpec, images: Path, tmp_path: Path, encoded: list[int]
 ) -> None:
-    predict(spec, images, tmp_path / "undisturbed.csv")
+    undisturbed = predict(spec, images, tmp_path / "undisturbed")
     assert encoded == [4] * 5  # the last of five parts has two images
-    target = tmp_path / "p.csv"
+    target = tmp_path / "p"
     with pytest.raises(KeyboardInterrupt):
         predict(spec, images, target, stop_after=3)
-    assert not target.exists() and PartsFolder(target).last_part() == 2
+    assert PartsFolder(target).numbers() == [0, 1, 2] and not (target / "_SUCCESS").exists()
     encoded.clear()
     summary = predict(spec, images, target)
-    assert encoded == [4] * 2 and summary.predicted == 6 and summary.images == 18
-    assert target.read_bytes() == (tmp_path / "undisturbed.csv").read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.csv", "undisturbed.csv"]
+    assert encoded == [4] * 2 and summary.predicted == 6 and summary.answers == undisturbed.answers
+    assert files(target) == files(tmp_path / "undisturbed")
+    again = predict(spec, images, target)  # complete: nothing is left to do
+    assert encoded == [4] * 2 and again.predicted == 0 and again.answers == undisturbed.answers
+    assert files(target) == files(tmp_path / "undisturbed")
 
 
 @pytest.mark.parametrize("change", ["added last", "added first", "changed", "removed"])
+@pytest.mark.parametrize("finished", [True, False])
 def test_images_that_change_in_between_are_predicted_again(
-    change: str, spec: PredictionSpec, images: Path, tmp_path: Path
+    change: str, finished: bool, spec: PredictionSpec, images: Path, tmp_path: Path
 ) -> None:
-    folder, target = shutil.copytree(images, tmp_path / "images"), tmp_path / "p.csv"
-    with pytest.raises(KeyboardInterrupt):
-        predict(spec, folder, target, stop_after=3)
+    folder, target = shutil.copytree(images, tmp_path / "images"), tmp_path / "p"
+    if finished:
+        predict(spec, folder, target)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            predict(spec, folder, target, stop_after=3)
     some = sorted(folder.rglob("*.png"))
     if change.startswith("added"):
         shutil.copy(some[8], folder / ("zz.png" if change == "added last" else "a.png"))
@@ -142,21 +161,21 @@ def test_images_that_change_in_between_are_predicted_again(
     else:
         some[9].unlink()
     if change == "added first":  # nothing can be used
-        with pytest.raises(
-            InputError, match=r"finished parts of other images, or the images have changed.*--overwrite"
-        ):
+        before = files(target)
+        with pytest.raises(InputError, match=r"predictions of other images, or all images have changed.*--overwrite"):
             predict(spec, folder, target)
+        assert set(files(target)) == set(before) - {"_SUCCESS"}
         summary = predict(spec, folder, target, overwrite=True)
     else:
         summary = predict(spec, folder, target)
-    expected = {"added last": 19 - 12, "added first": 19, "changed": 18 - 8, "removed": 17 - 8}
-    assert summary.predicted == expected[change]
-    predict(spec, folder, tmp_path / "undisturbed.csv")
-    assert target.read_bytes() == (tmp_path / "undisturbed.csv").read_bytes()
+    reused = {"added last": 16 if finished else 12, "added first": 0, "changed": 14 if finished else 8, "removed": 8}
+    assert summary.predicted == summary.answers.total() - reused[change]
+    predict(spec, folder, tmp_path / "undisturbed")
+    assert files(target) == files(tmp_path / "undisturbed")
 
 
 def test_another_model_or_option_is_refused(spec: PredictionSpec, models: Path, images: Path, tmp_path: Path) -> None:
-    target = tmp_path / "p.csv"
+    target = tmp_path / "p"
     with pytest.raises(KeyboardInterrupt):
         predict(spec, images, target, stop_after=2)
     with pytest.raises(InputError, match="another top: "):
@@ -167,13 +186,16 @@ def test_another_model_or_option_is_refused(spec: PredictionSpec, models: Path, 
         predict(replace(spec, classes=("red circle", "blue star")), images, target)
     with pytest.raises(InputError, match="another model"):
         predict(replace(spec, model=str(models / "head")), images, target)
-    assert PartsFolder(target).last_part() == 1
+    assert PartsFolder(target).numbers() == [0, 1]
     assert predict(replace(spec, top=2), images, target, overwrite=True).predicted == 18
 
 
-def test_stopped_before_the_first_part_nothing_is_left(spec: PredictionSpec, images: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["p", "p.csv"])
+def test_stopped_before_the_first_part_nothing_is_left(
+    name: str, spec: PredictionSpec, images: Path, tmp_path: Path
+) -> None:
     with pytest.raises(KeyboardInterrupt):
-        predict(spec, images, tmp_path / "p.csv", stop_after=0)
+        predict(spec, images, tmp_path / name, stop_after=0)
     assert not list(tmp_path.iterdir())
 
 
@@ -184,33 +206,50 @@ def test_an_existing_file_is_only_overwritten_on_request(
     target.write_text("mine")
     with pytest.raises(InputError, match=r"p\.csv exists already; .*--overwrite"):
         predict(spec, images, target)
-    assert target.read_text() == "mine" and not encoded and not PartsFolder(target).path.exists()
+    assert not encoded
     with pytest.raises(KeyboardInterrupt):
         predict(spec, images, target, overwrite=True, stop_after=2)
-    assert target.read_text() == "mine"
-    assert predict(spec, images, target).predicted == 10  # it was asked for when it began
+    assert target.read_text() == "mine" and [path.name for path in tmp_path.iterdir()] == ["p.csv"]
+    assert predict(spec, images, target, overwrite=True).predicted == 18
     assert target.read_text() != "mine"
 
 
-def test_an_input_is_never_overwritten(spec: PredictionSpec, images: Path, paths: list[Path], tmp_path: Path) -> None:
+def test_inputs_and_other_files_are_never_overwritten(
+    spec: PredictionSpec, images: Path, paths: list[Path], tmp_path: Path
+) -> None:
     table = tmp_path / "list.csv"
     table.write_text(f"path\n{paths[0]}\n")
     with pytest.raises(InputError, match=r"list\.csv is one of the inputs"):
         predict(spec, table, table, overwrite=True)
     assert table.read_text().startswith("path")
+    before = sorted(images.rglob("*"))
+    with pytest.raises(InputError, match="which `slimprompt predict` has not written"):
+        predict(spec, images, images, overwrite=True)
+    assert sorted(images.rglob("*")) == before
 
 
-def test_a_second_command_with_the_same_file_is_refused(spec: PredictionSpec, images: Path, tmp_path: Path) -> None:
-    target = tmp_path / "p.csv"
+def test_a_second_command_with_the_same_folder_is_refused(spec: PredictionSpec, images: Path, tmp_path: Path) -> None:
+    target = tmp_path / "p"
 
     def while_another_runs() -> LocalPredictor:
-        with pytest.raises(InputError, match=r"another command is writing .*p\.csv"):
+        with pytest.raises(InputError, match=r"another command is writing .*p"):
             predict(spec, images, target)
         return LocalPredictor(spec)
 
-    summary = predict_collection(open_collection([images]), target, while_another_runs)
-    assert summary.images == 18
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.csv"]
+    assert predict_collection(open_collection([images]), target, while_another_runs).predicted == 18
+
+
+def test_parts_that_finish_in_another_order_are_written_in_order(
+    spec: PredictionSpec, images: Path, tmp_path: Path
+) -> None:
+    class Reversing(LocalPredictor):
+        def predict_parts(self, parts: Iterator[Part], advance: Advance) -> Iterator[FinishedPart]:
+            yield from reversed(list(super().predict_parts(parts, advance)))
+
+    predict(spec, images, tmp_path / "p.csv")
+    collection = open_collection([images])
+    predict_collection(collection, tmp_path / "reversed.csv", lambda: Reversing(spec), part_size=4)
+    assert (tmp_path / "reversed.csv").read_bytes() == (tmp_path / "p.csv").read_bytes()
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from slimprompt.collections.predict import (
 )
 from slimprompt.collections.ray import RayPredictor, _cpus_per_worker, _without_working_directory
 from slimprompt.errors import InputError
-from tests.collections.test_predict import Stopping
+from tests.collections.test_predict import Stopping, files
 from tests.fork_server import fork_of
 from tests.hub_server import Hub, Repository
 
@@ -69,15 +69,18 @@ def test_ray_resumes_a_local_command_and_gives_its_bytes(
     folder = Path("images")
     (folder / "bad.png").write_text("no image")
     try:
-        predict(LocalPredictor, spec, folder, tmp_path / "local.csv")
+        predict(LocalPredictor, spec, folder, tmp_path / "local")
         with pytest.raises(KeyboardInterrupt):
-            predict_collection(open_collection([folder]), tmp_path / "ray.csv", lambda: Stopping(spec, 2), part_size=4)
-        summary = predict(RayPredictor, replace(spec, model=str(tmp_path / "model")), folder, tmp_path / "ray.csv")
+            predict_collection(open_collection([folder]), tmp_path / "ray", lambda: Stopping(spec, 2), part_size=4)
+        linked = replace(spec, model=str(tmp_path / "model"))
+        summary = predict(RayPredictor, linked, folder, tmp_path / "ray")
+        predict(LocalPredictor, spec, folder, tmp_path / "local.csv")
+        predict(RayPredictor, linked, folder, tmp_path / "ray.csv")
     finally:
         (folder / "bad.png").unlink()
-    assert (summary.images, summary.errors, summary.predicted) == (19, 1, 11)
+    assert (summary.answers.total(), summary.answers[None], summary.predicted) == (19, 1, 11)
+    assert files(tmp_path / "ray") == files(tmp_path / "local")
     assert (tmp_path / "ray.csv").read_bytes() == (tmp_path / "local.csv").read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["local.csv", "model", "ray.csv"]
 
 
 class KillsOneWorker(RayPredictor):
@@ -102,9 +105,9 @@ class KillsOneWorker(RayPredictor):
 def test_a_worker_that_is_killed_is_replaced(spec: PredictionSpec, images: Path, tmp_path: Path) -> None:
     for kind in (LocalPredictor, KillsOneWorker):
         collection = open_collection([images])
-        predict_collection(collection, tmp_path / f"{kind.__name__}.csv", lambda kind=kind: kind(spec), part_size=1)
+        predict_collection(collection, tmp_path / kind.__name__, lambda kind=kind: kind(spec), part_size=1)
     assert KillsOneWorker.killed
-    assert (tmp_path / "KillsOneWorker.csv").read_bytes() == (tmp_path / "LocalPredictor.csv").read_bytes()
+    assert files(tmp_path / "KillsOneWorker") == files(tmp_path / "LocalPredictor")
 
 
 @pytest.mark.slow

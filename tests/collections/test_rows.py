@@ -9,13 +9,8 @@ from slimprompt import load_classifier
 from slimprompt.collections.rows import COLUMNS, Prediction, _best, make_predictions
 
 
-def test_a_row_is_the_same_after_writing_and_reading() -> None:
-    for row in (
-        Prediction("a.png", "cat", 0.5, (("cat", 0.75), ("dog", 0.25))),
-        Prediction.unreadable("caf\udce9\n.png", "no such image"),
-    ):
-        assert Prediction.from_line(row.as_line()) == row
-        assert "\n" not in row.as_line()
+def test_a_line_has_no_line_breaks() -> None:
+    assert "\n" not in Prediction.unreadable("caf\udce9\n.png", "no such image").as_line()
 
 
 def test_one_row_per_class_and_one_without_a_class() -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from slimprompt import Backbone, Prompt, PromptClassifier, load_backbone
+from slimprompt import Backbone, Classifier, Prompt, load_backbone
 from slimprompt.calibration import Calibration
+from slimprompt.prompts.spec import make_spec
 from slimprompt.training.recipe import RECIPES
 from tests.conftest import TINY_CONFIG
 
@@ -29,14 +30,14 @@ def one_layer(model_config: Callable[[str, dict], str]) -> Backbone:
 
 
 @pytest.fixture(scope="session")
-def prompt_classifier() -> Callable[[Backbone], PromptClassifier]:
+def prompt_classifier() -> Callable[[Backbone], Classifier]:
     """A random prompt with a temperature."""
 
-    def make(backbone: Backbone) -> PromptClassifier:
+    def make(backbone: Backbone) -> Classifier:
         generator = torch.Generator().manual_seed(1)
         basis, coefficients = (torch.randn(shape, generator=generator) for shape in ((4, 2), (2, backbone.text_width)))
         prompt = Prompt(basis, 0.02 * coefficients, trainable="A")
-        classifier = PromptClassifier(backbone, rank=2, n_ctx=4, cache=False).set_prompt(backbone, prompt, NAMES)
+        classifier = Classifier.of_prompt(backbone, prompt, make_spec(rank=2, n_ctx=4), NAMES)
         classifier.recipe_, classifier.calibration_ = RECIPES["fast"], Calibration(0.7, (0.4, 0.5))
         return classifier
 

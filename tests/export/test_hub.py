@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
-from slimprompt import Backbone, HeadClassifier, InputError, PromptClassifier, load_backbone, load_classifier
+from slimprompt import Backbone, Classifier, InputError, load_backbone, load_classifier
 from slimprompt.export import push, write_hub_folder
+from slimprompt.saved import read_model
 from tests.conftest import TINY
 from tests.export.conftest import NAMES
 from tests.hub_server import READ_ONLY, Hub, Repository
 
-HELD_OUT = {"images": 100, "zero_shot": 50.0, "prompt": 80.0, "chance": 25.0}
+HELD_OUT = {"images": 100, "zero_shot": 50.0, "model": 80.0, "chance": 25.0}
 
 
 @pytest.fixture
-def saved(tiny: Backbone, prompt_classifier: Callable[[Backbone], PromptClassifier], tmp_path: Path) -> Path:
+def saved(tiny: Backbone, prompt_classifier: Callable[[Backbone], Classifier], tmp_path: Path) -> Path:
     classifier = prompt_classifier(tiny)
     classifier.training_images_ = frozenset({"0" * 16, "1" * 16})
     return classifier.save(tmp_path / "my-prompt", held_out=HELD_OUT, shots=1)
@@ -40,15 +39,7 @@ def test_pushed_and_loaded_by_its_name(
     found = push(saved, "user/name", licence="cc-by-4.0")
     repository = local_hub.repositories["user/name"]
     assert not repository.private and len(local_hub.objects) == len(lfs_suffixes)
-    assert (
-        repository.files.keys() - {".gitattributes"}
-        == found.sizes.keys()
-        == {
-            "README.md",
-            "prompt.json",
-            "prompt.safetensors",
-        }
-    )
+    assert repository.files.keys() - {".gitattributes"} == found.sizes.keys() == {"README.md", "model.safetensors"}
     assert found.sizes == {name: len(repository.files[name]) for name in found.sizes}
     assert found.address == f"{local_hub.address}/user/name/commit/{repository.commits[-1][0]}"
     loaded, local = load_classifier("hf:user/name", backbone=tiny), load_classifier(saved, backbone=tiny)
@@ -82,7 +73,7 @@ def test_the_card(saved: Path, tiny: Backbone, tmp_path: Path) -> None:
     assert f"| Backbone | {TINY} (random:0, gelu) |" in card and f"`{tiny.fingerprint}`" in card
     # Wilson's interval of 80 of 100
     assert "| Held-out accuracy | 80.0 % (95 % interval 71.1–86.7, 100 images); zero-shot 50.0 % |" in card
-    assert "| Recipe | fixed-B, rank 2, orthogonal basis, 4 context tokens, class name at the end; 20 epochs" in card
+    assert "| Recipe | fixed-B orthogonal r2, 4 context tokens, class name at the end; 20 epochs" in card
     assert "blue disc, green disc, red disc, Käse \\& Brot" in card
     assert 'load_classifier("hf:user/name")' in card and "slimprompt predict hf:user/name a.jpg" in card
     assert found.address == "" and not found.is_local_backbone
@@ -93,7 +84,7 @@ def test_the_card(saved: Path, tiny: Backbone, tmp_path: Path) -> None:
 
 def test_the_card_of_a_head_that_was_not_evaluated(tiny: Backbone, images: list[Path], tmp_path: Path) -> None:
     labels = [path.parent.name for path in images]
-    head = HeadClassifier("tip-adapter", tiny, views=0, cache=False).fit(images, labels)
+    head = Classifier(tiny, method="tip-adapter", views=0, cache=False).fit(images, labels)
     folder = head.save(tmp_path / "my-head")
     write_hub_folder(folder, "user/name", tmp_path / "to-push")
     card = (tmp_path / "to-push" / "README.md").read_text(encoding="utf-8")
@@ -105,10 +96,10 @@ def test_the_card_of_a_head_that_was_not_evaluated(tiny: Backbone, images: list[
 
 
 @pytest.mark.parametrize(
-    "held_out", [None, 0.8, {"images": "many", "prompt": 80.0}, {"images": 9, "prompt": float("nan")}]
+    "held_out", [None, 0.8, {"images": "many", "model": 80.0}, {"images": 9, "prompt": float("nan")}]
 )
 def test_accuracies_that_somebody_else_saved(
-    held_out: object, tiny: Backbone, prompt_classifier: Callable[[Backbone], PromptClassifier], tmp_path: Path
+    held_out: object, tiny: Backbone, prompt_classifier: Callable[[Backbone], Classifier], tmp_path: Path
 ) -> None:
     """Entries given to `save` are not checked."""
     saved = prompt_classifier(tiny).save(tmp_path / "my-prompt", held_out=held_out)
@@ -117,18 +108,8 @@ def test_accuracies_that_somebody_else_saved(
     assert "| Held-out accuracy | not measured |" in card and "| Training images | number not stored |" in card
 
 
-def test_a_prompt_of_version_0_1(tmp_path: Path) -> None:
-    saved = Path(__file__).parents[1] / "compat" / "prompts" / "dense"
-    write_hub_folder(saved, "user/name", tmp_path / "to-push")
-    card = (tmp_path / "to-push" / "README.md").read_text(encoding="utf-8")
-    assert "| Held-out accuracy | 53.3 % (95 % interval 49.2–57.3, 576 images); zero-shot 52.6 % |" in card
-    assert "| Training images | 1 per class |" in card
-    loaded, old = load_classifier(tmp_path / "to-push", device="cpu"), load_classifier(saved, device="cpu")
-    assert torch.equal(loaded.class_features_, old.class_features_)
-
-
 def test_paths_of_this_machine_are_not_pushed(
-    prompt_classifier: Callable[[Backbone], PromptClassifier], tiny_folder: str, tmp_path: Path
+    prompt_classifier: Callable[[Backbone], Classifier], tiny_folder: str, tmp_path: Path
 ) -> None:
     backbone = load_backbone(tiny_folder, device="cpu")
     saved = prompt_classifier(backbone).save(tmp_path / "my-prompt")
@@ -136,8 +117,7 @@ def test_paths_of_this_machine_are_not_pushed(
     assert found.is_local_backbone
     for path in (tmp_path / "to-push").iterdir():
         assert str(Path(tiny_folder.removeprefix("local-dir:")).parent).encode() not in path.read_bytes()
-    entries = json.loads((tmp_path / "to-push" / "prompt.json").read_text())
-    assert entries["backbone"]["name"] == "local-dir:tiny"
+    assert read_model(tmp_path / "to-push").description.backbone.name == "local-dir:tiny"
     assert load_classifier(tmp_path / "to-push", backbone=backbone).classes_.tolist() == list(NAMES)
     folder = tiny_folder.removeprefix("local-dir:")
     assert load_classifier(tmp_path / "to-push", pretrained=folder, device="cpu").classes_.tolist() == list(NAMES)
@@ -148,17 +128,17 @@ def test_a_head_replaces_a_prompt(
 ) -> None:
     push(saved, "user/name")
     labels = [path.parent.name for path in images]
-    head = HeadClassifier("gda", tiny, views=0, cache=False).fit(images, labels).save(tmp_path / "my-head")
+    head = Classifier(tiny, method="gda", views=0, cache=False).fit(images, labels).save(tmp_path / "my-head")
     push(head, "user/name")
     names = local_hub.repositories["user/name"].files.keys()
-    assert names == {".gitattributes", "README.md", "head.json", "head.safetensors"}
-    assert isinstance(load_classifier("hf:user/name", backbone=tiny), HeadClassifier)
+    assert names == {".gitattributes", "README.md", "model.safetensors"}
+    assert load_classifier("hf:user/name", backbone=tiny).method_ == "gda"
 
 
 def test_repositories_that_are_refused(saved: Path, local_hub: Hub) -> None:
     other = local_hub.repositories["user/bert"] = Repository()
     other.commit({"README.md": b"# BERT", "config.json": b"{}"})
-    with pytest.raises(InputError, match="user/bert exists and holds no saved prompt or head, so it is left alone"):
+    with pytest.raises(InputError, match="user/bert exists and holds no saved model, so it is left alone"):
         push(saved, "user/bert")
     assert len(other.commits) == 1
     push(saved, "user/public")
@@ -172,7 +152,7 @@ def test_repositories_that_are_refused(saved: Path, local_hub: Hub) -> None:
 
 
 def test_problems_are_one_line(saved: Path, local_hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="no saved prompt or head at"):
+    with pytest.raises(InputError, match="no saved model at"):
         push(tmp_path / "nothing", "user/name")
     with pytest.raises(InputError, match=r"licence 'MIT License': expected an identifier"):
         push(saved, "user/name", licence="MIT License")
@@ -188,6 +168,6 @@ def test_problems_are_one_line(saved: Path, local_hub: Hub, tmp_path: Path, monk
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
     with pytest.raises(InputError, match="user/other: the hub cannot be reached"):
         push(saved, "user/other")
-    (saved / "prompt.safetensors").write_bytes(b"damaged")
-    with pytest.raises(InputError, match=r"prompt.safetensors is damaged"):
+    saved.write_bytes(b"damaged")
+    with pytest.raises(InputError, match=r"model.safetensors is damaged"):
         push(saved, "user/name")

@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from slimprompt import Backbone, HeadClassifier, InputError, PromptClassifier, load_backbone
+from slimprompt import Backbone, Classifier, InputError, load_backbone
 from slimprompt.export import export_matrix
 from slimprompt.images.decode import open_image
 from tests.export.conftest import NAMES
@@ -36,7 +36,7 @@ def in_numpy(features: np.ndarray) -> dict[str, Any]:
 
 
 def test_a_prompt_in_numpy(
-    tiny: Backbone, prompt_classifier: Callable[[Backbone], PromptClassifier], images: list[Path]
+    tiny: Backbone, prompt_classifier: Callable[[Backbone], Classifier], images: list[Path]
 ) -> None:
     classifier = prompt_classifier(tiny)
     export_matrix(classifier, "classes.safetensors")
@@ -55,7 +55,7 @@ def test_a_prompt_in_numpy(
 
 def test_a_linear_head_has_its_bias(tiny: Backbone, images: list[Path]) -> None:
     labels = [path.parent.name for path in images]
-    classifier = HeadClassifier("gda", tiny, views=0, cache=False).fit(images, labels)
+    classifier = Classifier(tiny, method="gda", views=0, cache=False).fit(images, labels)
     export_matrix(classifier, "classes.safetensors")
     found = in_numpy(classifier.encode(images).numpy())
     assert np.allclose(found["probabilities"], classifier.predict_proba(images), atol=1e-4)
@@ -68,7 +68,7 @@ def test_a_linear_head_has_its_bias(tiny: Backbone, images: list[Path]) -> None:
 
 def test_a_cache_head_is_no_matrix(tiny: Backbone, images: list[Path], tmp_path: Path) -> None:
     labels = [path.parent.name for path in images]
-    classifier = HeadClassifier("tip-adapter", tiny, views=0, cache=False).fit(images, labels)
+    classifier = Classifier(tiny, method="tip-adapter", views=0, cache=False).fit(images, labels)
     with pytest.raises(InputError, match=r"a head of tip-adapter .* is not a matrix: export it as ONNX"):
         export_matrix(classifier, "classes.safetensors")
     assert not list(tmp_path.iterdir())
@@ -78,7 +78,7 @@ def test_a_cache_head_is_no_matrix(tiny: Backbone, images: list[Path], tmp_path:
 def test_clip_model_of_transformers(
     activation: str,
     model_config: Callable[[str, dict[str, Any]], str],
-    prompt_classifier: Callable[[Backbone], PromptClassifier],
+    prompt_classifier: Callable[[Backbone], Classifier],
     images: list[Path],
     tmp_path: Path,
 ) -> None:
@@ -119,9 +119,9 @@ def test_class_names_of_numbered_labels(kind: str, tiny: Backbone, images: list[
     names = sorted({path.parent.name for path in images})
     labels = [names.index(path.parent.name) for path in images]
     classifier = (
-        PromptClassifier(tiny, n_ctx=2, rank=1, recipe={"epochs": 1, "views": 0}, cache=False, class_names=names)
+        Classifier(tiny, n_ctx=2, rank=1, recipe={"epochs": 1, "views": 0}, cache=False, class_names=names)
         if kind == "prompt"
-        else HeadClassifier("zero-shot", tiny, cache=False, class_names=names)
+        else Classifier(tiny, method="zero-shot", cache=False, class_names=names)
     )
     export_matrix(classifier.fit(images, labels), "classes.safetensors")
     with safe_open("classes.safetensors", "np") as file:

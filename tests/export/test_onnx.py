@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 import torch
 
-from slimprompt import Backbone, HeadClassifier, InputError, PromptClassifier, load_backbone
+from slimprompt import Backbone, Classifier, InputError, load_backbone
 from slimprompt.export import export_onnx, onnx
 from slimprompt.methods.head import CacheHead
 from tests.conftest import TINY
@@ -21,7 +21,7 @@ from tests.export.conftest import NAMES
 pytestmark = pytest.mark.usefixtures("operators_parsed_once")
 
 
-def run(file: Path, classifier: PromptClassifier | HeadClassifier, images: list[Path]) -> np.ndarray:
+def run(file: Path, classifier: Classifier, images: list[Path]) -> np.ndarray:
     """Probabilities by onnxruntime alone, in one batch."""
     from slimprompt.images.decode import open_image
 
@@ -34,7 +34,7 @@ def run(file: Path, classifier: PromptClassifier | HeadClassifier, images: list[
 @pytest.mark.parametrize("name", ["pocket", "pocket-rn"])
 def test_prompts_on_both_kinds_of_towers(
     name: str,
-    prompt_classifier: Callable[[Backbone], PromptClassifier],
+    prompt_classifier: Callable[[Backbone], Classifier],
     images: list[Path],
     tmp_path: Path,
 ) -> None:
@@ -69,7 +69,7 @@ def test_prompts_on_both_kinds_of_towers(
 def test_heads(method: str, one_layer: Backbone, images: list[Path], tmp_path: Path) -> None:
     """With a bias, and the keys of a cache."""
     labels = [path.parent.name for path in images]
-    classifier = HeadClassifier(method, one_layer, views=1, cache=False, calibrate=True).fit(images, labels)
+    classifier = Classifier(one_layer, method=method, views=1, cache=False, calibrate=True).fit(images, labels)
     assert isinstance(classifier.head_, CacheHead) or classifier.head_.bias is not None
     found = export_onnx(classifier, tmp_path / "head.onnx")
     assert found.largest_difference < 1e-4
@@ -79,7 +79,7 @@ def test_heads(method: str, one_layer: Backbone, images: list[Path], tmp_path: P
 
 
 def test_a_file_that_computes_something_else_is_not_kept(
-    one_layer: Backbone, prompt_classifier: Callable[[Backbone], PromptClassifier], tmp_path: Path, monkeypatch
+    one_layer: Backbone, prompt_classifier: Callable[[Backbone], Classifier], tmp_path: Path, monkeypatch
 ) -> None:
     file = tmp_path / "classifier.onnx"
     file.write_text("older")
@@ -105,7 +105,7 @@ def test_a_file_that_computes_something_else_is_not_kept(
 
 
 def test_a_batch_size_that_the_export_fixed_is_noticed(
-    one_layer: Backbone, prompt_classifier: Callable[[Backbone], PromptClassifier], tmp_path: Path, monkeypatch
+    one_layer: Backbone, prompt_classifier: Callable[[Backbone], Classifier], tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.setattr(onnx, "image_features", lambda tower, pixels, attention: pixels[:2, 0, 0, :24])
     # Which of the two it is depends on the version of torch.
@@ -116,7 +116,7 @@ def test_a_batch_size_that_the_export_fixed_is_noticed(
 
 
 def test_what_cannot_be_exported_is_one_line(
-    tiny: Backbone, prompt_classifier: Callable[[Backbone], PromptClassifier], tmp_path: Path, monkeypatch
+    tiny: Backbone, prompt_classifier: Callable[[Backbone], Classifier], tmp_path: Path, monkeypatch
 ) -> None:
     classifier, file = prompt_classifier(tiny), tmp_path / "classifier.onnx"
     half = prompt_classifier(load_backbone(TINY, seed=0, device="cpu", precision="bf16"))
@@ -141,7 +141,7 @@ def test_what_cannot_be_exported_is_one_line(
 def test_true_sizes(
     name: str,
     n_bytes: float,
-    prompt_classifier: Callable[[Backbone], PromptClassifier],
+    prompt_classifier: Callable[[Backbone], Classifier],
     images: list[Path],
     tmp_path: Path,
 ) -> None:

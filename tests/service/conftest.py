@@ -14,8 +14,7 @@ import pytest
 from fastapi import FastAPI
 from PIL import Image
 
-from slimprompt.classifiers.head import HeadClassifier
-from slimprompt.classifiers.prompt import PromptClassifier
+from slimprompt import Classifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.service.app import create_app
 from slimprompt.service.limits import Limits
@@ -29,12 +28,12 @@ def saved(tiny: Backbone, photos: Path, tmp_path_factory: pytest.TempPathFactory
     root = tmp_path_factory.mktemp("saved")
     images = sorted(photos.glob("*/*.png"))
     labels = [path.parent.name for path in images]
-    prompt = PromptClassifier(
+    prompt = Classifier(
         tiny, n_ctx=4, rank=2, recipe={"epochs": 20, "views": 1}, cache=False, calibrate=True, device="cpu"
     )
     prompt.fit(images, labels).save(root / "prompt")
     for method in ("gda", "zero-shot"):
-        HeadClassifier(method, tiny, cache=False).fit(images, labels).save(root / method)
+        Classifier(tiny, method=method, cache=False).fit(images, labels).save(root / method)
     return root
 
 

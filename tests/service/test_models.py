@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slimprompt.classifiers.head import HeadClassifier, load_classifier
+from slimprompt import Classifier, load_classifier
 from slimprompt.collections.rows import make_predictions
 from slimprompt.errors import InputError
 from slimprompt.methods.zero_shot import zero_shot_head
@@ -26,7 +26,7 @@ def test_models_keep_their_own_preprocessing(saved: Path, tmp_path: Path, photos
     """Although they share the weights."""
     prompt = load_classifier(saved / "prompt", device="cpu")
     backbone = prompt.backbone_.with_preprocessing(replace(prompt.backbone_.preprocess, mean=(0.0, 0.0, 0.0)))
-    other = HeadClassifier("zero-shot", backbone).fit(
+    other = Classifier(backbone, method="zero-shot").fit(
         sorted(photos.glob("*/*.png")), [path.parent.name for path in sorted(photos.glob("*/*.png"))]
     )
     other.save(tmp_path / "other")

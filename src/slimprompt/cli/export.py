@@ -1,4 +1,4 @@
-"""`slimprompt export`: a saved prompt or head as an ONNX file or a class matrix."""
+"""`slimprompt export`: a saved model as an ONNX file or a class matrix."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def export(
     classes: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated other class names: the same prompt on new classes (prompts and zero-shot heads only)."
+            help="Comma-separated other class names: the same prompt on new classes (prompts and zero-shot only)."
         ),
     ] = None,
     images: Annotated[
@@ -44,7 +44,7 @@ def export(
     activation: Activation = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite files that exist.")] = False,
 ) -> None:
-    """Write a saved prompt or head as files that need neither slimprompt nor its text tower.
+    """Write a saved model as files that need neither slimprompt nor its text tower.
 
     --onnx: one file with everything from pixels to probabilities, for batches of any size. Class names and preprocessing are
     in its metadata. It is run by onnxruntime and compared with torch before it is kept. Needs: pip install 'slimprompt\\[onnx]'.
@@ -63,7 +63,7 @@ def export(
     from slimprompt.images.decode import image_files
 
     paths = image_files(images or [])
-    from slimprompt.classifiers.head import load_classifier
+    from slimprompt.classifier import load_classifier
     from slimprompt.export.contents import check_target
     from slimprompt.export.matrix import export_matrix
     from slimprompt.export.onnx import export_onnx

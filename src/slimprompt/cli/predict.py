@@ -1,4 +1,4 @@
-"""`slimprompt predict`: classify images with a saved prompt or head, a few or a large collection."""
+"""`slimprompt predict`: classify images with a saved model, a few or a large collection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from slimprompt.errors import InputError, choose
 from slimprompt.spreadsheet import csv_text
 
 if TYPE_CHECKING:
-    from slimprompt.classifiers.base import ImageClassifier
     from slimprompt.collections.inputs import Collection
     from slimprompt.collections.predict import PartPredictor, PredictionSpec, Summary
     from slimprompt.collections.rows import Prediction
@@ -40,7 +39,7 @@ def predict(
     classes: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated other class names: the same prompt on new classes (prompts and zero-shot heads only)."
+            help="Comma-separated other class names: the same prompt on new classes (prompts and zero-shot only)."
         ),
     ] = None,
     min_confidence: Annotated[
@@ -66,15 +65,17 @@ def predict(
         typer.Option(
             "--out",
             "-o",
-            help="Write one .parquet, .csv or .jsonl file with a row per image and class (--top), instead of printing. "
-            "Unreadable images are rows with an error.",
+            help="Instead of printing, write rows to this folder, as Parquet files of 1,024 images each, which is resumed if it was "
+            "stopped; or to one .csv, .jsonl or .parquet file. Unreadable images are rows with an error.",
             rich_help_panel=_LARGE,
         ),
     ] = None,
     overwrite: Annotated[
         bool,
         typer.Option(
-            "--overwrite", help="Overwrite --out, and discard what another command left there.", rich_help_panel=_LARGE
+            "--overwrite",
+            help="Overwrite the file, or discard the rows of another command in the folder.",
+            rich_help_panel=_LARGE,
         ),
     ] = False,
     column: Annotated[
@@ -119,27 +120,26 @@ def predict(
         ),
     ] = None,
 ) -> None:
-    """Classify images with a saved prompt or head.
+    """Classify images with a saved model.
 
-    Answers for a few images are printed. With --out, those for any number of images are written to one
-    file: stop it at any time, and re-run the same command to resume. The exit code is 1 if no image could be read.
+    Answers for a few images are printed. With --out, those for any number of images are written to a folder: stop it at any time, and
+    re-run the same command to resume. The exit code is 1 if no image could be read.
 
     Example: slimprompt predict my-prompt a.jpg b.jpg --top 3
     Example: slimprompt predict my-prompt a.jpg --classes "red panda,otter"
     Example: slimprompt predict my-prompt a.jpg --coverage 0.9
-    Example: slimprompt predict my-prompt photos/ --out predictions.parquet
-    Example: slimprompt predict my-prompt "shards/{000..009}.tar" --out predictions.csv --executor ray
+    Example: slimprompt predict my-prompt photos/ --out predictions
+    Example: slimprompt predict my-prompt "shards/{000..009}.tar" --out predictions --executor ray
     """
     show = choose("format", format, {"table": _print_predictions, "json": _print_json, "csv": _print_csv})
     choose("executor", executor, _EXECUTORS)
     if executor != "ray" and (address, cpus, gpus) != (None, None, None):
         raise InputError("--address, --cpus and --gpus are for the Ray executor: add --executor ray")
     if out is None and (overwrite or column is not None or batch_size is not None or executor != "local"):
-        raise InputError("--overwrite, --column, --batch-size and --executor are for large collections: add --out FILE")
+        raise InputError("--overwrite, --column, --batch-size and --executor are for large collections: add --out")
     if out is not None and (format != "table" or skip_bad_images):
         raise InputError(
-            "--format and --skip-bad-images are not for --out: its suffix is the format, and unreadable images are rows with "
-            "an error"
+            "--format and --skip-bad-images are not for --out: its name says the format, and unreadable images are rows with an error"
         )
     answering: dict[str, Any] = {
         "top": top,
@@ -196,35 +196,29 @@ def _predict_few(
 
     if lists := [str(given) for given in images if is_list(given.as_posix())]:
         raise InputError(
-            f"{lists[0]} is not an image file or a folder of images: tables, shards, datasets and patterns need --out FILE, such as "
+            f"{lists[0]} is not an image file or a folder of images: tables, shards, datasets and patterns need --out, such as "
             "--out predictions.csv"
         )
     paths = image_files(images)
-    from slimprompt.collections.predict import PredictionSpec
-    from slimprompt.collections.rows import make_predictions
+    from slimprompt.collections.inputs import Item
+    from slimprompt.collections.parts import Part
+    from slimprompt.collections.places import File
+    from slimprompt.collections.predict import LocalPredictor, PredictionSpec
+    from slimprompt.images.encoding import BATCH
+    from slimprompt.progress import progress
 
-    spec = PredictionSpec(model.as_posix(), **answering)  # hf:user/name also on Windows
-    classifier, lowest = spec.classifier()
-    paths, skipped = _readable(paths, classifier) if skip_bad else (paths, [])
-    with explain_unreadable(skip_bad=skip_bad):
-        features = classifier.encode(paths)
-    show(make_predictions(classifier, [str(path) for path in paths], features, top=spec.top, lowest=lowest))
-    note_skipped(skipped, err=True)
-
-
-def _readable(paths: Sequence[Path], classifier: ImageClassifier) -> tuple[list[Path], list[str]]:
-    """The images that can be read and resized, and messages about the others."""
-    from slimprompt.images.decode import open_image
-    from slimprompt.images.views import eval_pixels
-
-    good, messages = [], []
-    for path in paths:
-        try:
-            eval_pixels(open_image(path), classifier.backbone_.preprocess, path)
-            good.append(path)
-        except InputError as error:
-            messages.append(str(error))
-    return good, messages
+    spec = PredictionSpec(
+        model.as_posix(), **answering, batch_size=min(len(paths), BATCH)
+    )  # hf:user/name also on Windows
+    predictor = LocalPredictor(spec, strict=not skip_bad)
+    part = Part(0, [Item(str(path), File(str(path))) for path in paths])
+    with (
+        explain_unreadable(skip_bad=skip_bad),
+        progress("encoding images", len(paths), "images") as advance,
+    ):
+        (finished,) = predictor.predict_parts([part], advance)
+    show([one for one in finished.predictions if one.error is None])
+    note_skipped([one.error for one in finished.predictions if one.error is not None], err=True)
 
 
 def _print_predictions(predictions: Sequence[Prediction]) -> None:
@@ -265,33 +259,32 @@ def _predictor(
 def _predict_collection(
     collection: Collection, out: Path, make_predictor: Callable[[], PartPredictor], *, overwrite: bool
 ) -> None:
-    from slimprompt.collections.parts import PartsFolder
     from slimprompt.collections.predict import predict_collection
 
     try:
         summary = predict_collection(collection, out, make_predictor, overwrite=overwrite)
     except KeyboardInterrupt:
-        folder = PartsFolder(out)
-        if folder.has_parts:
-            say(f"stopped. Finished parts are in {folder.path}; re-run the same command to resume", err=True)
+        if out.is_dir():
+            say(f"stopped. Finished parts are in {out}; re-run the same command to resume", err=True)
         raise typer.Exit(130) from None
     _print_summary(summary, out)
 
 
 def _print_summary(summary: Summary, out: Path) -> None:
-    errors = f", {summary.errors:,} of them unreadable (column error)" if summary.errors else ""
-    say(f"{count(summary.images, 'image')} in {out}{errors}")
-    readable = summary.images - summary.errors
-    listed = summary.answers.most_common(_MOST_ANSWERS)
+    images, errors = summary.answers.total(), summary.answers[None]
+    say(f"{count(images, 'image')} in {out}{f', {errors:,} of them unreadable (column error)' if errors else ''}")
+    readable = images - errors
+    answers = [(answer, n) for answer, n in summary.answers.most_common() if answer is not None]
+    listed = answers[:_MOST_ANSWERS]
     rows = [(answer, f"{n:,}", f"{100 * n / readable:.1f} %") for answer, n in listed]
     if rows:
         print_table(("answer", "images", "share"), rows, right=("images", "share"))
-    if len(summary.answers) > len(listed):
-        say(f"and {len(summary.answers) - len(listed):,} more answers")
+    if len(answers) > len(listed):
+        say(f"and {len(answers) - len(listed):,} more answers")
     done = summary.predicted + summary.failed
     failed = f", {summary.failed:,} failed" if summary.failed else ""
-    finished = f"; {summary.images - done:,} were finished before" if done < summary.images else ""
+    finished = f"; {images - done:,} were finished before" if done < images else ""
     say(f"{count(summary.predicted, 'image')} predicted{failed}, {done / summary.seconds:,.1f} images/s{finished}")
     if not readable:
-        note(f"none of the {count(summary.images, 'image')} could be read:", "see the column error")
+        note(f"none of the {count(images, 'image')} could be read:", "see the column error")
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""`slimprompt push`: a saved prompt or head on the Hugging Face hub."""
+"""`slimprompt push`: a saved model on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slimprompt.cli.printing import count, note, say
 
 
 def push(
-    model: Annotated[Path, typer.Argument(help="Folder of a saved prompt or head.")],
+    model: Annotated[Path, typer.Argument(help="Folder of a saved model.")],
     repository: Annotated[str, typer.Argument(help="user/name on the hub; it is created if it does not exist.")],
     private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one.")] = False,
     licence: Annotated[
@@ -35,10 +35,9 @@ def push(
         typer.Option(help="Only write the folder that would be pushed, to this new folder; nothing is sent."),
     ] = None,
 ) -> None:
-    """Push a saved prompt or head with a model card to the Hugging Face hub.
+    """Push a saved model with a model card to the Hugging Face hub.
 
-    Log in once with `hf auth login`, or set HF_TOKEN to a token with the right to write. Pushed are the prompt or head, usually a
-    few KB, and a generated README.md: classes, backbone and its fingerprint, held-out accuracy, recipe. Images and the weights of
+    Log in once with `hf auth login`, or set HF_TOKEN to a token with the right to write. Pushed are the model, usually a few KB, and a generated README.md: classes, backbone and its fingerprint, held-out accuracy, recipe. Images and the weights of
     the backbone are not pushed. It can then be used by its name: predict, evaluate, export, suggest and serve take hf:user/name.
 
     Example: slimprompt push my-prompt user/name --private --licence cc-by-4.0

@@ -1,4 +1,4 @@
-"""`slimprompt serve`: an HTTP service and a web page for saved prompts and heads."""
+"""`slimprompt serve`: an HTTP service and a web page for saved models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHORTEST_TOKEN = 16
 
 @options_from(Limits, *Limits.model_fields, into="limits", panel="Limits", defaults=Limits().model_dump())
 def serve(
-    models: Annotated[list[Path], typer.Argument(help="Folders of saved prompts and heads, or hf:user/name.")],
+    models: Annotated[list[Path], typer.Argument(help="Folders of saved models, or hf:user/name.")],
     host: Annotated[
         str, typer.Option(help="Address to listen on. 0.0.0.0 lets other machines in; use a token then.")
     ] = "127.0.0.1",
@@ -41,7 +41,7 @@ def serve(
     *,
     limits: dict[str, Any],
 ) -> None:
-    """Serve saved prompts and heads over HTTP, with a web page.
+    """Serve saved models over HTTP, with a web page.
 
     Example: slimprompt serve my-prompt
     Example: slimprompt serve my-prompt my-head --port 9000 --token-file token.txt
@@ -83,7 +83,7 @@ def read_token(path: Path | None) -> str | None:
 def _announce(models: dict[str, ServedModel], where: str, *, local: bool, has_token: bool) -> None:
     for model in models.values():
         facts = model.describe()
-        say(f"{model.name}: {facts['kind']}, {len(facts['classes']):,} classes, {facts['backbone']}")
+        say(f"{model.name}: {facts['method']}, {len(facts['classes']):,} classes, {facts['backbone']}")
     if not local and not has_token:
         note(
             "Everyone who can reach this machine can use the service:",

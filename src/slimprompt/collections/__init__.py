@@ -5,8 +5,8 @@
 | `rows` | `Prediction`: what is known about one image; its columns |
 | `places` | where the content of one image is: a file, a member of a tar file, a row of a table or dataset |
 | `inputs` | the images of folders, files, CSV and Parquet files, WebDataset shards and Hugging Face datasets, one by one |
-| `parts` | parts of a collection: finished ones are stored, so that a stopped command can be resumed |
-| `output` | finished parts as one CSV, JSON Lines or Parquet file |
+| `parts` | parts of a collection, and the folder of finished ones, which is the output and from which a stopped command is resumed |
+| `output` | predictions as a CSV, JSON Lines or Parquet file |
 | `predict` | decode ahead, encode in batches, make rows; `predict_collection` |
 | `ray` | the same on the workers of a Ray cluster |
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -12,39 +13,47 @@ from slimprompt.collections.rows import COLUMNS, ERROR, Prediction, six_digits
 from slimprompt.errors import InputError, printable, unknown
 from slimprompt.spreadsheet import cell_value
 
-#: Rows of a row group of a Parquet file, which are held as Arrow's arrays; and rows that are held as Python objects.
-_GROUP, _ROWS = 16_384, 1_024
+Write = Callable[[Path, Iterable[Prediction]], None]
+#: Rows of a row group of a Parquet file, which are held in memory.
+_GROUP = 16_384
 
 
-def writer_of(target: Path) -> Callable[[Path, Iterable[Prediction]], None]:
-    """The function that writes predictions to a file with the suffix of `target`.
+def writer_of(target: Path) -> Write | None:
+    """The function that writes predictions to a file with the suffix of `target`; None for a folder of parts.
 
     Raises
     ------
     InputError
-        If the suffix is unknown, or a package that it needs is missing.
+        If the suffix is unknown, or pyarrow is missing, which Parquet files and folders of them need.
     """
     suffix = target.suffix.lower()
-    if suffix not in _WRITERS:
-        raise unknown("suffix of --out", suffix, _WRITERS)
-    if suffix == ".parquet":
-        try:
-            import pyarrow  # noqa: F401
-        except ImportError:
-            raise InputError(
-                "Parquet files need the package pyarrow: pip install 'slimprompt[parquet]', or write .csv or .jsonl"
-            ) from None
-    return _WRITERS[suffix]
+    if suffix and suffix not in _WRITERS and not target.is_dir():
+        raise unknown("suffix of --out", suffix, _WRITERS, next_step="The name of a folder of parts has no suffix.")
+    if suffix not in (".csv", ".jsonl"):
+        _require_pyarrow()
+    return None if target.is_dir() else _WRITERS.get(suffix)
 
 
-def _write_jsonl(path: Path, predictions: Iterable[Prediction]) -> None:
+def _require_pyarrow() -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise InputError(
+            "Parquet files, and folders of them, need the package pyarrow: pip install 'slimprompt[parquet]', or give --out the "
+            "name of a .csv or .jsonl file"
+        ) from None
+
+
+def write_jsonl(path: Path, predictions: Iterable[Prediction]) -> None:
+    """One JSON object per image."""
     with path.open("wb") as file:
         for prediction in predictions:
             # A file name that is not UTF-8 is written with JSON's own escapes.
             file.write(prediction.as_line().encode(errors="backslashreplace") + b"\n")
 
 
-def _write_csv(path: Path, predictions: Iterable[Prediction]) -> None:
+def write_csv(path: Path, predictions: Iterable[Prediction]) -> None:
+    """One row per image and class."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow((*COLUMNS, ERROR))
@@ -52,7 +61,8 @@ def _write_csv(path: Path, predictions: Iterable[Prediction]) -> None:
             writer.writerow([cell_value(cell) for cell in six_digits(cells)])
 
 
-def _write_parquet(path: Path, predictions: Iterable[Prediction]) -> None:
+def write_parquet(path: Path, predictions: Iterable[Prediction]) -> None:
+    """One row per image and class."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -60,15 +70,19 @@ def _write_parquet(path: Path, predictions: Iterable[Prediction]) -> None:
     schema = pa.schema([(name, kinds.get(name, pa.string())) for name in (*COLUMNS, ERROR)])
     table = _table(predictions)
     with parquet.ParquetWriter(path, schema) as writer:
-        batches: list[Any] = []
-        while rows := list(islice(table, min(_ROWS, _GROUP))):
+        while rows := list(islice(table, _GROUP)):
             columns = [[_text(cell) for cell in column] for column in zip(*rows, strict=True)]
-            batches.append(pa.record_batch([pa.array(*one) for one in zip(columns, schema.types, strict=True)], schema))
-            if sum(len(batch) for batch in batches) >= _GROUP:
-                writer.write_table(pa.Table.from_batches(batches))
-                batches = []
-        if batches:
-            writer.write_table(pa.Table.from_batches(batches))
+            arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
+            writer.write_table(pa.table(arrays, schema=schema))
+
+
+def answers_in(path: Path) -> Counter[str | None]:
+    """Number of images of each answer in a Parquet file that `write_parquet` wrote; None stands for unreadable images."""
+    from pyarrow import parquet
+
+    table = parquet.read_table(path, columns=["rank", "answer"])
+    rows = zip(table["rank"].to_pylist(), table["answer"].to_pylist(), strict=True)
+    return Counter(answer for rank, answer in rows if rank in (1, None))
 
 
 def _text(cell: Any) -> Any:
@@ -83,4 +97,4 @@ def _table(predictions: Iterable[Prediction]) -> Iterator[tuple[Any, ...]]:
             yield (*cells, prediction.error)
 
 
-_WRITERS = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
+_WRITERS: dict[str, Write] = {".csv": write_csv, ".jsonl": write_jsonl, ".parquet": write_parquet}

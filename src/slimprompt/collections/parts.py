@@ -1,32 +1,36 @@
-"""A collection in parts, and the folder of finished parts from which a stopped command is resumed.
+"""A collection in parts, and the folder of finished parts that `predict --out FOLDER` writes.
 
-    predictions.parquet.parts/
-      manifest.json     what decides the rows: model, options, part size
-      00000012.jsonl    a finished part, written completely or not at all: a line with its digest, then one line per image
+    predictions/
+      _manifest.json                                      what decides the rows: model, options, part size
+      part-000012-5e884898-3fa9c1d2e4b5a697.parquet       a finished part, written completely or not at all
+      _SUCCESS                                            all parts are finished
 
-The digest of a part is a hash of the names and stamps of its images. A finished part is used only if the images at its
-positions have the same digest; otherwise it is predicted again.
+pandas, Arrow and Spark read the folder as one table; they leave out names that begin with an underscore or a dot. The name of a
+part ends in the checksum of the manifest and in a digest of the names and stamps of its images. So a part is finished if there is a
+file of its name, and a file of another name is out of date.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from slimprompt.collections.inputs import Item
+from slimprompt.collections.output import write_parquet
 from slimprompt.collections.rows import Prediction
 from slimprompt.errors import InputError
-from slimprompt.files import cannot_read, json_text, read_json, remove_folder, write_file
+from slimprompt.files import check_folder, json_checksum, json_text, new_file, read_json, write_file
 from slimprompt.images.prefetch import prefetched
 
 #: Images of a part: what a kill loses at most, and what a Ray worker does at a time.
 PART_SIZE = 1024
 #: Threads that look up whether the files of finished parts have changed; on a network disk each answer takes a while.
 _STAMP_THREADS = 16
+_MANIFEST, _COMPLETE, _LOCK = "_manifest.json", "_SUCCESS", ".lock"
 
 
 class Part(NamedTuple):
@@ -57,105 +61,86 @@ def digest_of(items: Sequence[Item], stamps: Iterable[str]) -> str:
     digest = hashlib.sha256()
     for item, stamp in zip(items, stamps, strict=True):
         digest.update(f"{len(item.image)} {item.image} {len(stamp)} {stamp}\n".encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+    return digest.hexdigest()[:16]
 
 
 class PartsFolder:
-    """The folder of finished parts beside an output file.
+    """The folder of finished parts; other files in it are an error."""
 
-    Parameters
-    ----------
-    target
-        The output file.
-    """
+    def __init__(self, path: Path) -> None:
+        check_folder(path)
+        self.path = path
+        self._key, self._numbers = "", frozenset[int]()
+        if path.is_dir() and (other := [one.name for one in path.iterdir() if not _is_own(one.name)]):
+            raise InputError(
+                f"{path} holds {sorted(other)[0]!r}, which `slimprompt predict` has not written; give --out another name"
+            )
 
-    def __init__(self, target: Path) -> None:
-        self.path = target.with_name(f"{target.name}.parts")
-
-    def open(self, manifest: Mapping[str, Any], *, overwrite: bool) -> None:
+    def begin(self, manifest: Mapping[str, Any], *, overwrite: bool) -> None:
         """Begin, or resume what a command with the same manifest has begun.
 
-        Parameters
-        ----------
-        manifest
-            What decides the rows, as plain JSON data.
-        overwrite
-            Delete what a command with another manifest has left.
-
-        Raises
-        ------
-        InputError
-            If the folder holds finished parts of a command with another manifest.
+        The parts of a command with another manifest are an error, or are deleted. A kill in between leaves the new manifest and some of
+        the old parts, whose names do not belong to it: the next command deletes them.
         """
         stored = self._manifest()
-        if stored is not None and stored != manifest:
-            if not overwrite:
-                names = [name for name in manifest if manifest[name] != stored.get(name)]
-                raise InputError(
-                    f"{self.path} holds finished parts of a command with another {' and '.join(names) or 'version'}: resume "
-                    "that one, choose another --out, or discard them with --overwrite"
-                )
-            self.discard_parts()
-        if stored != manifest:
-            write_file(self.path / _MANIFEST, json_text(manifest))
+        if stored not in (None, manifest) and self.parts() and not overwrite:
+            names = [name for name in manifest if manifest[name] != (stored or {}).get(name)]
+            raise InputError(
+                f"{self.path} holds predictions of a command with another {' and '.join(names) or 'version'}: resume that one, "
+                "choose another --out, or discard them with --overwrite"
+            )
+        self._key = json_checksum(manifest)[:8]
+        (self.path / _COMPLETE).unlink(missing_ok=True)
+        write_file(self.path / _MANIFEST, json_text(manifest))
+        for path in self.parts():
+            if path.name.split("-")[2] != self._key:
+                path.unlink()
+        self._numbers = frozenset(self.numbers())
 
-    @property
-    def has_parts(self) -> bool:
-        """Whether a command was stopped after it had finished a part."""
-        return next(self._parts(), None) is not None
+    def parts(self) -> list[Path]:
+        """All part files, in the order of their numbers."""
+        return sorted(self.path.glob("part-*.parquet"))
 
-    def is_finished(self, part: Part) -> bool:
-        """Whether the part is stored, and its images have not changed since."""
-        header = self._header(part.number)
-        if header is None or header.get("images") != len(part.items):
-            return False
+    def numbers(self) -> list[int]:
+        """The numbers of all part files, ascending."""
+        return [int(path.name.split("-")[1]) for path in self.parts()]
+
+    def finished(self, part: Part) -> Path | None:
+        """The file of the part, if it was there in the beginning; None if it was not, or its images have changed since."""
+        if part.number not in self._numbers:
+            return None
         stamps = (stamp for _, stamp in prefetched(lambda item: item.place.stamp(), part.items, _STAMP_THREADS))
-        return bool(header.get("digest") == digest_of(part.items, stamps))
+        path = self._file(part.number, digest_of(part.items, stamps))
+        return path if path.exists() else None
 
-    def last_part(self) -> int | None:
-        """The largest number of a stored part; None if there is none."""
-        return max((int(path.stem) for path in self._parts()), default=None)
-
-    def write(self, part: FinishedPart) -> None:
+    def write(self, part: FinishedPart) -> Path:
         """Store a finished part."""
-        header = json.dumps({"digest": part.digest, "images": len(part.predictions)})
-        lines = [header, *(one.as_line() for one in part.predictions)]
-        write_file(self._file(part.number), "".join(f"{line}\n" for line in lines))
+        path = self._file(part.number, part.digest)
+        with new_file(path) as draft:
+            write_parquet(draft, part.predictions)
+        return path
 
-    def predictions(self, n_parts: int) -> Iterator[Prediction]:
-        """The predictions of the first `n_parts` parts, in order."""
-        for number in range(n_parts):
-            path = self._file(number)
-            try:
-                with path.open(encoding="utf-8") as file:
-                    expected = json.loads(next(file))["images"]
-                    found = [Prediction.from_line(line) for line in file]
-            except OSError as error:
-                raise cannot_read(path, error) from None
-            except (ValueError, LookupError, TypeError, StopIteration):
-                expected, found = -1, []
-            if len(found) != expected:
-                raise InputError(f"{path} is damaged; delete it and run the command again")
-            yield from found
+    def complete(self, parts: Iterable[Path]) -> None:
+        """Delete all parts but these, and mark the folder as complete."""
+        for path in set(self.parts()).difference(parts):
+            path.unlink()
+        write_file(self.path / _COMPLETE, "")
 
-    def discard_parts(self) -> None:
-        """Delete the finished parts."""
-        for path in self._parts():
-            path.unlink(missing_ok=True)
+    def close(self) -> None:
+        """Delete the lock; without a finished part, the whole folder."""
+        if not self.parts() and not (self.path / _COMPLETE).exists():
+            (self.path / _MANIFEST).unlink(missing_ok=True)
+        with suppress(PermissionError):  # Windows
+            (self.path / _LOCK).unlink(missing_ok=True)
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
 
-    def remove(self) -> None:
-        """Delete the folder."""
-        remove_folder(self.path)
-
-    def _file(self, number: int) -> Path:
-        return self.path / f"{number:08d}.jsonl"
-
-    def _parts(self) -> Iterator[Path]:
-        return self.path.glob("[0-9]*.jsonl")
+    def _file(self, number: int, digest: str) -> Path:
+        return self.path / f"part-{number:06d}-{self._key}-{digest}.parquet"
 
     def _manifest(self) -> dict[str, Any] | None:
-        """The manifest of the finished parts; empty if it is damaged, None if there are no parts."""
-        if not self.has_parts:
+        """The stored manifest; empty if it is damaged, None if there is none."""
+        if not (self.path / _MANIFEST).exists():
             return None
         try:
             stored = read_json(self.path / _MANIFEST)
@@ -163,13 +148,6 @@ class PartsFolder:
             return {}
         return stored if isinstance(stored, dict) else {}
 
-    def _header(self, number: int) -> dict[str, Any] | None:
-        try:
-            with self._file(number).open(encoding="utf-8") as file:
-                header = json.loads(file.readline(1000))
-        except (OSError, ValueError):
-            return None
-        return header if isinstance(header, dict) else None
 
-
-_MANIFEST = "manifest.json"
+def _is_own(name: str) -> bool:
+    return name in (_MANIFEST, _COMPLETE) or name.startswith((".", "part-"))

@@ -34,16 +34,8 @@ _WAVE = 256
 class RayPredictor:
     """Predicts parts on actors that hold `cpus` CPUs and `gpus` GPUs each.
 
-    Parameters
-    ----------
-    spec
-        The model and how it answers; its folder is read by all machines.
-    address
-        "auto" or "host:port" of a running cluster; None starts Ray on this machine until `close`.
-    cpus
-        CPUs of each worker, which decode images; default: those of a machine divided by its GPUs, or 1 without GPUs.
-    gpus
-        GPUs of each worker; may be a fraction. None: one if the device allows it and the cluster has GPUs, otherwise none.
+    `address` is "auto" or "host:port" of a running cluster; with None, Ray is started on this machine until `close`. By default an
+    actor has one GPU if the device allows it and the cluster has GPUs, otherwise none, and the CPUs of a machine divided by its GPUs.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from slimprompt.calibration import NONE_OF_THESE
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from slimprompt.classifiers.base import ImageClassifier
+    from slimprompt.classifier import Classifier
 
 #: Columns of a table with one row per image and class, as `cells` makes them.
 COLUMNS = ("image", "rank", "class", "probability", "answer", "concept_match")
@@ -48,13 +48,6 @@ class Prediction(NamedTuple):
         """JSON with the error, without line breaks."""
         return json.dumps(self.as_json() | {ERROR: self.error}, ensure_ascii=False)
 
-    @classmethod
-    def from_line(cls, line: str) -> Prediction:
-        """The prediction that `as_line` has written."""
-        row = json.loads(line)
-        classes = tuple((one["name"], one["probability"]) for one in row["classes"])
-        return cls(row["image"], row["answer"], row["concept_match"], classes, row[ERROR])
-
     def cells(self) -> Iterator[tuple[Any, ...]]:
         """One row of `COLUMNS` per class; a row without a class for an image that could not be read."""
         for rank, (name, value) in enumerate(self.classes, 1):
@@ -69,22 +62,12 @@ def six_digits(cells: Iterable[Any]) -> list[Any]:
 
 
 def make_predictions(
-    classifier: ImageClassifier, images: Sequence[str], features: Tensor, *, top: int, lowest: float
+    classifier: Classifier, images: Sequence[str], features: Tensor, *, top: int, lowest: float
 ) -> list[Prediction]:
-    """Predictions of a fitted classifier.
+    """Predictions with the `top` best classes for the features (n_images, embed_dim) of images of these names.
 
-    Parameters
-    ----------
-    classifier
-        The classifier.
-    images
-        The name of each image.
-    features
-        Their features (n_images, embed_dim). Further rows are left out: they only fill a batch.
-    top
-        Number of classes per image.
-    lowest
-        The answer is "none of these" if the probability of the best class is lower.
+    Further rows of features are left out: they only fill a batch. The answer is "none of these" if the probability of the best class
+    is lower than `lowest`.
     """
     class_names, probabilities = classifier.class_names_, classifier.probabilities(features)
     matches = classifier.concept_match(features)

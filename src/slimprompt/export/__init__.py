@@ -2,7 +2,7 @@
 
 | module | contents |
 |---|---|
-| `contents` | what exported files hold: the head of a classifier, class names, backbone and preprocessing |
+| `contents` | what exported files say about a classifier: class names, backbone and preprocessing |
 | `onnx` | pixels → probabilities as one ONNX file, compared with torch |
 | `matrix` | the linear head of a classifier as a safetensors file |
 | `card` | the model card of a repository on the hub |

@@ -9,10 +9,7 @@ import numpy as np
 import yaml
 
 from slimprompt.errors import InputError, shown
-from slimprompt.prompts.spec import describe_start
-from slimprompt.saved.files import Description
-from slimprompt.saved.head import HeadDescription
-from slimprompt.saved.prompt import PromptDescription
+from slimprompt.saved import Description
 from slimprompt.scores import accuracy_of
 
 _LICENCE = re.compile(r"[a-z0-9][a-z0-9.-]*")
@@ -26,41 +23,29 @@ def check_licence(licence: str | None) -> None:
         )
 
 
-def model_card(saved: PromptDescription | HeadDescription, repository: str, licence: str | None = None) -> str:
-    """The card of a saved model.
-
-    Parameters
-    ----------
-    saved
-        Its description, with the hashes of the training images, which are counted.
-    repository
-        `user/name` on the hub.
-    licence
-        Identifier of the licence of the model's files; None if it is not stated.
-    """
-    check_licence(licence)
-    kind = "head" if isinstance(saved, HeadDescription) else "prompt"
+def model_card(saved: Description, repository: str, licence: str | None = None) -> str:
+    """The card of a saved model for the repository `user/name`; the hashes of its training images are counted."""
     front: dict[str, object] = {
         **({"license": licence} if licence else {}),
         "library_name": "slimprompt",
         "pipeline_tag": "image-classification",
-        "tags": ["slimprompt", "clip", "few-shot", "prompt-learning" if kind == "prompt" else "image-features"],
+        "tags": ["slimprompt", "clip", "few-shot", "prompt-learning" if saved.prompt else "image-features"],
     }
     if saved.backbone.name.startswith("hf-hub:"):
         front["base_model"] = saved.backbone.name.removeprefix("hf-hub:")
-    weights = saved.backbone.pretrained or "own weights"
+    weights = _text(saved.backbone.pretrained or "own weights")
     rows = {
         "Classes": f"{len(saved.class_names)}, listed below",
-        "Backbone": f"{_text(saved.backbone.name)} ({_text(weights)}, {saved.backbone.activation or 'activation not stored'})",
+        "Backbone": f"{_text(saved.backbone.name)} ({weights}, {saved.backbone.activation})",
         "Fingerprint of its weights": f"`{saved.backbone.fingerprint}`",
-        "Held-out accuracy": _held_out(saved, kind),
+        "Held-out accuracy": _held_out(saved),
         "Training images": _training_images(saved),
         "Recipe": _text(_recipe(saved)),
         "Temperature": f"{saved.temperature:.4g}",
         "Licence": licence or "not stated",
     }
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
-    what = "text prompt" if kind == "prompt" else "head on image features"
+    what = "text prompt" if saved.prompt else "head on image features"
     names = ", ".join(_text(name) for name in saved.class_names)
     return f"""---
 {yaml.safe_dump(front, sort_keys=False, allow_unicode=True).strip()}
@@ -69,7 +54,7 @@ def model_card(saved: PromptDescription | HeadDescription, repository: str, lice
 # {repository.partition("/")[2]}
 
 An image classifier: a {what} on a frozen CLIP, learned with slimprompt {_text(saved.slimprompt)} from a few images per class.
-The weights of the backbone are not part of this repository and have a licence of their own. The {kind} only works with the
+The weights of the backbone are not part of this repository and have a licence of their own. The model only works with the
 weights of this fingerprint, which is checked when it is loaded.
 
 | | |
@@ -93,14 +78,14 @@ On the command line: `slimprompt predict hf:{repository} a.jpg`
 """
 
 
-def _held_out(saved: Description, kind: str) -> str:
+def _held_out(saved: Description) -> str:
     """What `slimprompt fit` measured; others may have saved anything under this name."""
     entry = (saved.model_extra or {}).get("held_out")
     found = {name: value for name, value in entry.items() if _is_number(value)} if isinstance(entry, dict) else {}
     n = int(found.get("images", 0))
-    if n < 1 or not 0 <= found.get(kind, -1) <= 100:
+    if n < 1 or not 0 <= found.get("model", -1) <= 100:
         return "not measured"
-    hits = round(n * found[kind] / 100)
+    hits = round(n * found["model"] / 100)
     value, low, high = accuracy_of(np.arange(n) < hits)
     zero_shot = f"; zero-shot {found['zero_shot']:.1f} %" if "zero_shot" in found else ""
     return f"{value:.1f} % (95 % interval {low:.1f}–{high:.1f}, {n:,} images){zero_shot}"
@@ -110,23 +95,24 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _training_images(saved: PromptDescription | HeadDescription) -> str:
+def _training_images(saved: Description) -> str:
     n, expected = len(saved.training_images.split()), (saved.shots or 0) * len(saved.class_names)
     more = "" if n in (0, expected) else "up to " if n < expected else "at least "
     shots = f"{more}{saved.shots} per class" if saved.shots else ""
     return f"{n:,}{f' ({shots})' if shots else ''}" if n else shots or "number not stored"
 
 
-def _recipe(saved: PromptDescription | HeadDescription) -> str:
-    if isinstance(saved, HeadDescription):
-        settings = [f"{name} {value:g}" for name, value in saved.settings.items()]
-        return ", ".join([saved.method, *settings, f"seed {saved.seed}"])
-    parts = [saved.variant, *([] if saved.variant == "dense" else [f"rank {saved.rank}"])]
-    parts += [f"{saved.basis} basis"] if saved.basis else []
-    parts += [f"{saved.n_ctx} context tokens", f"class name at the {saved.position}"]
-    parts += describe_start(words=saved.words, anchored=saved.anchored, depth=saved.depth)
-    how = "trained by other software" if saved.recipe is None else f"{saved.recipe.describe()}, seed {saved.seed}"
-    return f"{', '.join(parts)}; {how}"
+def _recipe(saved: Description) -> str:
+    """What was fitted and how: `gda, alpha 1, seed 1`."""
+    if saved.prompt is None:
+        return ", ".join([saved.method, *(f"{name} {value:g}" for name, value in saved.settings.items()), _seed(saved)])
+    how = "trained by other software" if saved.recipe is None else f"{saved.recipe.describe()}, {_seed(saved)}"
+    n_ctx = f"{saved.prompt.n_ctx} context tokens, " if saved.prompt.n_ctx else ""
+    return f"{saved.prompt.label}, {n_ctx}class name at the {saved.prompt.position}; {how}"
+
+
+def _seed(saved: Description) -> str:
+    return f"seed {saved.seed}"
 
 
 def _text(text: str) -> str:

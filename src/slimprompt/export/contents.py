@@ -1,4 +1,4 @@
-"""What exported files hold beside numbers: the head of a classifier, class names, backbone and preprocessing."""
+"""What exported files say about a classifier: class names, temperature, backbone and preprocessing."""
 
 from __future__ import annotations
 
@@ -6,33 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from torch.nn import functional as F
-
 from slimprompt import __version__
-from slimprompt.classifiers.head import HeadClassifier
-from slimprompt.classifiers.prompt import PromptClassifier
+from slimprompt.classifier import Classifier
 from slimprompt.clip.architectures import LOCAL_FOLDER
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
 from slimprompt.files import check_files
 from slimprompt.images.views import view_size
-from slimprompt.methods.head import AnyHead, Head
-from slimprompt.saved.files import describe_backbone
-
-#: Any classifier that can be exported.
-Classifier = PromptClassifier | HeadClassifier
-
-
-def head_of(classifier: Classifier) -> AnyHead:
-    """The head of a classifier; that of a prompt is scale · cos(image, class feature).
-
-    The constant logit bias of models with a sigmoid loss is left out: softmax does not depend on it.
-    """
-    classifier.check_fitted()
-    if isinstance(classifier, HeadClassifier):
-        return classifier.head_
-    class_features = F.normalize(classifier.class_features_, dim=-1)  # (n_classes, embed_dim)
-    return Head(classifier.class_names_, class_features, classifier.backbone_.logit_scale)
+from slimprompt.saved import describe_backbone
 
 
 def metadata(classifier: Classifier) -> dict[str, str]:

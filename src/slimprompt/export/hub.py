@@ -11,10 +11,8 @@ from slimprompt.errors import InputError
 from slimprompt.export.card import check_licence, model_card
 from slimprompt.export.contents import is_local_backbone, public_backbone
 from slimprompt.files import check_folder, draft_folder, publish, write_file
-from slimprompt.hub import hub_error, model_folder, parse_repository
-from slimprompt.saved.head import HEAD_FILES
-from slimprompt.saved.models import read_description, saved_files
-from slimprompt.saved.prompt import PROMPT_FILES
+from slimprompt.hub import hub_error, parse_repository
+from slimprompt.saved import FILE, read_model, write_model
 
 _CARD = "README.md"
 #: Files that may be in a repository to which a model is pushed for the first time.
@@ -24,8 +22,6 @@ _NEW = frozenset({".gitattributes", _CARD})
 class HubFiles(NamedTuple):
     """What is pushed, or would be."""
 
-    kind: str
-    """ "prompt" or "head" """
     sizes: dict[str, int]
     """Bytes of each file."""
     n_hashes: int
@@ -51,7 +47,7 @@ def write_hub_folder(
     Parameters
     ----------
     model
-        Folder of a saved prompt or head.
+        What `Classifier.save` was given.
     repository
         `user/name` on the hub, for the model card.
     folder
@@ -66,7 +62,7 @@ def write_hub_folder(
     if folder.exists():
         raise InputError(f"{folder} exists; choose another name for the folder")
     with draft_folder(folder) as draft:
-        found = _write(model_folder(model), repository, draft, licence, image_hashes=image_hashes)
+        found = _write(model, repository, draft, licence, image_hashes=image_hashes)
         publish(draft, folder)
     return found
 
@@ -88,7 +84,7 @@ def push(
     Parameters
     ----------
     model
-        Folder of a saved prompt or head.
+        What `Classifier.save` was given.
     repository
         `user/name` on the hub; one that holds something other than a saved model is left alone.
     private
@@ -114,23 +110,22 @@ def push(
             raise hub_error(repository, error) from None
 
 
-def _write(folder: Path, repository: str, draft: Path, licence: str | None, *, image_hashes: bool) -> HubFiles:
-    files, saved = saved_files(folder), read_description(folder)
-    _, entries, tensors = files.read(folder, type(saved))
-    backbone = public_backbone(entries["backbone"])
-    hashes = saved.training_images.split()
-    kept = saved.training_images if image_hashes else ""
-    public = saved.model_copy(update={"backbone": saved.backbone.model_copy(update=backbone)})
-    files.write(draft, type(saved), {**entries, "backbone": backbone, "training_images": kept}, tensors)
+def _write(model: str | Path, repository: str, draft: Path, licence: str | None, *, image_hashes: bool) -> HubFiles:
+    saved = read_model(model)
+    described, backbone = saved.description, public_backbone(saved.entries["backbone"])
+    public = described.model_copy(update={"backbone": described.backbone.model_copy(update=backbone)})
+    kept = described.training_images if image_hashes else ""
+    write_model(draft / FILE, {**saved.entries, "backbone": backbone, "training_images": kept}, saved.model)
     write_file(draft / _CARD, model_card(public, repository, licence))
     sizes = {path.name: path.stat().st_size for path in sorted(draft.iterdir())}
-    n_pushed = len(hashes) if image_hashes else 0
-    return HubFiles(files.name, sizes, n_pushed, len(hashes) - n_pushed, is_local_backbone(backbone))
+    n_pushed = len(kept.split())
+    n_left_out = len(described.training_images.split()) - n_pushed
+    return HubFiles(sizes, n_pushed, n_left_out, is_local_backbone(backbone))
 
 
 def _upload(folder: Path, repository: str, *, private: bool) -> str:
     """Create the repository if needed, and replace the model in it by one commit; returns its address."""
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+    from huggingface_hub import CommitOperationAdd, HfApi
 
     api = HfApi(library_name="slimprompt", library_version=__version__)
     api.create_repo(repository, private=private or None, exist_ok=True)
@@ -140,15 +135,8 @@ def _upload(folder: Path, repository: str, *, private: bool) -> str:
             f"{repository} exists and is public, so nothing was pushed: make it private on the hub, or choose another name"
         )
     old = {file.rfilename for file in there.siblings or ()}
-    ours = {name for files in (PROMPT_FILES, HEAD_FILES) for name in (files.description, files.tensors)}
-    if old - _NEW and not old & {PROMPT_FILES.description, HEAD_FILES.description}:
-        raise InputError(
-            f"{repository} exists and holds no saved prompt or head, so it is left alone; choose another name"
-        )
-    new = {path.name: path for path in folder.iterdir()}
-    operations: list[CommitOperationAdd | CommitOperationDelete] = [
-        CommitOperationDelete(name) for name in sorted((old & ours) - new.keys())
-    ]
-    operations += [CommitOperationAdd(name, path) for name, path in sorted(new.items())]
-    message = f"Saved {'head' if HEAD_FILES.description in new else 'prompt'} of slimprompt {__version__}"
+    if old - _NEW and FILE not in old:
+        raise InputError(f"{repository} exists and holds no saved model, so it is left alone; choose another name")
+    operations = [CommitOperationAdd(path.name, path) for path in sorted(folder.iterdir())]
+    message = f"Saved model of slimprompt {__version__}"
     return str(api.create_commit(repository, operations, commit_message=message).commit_url)

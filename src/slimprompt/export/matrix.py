@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from slimprompt.classifier import Classifier
 from slimprompt.errors import InputError
-from slimprompt.export.contents import Classifier, check_target, head_of, metadata
+from slimprompt.export.contents import check_target, metadata
 from slimprompt.files import write_file
 from slimprompt.methods.head import CacheHead
 
@@ -23,7 +24,7 @@ def export_matrix(classifier: Classifier, target: str | Path, *, overwrite: bool
     Parameters
     ----------
     classifier
-        A fitted prompt or linear head; `classifier.with_classes(names)` for other class names.
+        A fitted classifier with a linear head, as all methods but Tip-Adapter have; `classifier.with_classes(names)` for other class names.
     target
         The file to write, completely or not at all.
     overwrite
@@ -41,10 +42,11 @@ def export_matrix(classifier: Classifier, target: str | Path, *, overwrite: bool
     """
     from safetensors.torch import save
 
-    target, head = Path(target), head_of(classifier)
+    classifier.check_fitted()
+    target, head = Path(target), classifier.head_
     if isinstance(head, CacheHead):
         raise InputError(
-            f"a head of {getattr(classifier, 'method', 'this kind')} compares an image with its training images and is not a "
+            f"a head of {classifier.method_} compares an image with its training images and is not a "
             "matrix: export it as ONNX (--onnx), or fit another method"
         )
     check_target(target, overwrite=overwrite)

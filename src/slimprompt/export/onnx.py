@@ -16,9 +16,10 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from slimprompt.classifier import Classifier
 from slimprompt.clip.image_tower import image_features
 from slimprompt.errors import InputError
-from slimprompt.export.contents import Classifier, check_target, head_of, metadata
+from slimprompt.export.contents import check_target, metadata
 from slimprompt.extras import require_extra
 from slimprompt.files import new_file
 from slimprompt.images.decode import open_image
@@ -65,7 +66,7 @@ def export_onnx(
     Parameters
     ----------
     classifier
-        A fitted prompt or head; `classifier.with_classes(names)` for other class names.
+        A fitted classifier; `classifier.with_classes(names)` for other class names.
     target
         The file to write, completely or not at all.
     images
@@ -90,8 +91,8 @@ def export_onnx(
     """
     target = Path(target)
     require_extra("onnx", "ONNX export")
-    head = head_of(classifier)
-    backbone = classifier.backbone_
+    classifier.check_fitted()
+    head, backbone = classifier.head_, classifier.backbone_
     if backbone.precision != "fp32":
         raise InputError(f"the backbone was loaded in {backbone.precision}: load it with precision fp32 to export it")
     check_target(target, overwrite=overwrite)

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torch import Tensor
 
 from slimprompt import __version__
-from slimprompt.classifiers.base import ImageClassifier
+from slimprompt.classifier import Classifier
 from slimprompt.collections.rows import make_predictions
 from slimprompt.errors import InputError, choose
 from slimprompt.report.html import asset
@@ -79,7 +79,7 @@ class ModelFacts(BaseModel):
     """A served model."""
 
     name: str
-    kind: str = Field(description='"prompt", or the method of a head')
+    method: str = Field(description='"prompt", "zero-shot", "gda", …')
     backbone: str
     classes: list[str]
     takes_new_names: bool
@@ -161,7 +161,7 @@ def _predictions(model: ServedModel, images: list[str], features: Tensor, option
     if options.coverage is not None:
         lowest = used.calibration_.threshold(options.coverage)
 
-    def rows(classifier: ImageClassifier, lowest: float) -> list[dict[str, Any]]:
+    def rows(classifier: Classifier, lowest: float) -> list[dict[str, Any]]:
         found = make_predictions(classifier, images, features, top=options.top, lowest=lowest)
         return [prediction.as_json() for prediction in found]
 

@@ -8,19 +8,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from slimprompt.classifiers.base import ImageClassifier
-from slimprompt.classifiers.head import HeadClassifier, load_classifier
-from slimprompt.classifiers.prompt import PromptClassifier
+from slimprompt.classifier import Classifier, load_classifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
-from slimprompt.hub import model_folder
-from slimprompt.methods.table import find_method
-from slimprompt.saved.models import read_description
+from slimprompt.saved import FILE, read_model
 
 #: Sets of class names whose text features a model keeps.
 _KEPT = 32
-#: Template of zero-shot classification for prompts that were saved without one.
-_TEMPLATE = "a photo of a {}."
 
 
 class ServedModel:
@@ -32,12 +26,10 @@ class ServedModel:
         Name in requests.
     classifier
         The loaded classifier.
-    templates
-        Templates of the zero-shot comparison.
     """
 
-    def __init__(self, name: str, classifier: PromptClassifier | HeadClassifier, templates: Sequence[str]) -> None:
-        self.name, self.classifier, self.templates = name, classifier, tuple(templates)
+    def __init__(self, name: str, classifier: Classifier) -> None:
+        self.name, self.classifier = name, classifier
         self.on_classes = lru_cache(_KEPT)(self._on_classes)
         self.zero_shot = lru_cache(_KEPT)(self._zero_shot)
 
@@ -46,29 +38,24 @@ class ServedModel:
         """The backbone, which models share."""
         return self.classifier.backbone_
 
-    @property
-    def kind(self) -> str:
-        """ "prompt", or the method of a head."""
-        return self.classifier.method if isinstance(self.classifier, HeadClassifier) else "prompt"
-
     def describe(self) -> dict[str, Any]:
         """What clients should know."""
         return {
             "name": self.name,
-            "kind": self.kind,
+            "method": self.classifier.method_,
             "backbone": self.backbone.title,
             "classes": list(self.classifier.class_names_),
-            "takes_new_names": self.kind == "prompt" or find_method(self.kind).takes_new_names,
+            "takes_new_names": self.classifier.takes_new_names,
             "has_coverage": bool(self.classifier.calibration_.confidences),
         }
 
-    def _on_classes(self, names: tuple[str, ...] | None) -> ImageClassifier:
+    def _on_classes(self, names: tuple[str, ...] | None) -> Classifier:
         """The classifier on its own classes (None) or on others; an `InputError` if it cannot take them."""
         return self.classifier if names is None else self.classifier.with_classes(names)
 
-    def _zero_shot(self, names: tuple[str, ...] | None) -> HeadClassifier:
+    def _zero_shot(self, names: tuple[str, ...] | None) -> Classifier:
         """Zero-shot classification on the same classes, with the temperature of CLIP itself."""
-        return HeadClassifier.zero_shot(self.backbone, names or self.classifier.class_names_, self.templates)
+        return Classifier.zero_shot(self.backbone, names or self.classifier.class_names_, self.classifier.templates_)
 
 
 def load_models(folders: Sequence[Path], **options: Any) -> dict[str, ServedModel]:
@@ -90,18 +77,17 @@ def load_models(folders: Sequence[Path], **options: Any) -> dict[str, ServedMode
     backbones: dict[str, Backbone] = {}
     models: dict[str, ServedModel] = {}
     for folder in folders:
-        local = model_folder(folder)
-        saved = read_description(local)
-        shared = backbones.get(saved.backbone.fingerprint)
-        classifier = load_classifier(local, backbone=shared, **options)
-        backbones[saved.backbone.fingerprint] = classifier.backbone_
+        fingerprint = read_model(folder).description.backbone.fingerprint
+        classifier = load_classifier(folder, backbone=backbones.get(fingerprint), **options)
+        backbones[fingerprint] = classifier.backbone_
         name = _last_part(folder)
         name = name if short[name] == 1 else str(folder)
-        models[name] = ServedModel(name, classifier, saved.templates or [_TEMPLATE])
+        models[name] = ServedModel(name, classifier)
     return models
 
 
-def _last_part(folder: Path) -> str:
+def _last_part(model: Path) -> str:
     """Name of a folder as it was given, also of a symbolic link; for ".." and the like, that of the folder they stand for."""
+    folder = model.parent if model.name == FILE else model.with_suffix("") if model.suffix == ".safetensors" else model
     name = folder.absolute().name
     return folder.resolve().name if name in ("", "..") else name

@@ -90,7 +90,7 @@ async function ask(item, signal) {
   }
 }
 
-const comparing = () => byId("compare").checked && model().kind !== "zero-shot";
+const comparing = () => byId("compare").checked && model().method !== "zero-shot";
 
 // Images
 
@@ -261,7 +261,7 @@ function makeTable(item) {
   const { row, zeroShot } = item.result;
   const other = new Map(zeroShot?.classes.map((one) => [one.name, one.probability]));
   const shown = item.expanded ? row.classes : row.classes.filter((one, place) => place < SHOWN || one.name === zeroShot?.classes[0].name);
-  const learned = model().kind === "prompt" ? "learned prompt" : model().kind;
+  const learned = model().method === "prompt" ? "learned prompt" : model().method;
   const titles = ["class", learned, ...(zeroShot ? ["zero-shot"] : [])].map((text) => make("th", { scope: "col", role: "columnheader", textContent: text }));
   const rows = shown.map(({ name, probability }) => make("tr", { role: "row", className: name === row.answer ? "answer" : "" },
     make("th", { scope: "row", role: "rowheader" }, ...named(name)),
@@ -284,11 +284,11 @@ function makeBar(share, kind) {
 
 function showModel() {
   const one = model();
-  byId("facts").textContent = `${state.models.length > 1 ? `${one.name}, a` : "A"} ${one.kind === "prompt" ? "learned text prompt" : `${one.kind} classifier`} on ${one.backbone}, ${plural(one.classes.length, "class", "classes")}.`;
+  byId("facts").textContent = `${state.models.length > 1 ? `${one.name}, a` : "A"} ${one.method === "prompt" ? "learned text prompt" : `${one.method} classifier`} on ${one.backbone}, ${plural(one.classes.length, "class", "classes")}.`;
   byId("names").value = one.classes.join("\n");
   byId("names-note").textContent = one.takes_new_names ? "Any names can be used: edit them and see the answers change."
     : "This model learned these classes from their images. Some can be left out; new names need a prompt or zero-shot.";
-  byId("compare-field").hidden = one.kind === "zero-shot";
+  byId("compare-field").hidden = one.method === "zero-shot";
   byId("reset").hidden = true;
 }
 
