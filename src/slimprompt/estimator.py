@@ -20,6 +20,10 @@ class Estimator:
     """
 
     @classmethod
+    def _parameters(cls) -> dict[str, Any]:
+        return {name: one for name, one in inspect.signature(cls.__init__).parameters.items() if name != "self"}
+
+    @classmethod
     def _parameter_names(cls) -> list[str]:
         return sorted(set(inspect.signature(cls.__init__).parameters) - {"self"})
 
