@@ -35,9 +35,6 @@ from slimprompt.images.views import eval_pixels
 from slimprompt.progress import progress
 from slimprompt.saved.models import model_digest
 
-#: Seconds between two lines in the log of a command without a terminal.
-_LINE_EVERY = 60.0
-
 #: Called with the number of images that are done.
 Advance = Callable[[int], None]
 
@@ -270,7 +267,7 @@ def _predict_parts(
                 yield part
 
     start = time.perf_counter()
-    with _Count(collection) as count, progress("predicting", None, "images", line_every=_LINE_EVERY) as show:
+    with _Count(collection) as count, progress("predicting", None, "images") as show:
 
         def advance(n: int) -> None:
             show(n, total=None if count.total is None else count.total - skipped)
