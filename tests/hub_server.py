@@ -62,6 +62,8 @@ class Hub:
     """Sizes that the server claims for files of this name."""
     failing: bool = False
     """Answer every request with status 503."""
+    broken: re.Pattern[str] | None = None
+    """The connection is lost at requests `<method> <path>` that contain this pattern."""
     requests: list[str] = field(default_factory=list)
     """Method and path of every request."""
 
@@ -126,6 +128,9 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if self.hub.failing:
                 raise _Refusal(503, "", "out of order")
+            if self.hub.broken and self.hub.broken.search(self.hub.requests[-1]):
+                self.close_connection = True
+                return None
             for method, pattern, call in _CALLS:
                 found = re.fullmatch(pattern, path)
                 if found and self.command in method:

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import shutil
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
-from slimprompt import HeadClassifier, InputError, Prompt, PromptClassifier, load_classifier
+from slimprompt import Classifier, InputError, Prompt, load_classifier
 from slimprompt.clip.backbone import Backbone
-from slimprompt.hub import model_folder
+from slimprompt.hub import FILE, model_folder
+from slimprompt.prompts.spec import make_spec
 from tests.hub_server import READ_ONLY, Hub, Repository, go_offline, use_hub
 
 NAMES = ["otter", "red panda"]
 
 
 @pytest.fixture(scope="module")
-def saved(tiny: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved(tiny: Backbone, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     prompt = Prompt(torch.eye(4, 2), 0.1 * torch.ones(2, tiny.text_width), trainable="A")
-    classifier = PromptClassifier(tiny, rank=2, n_ctx=4).set_prompt(tiny, prompt, NAMES)
-    return classifier.save(tmp_path_factory.mktemp("saved") / "prompt")
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    classifier = Classifier.of_prompt(tiny, prompt, make_spec(rank=2, n_ctx=4), NAMES)
+    return classifier.save(tmp_path_factory.mktemp("saved")).read_bytes()
 
 
 def downloads(hub: Hub) -> list[str]:
@@ -33,46 +29,28 @@ def downloads(hub: Hub) -> list[str]:
 
 
 @pytest.fixture
-def there(local_hub: Hub, saved: Path) -> Repository:
+def there(local_hub: Hub, saved: bytes) -> Repository:
     """`user/name`: a prompt beside files that nobody asked for."""
     repository = local_hub.repositories["user/name"] = Repository()
-    repository.commit({**files_of(saved), "README.md": b"# name", "pytorch_model.bin": b"pickle"})
+    repository.commit({FILE: saved, "README.md": b"# name", "pytorch_model.bin": b"pickle"})
     return repository
 
 
-@pytest.mark.parametrize("load", [PromptClassifier.load, load_classifier])
-def test_a_prompt_by_its_name(load, there: Repository, local_hub: Hub, saved: Path, tiny: Backbone) -> None:
-    classifier = load("hf:user/name", backbone=tiny)
+def test_a_model_by_its_name(there: Repository, local_hub: Hub, tiny: Backbone) -> None:
+    classifier = load_classifier("hf:user/name", backbone=tiny)
     assert classifier.classes_.tolist() == NAMES
-    assert torch.equal(classifier.prompt_.A, PromptClassifier.load(saved, backbone=tiny).prompt_.A)
-    assert sorted(path.name for path in model_folder("hf:user/name").iterdir()) == ["prompt.json", "prompt.safetensors"]
-    asked = {request.rpartition("/")[2] for request in local_hub.requests if "/resolve/" in request}
-    assert asked == {"prompt.json", "prompt.safetensors"}
+    assert torch.equal(classifier.prompt_.A.detach(), 0.1 * torch.ones(2, tiny.text_width))
+    assert {request.rpartition("/")[2] for request in local_hub.requests if "/resolve/" in request} == {FILE}
 
 
-def test_a_revision_and_a_newer_version(there: Repository, local_hub: Hub, saved: Path) -> None:
+def test_a_revision_and_a_newer_version(there: Repository, local_hub: Hub, saved: bytes) -> None:
     first = model_folder(Path("hf:user/name"))
-    assert len(downloads(local_hub)) == 2
     assert model_folder("hf:user/name") == first
-    assert len(downloads(local_hub)) == 2  # not again
-    there.commit({**there.files, "prompt.json": b"{}"})
-    assert (model_folder("hf:user/name") / "prompt.json").read_bytes() == b"{}"
+    assert len(downloads(local_hub)) == 1  # not again
+    there.commit({**there.files, FILE: b"newer"})
+    assert (model_folder("hf:user/name") / FILE).read_bytes() == b"newer"
     assert model_folder(f"hf:user/name@{there.commits[0][0]}") == first
-    assert (first / "prompt.json").read_bytes() == (saved / "prompt.json").read_bytes()
-
-
-def test_a_head_by_its_name(local_hub: Hub, tiny: Backbone, tmp_path: Path) -> None:
-    head = HeadClassifier("zero-shot", tiny, views=0, cache=False)
-    images = [tmp_path / "a.png", tmp_path / "b.png"]
-    from PIL import Image
-
-    for path, colour in zip(images, ("red", "blue"), strict=True):
-        Image.new("RGB", (32, 32), colour).save(path)
-    folder = head.fit(images, NAMES).save(tmp_path / "head")
-    local_hub.repositories["user/head"] = Repository()
-    local_hub.repositories["user/head"].commit(files_of(folder))
-    loaded = load_classifier("hf:user/head", backbone=tiny)
-    assert isinstance(loaded, HeadClassifier) and loaded.predict(images).tolist() == head.predict(images).tolist()
+    assert (first / FILE).read_bytes() == saved
 
 
 @pytest.mark.parametrize("offline", ["unreachable", "broken", "HF_HUB_OFFLINE"])
@@ -92,6 +70,44 @@ def test_offline_use(offline: str, there: Repository, local_hub: Hub, monkeypatc
         model_folder("hf:user/other")
 
 
+def test_a_connection_that_is_lost_during_the_download(
+    there: Repository, local_hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The size is known by then; whether there is an older copy decides, not that the newer one is missing."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    local_hub.broken = re.compile("^GET .*/resolve/")
+    with pytest.raises(InputError, match="was not downloaded before and the hub cannot be reached .*connection"):
+        model_folder("hf:user/name")
+    local_hub.broken = None
+    folder = model_folder("hf:user/name")
+    there.commit({**there.files, FILE: b"newer"})
+    local_hub.broken = re.compile("^GET .*/resolve/")
+    with pytest.warns(UserWarning, match="using hf:user/name as it was downloaded before"):
+        assert model_folder("hf:user/name") == folder
+
+
+@pytest.mark.filterwarnings("ignore:the hub cannot be reached")
+def test_a_connection_that_is_lost_after_the_size_is_known(
+    there: Repository, local_hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """huggingface_hub calls this a missing entry."""
+    from huggingface_hub import get_hf_file_metadata
+
+    def then_lost(address: str) -> object:
+        found = get_hf_file_metadata(address)
+        local_hub.broken = re.compile("/resolve/")
+        return found
+
+    folder = model_folder("hf:user/name")
+    local_hub.repositories["user/other"] = there
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", then_lost)
+    assert model_folder("hf:user/name") == folder
+    local_hub.broken = None
+    with pytest.raises(InputError, match="was not downloaded before and the hub cannot be reached .*connection"):
+        model_folder("hf:user/other")
+
+
 def test_problems_are_one_line(there: Repository, local_hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str, *parts: str) -> None:
         with pytest.raises(InputError) as caught:
@@ -105,10 +121,7 @@ def test_problems_are_one_line(there: Repository, local_hub: Hub, monkeypatch: p
     refuse("hf:user/name@v9", "hf:user/name@v9", "no such branch, tag or commit")
     local_hub.repositories["user/bert"] = Repository()
     local_hub.repositories["user/bert"].commit({"config.json": b"{}"})
-    refuse("hf:user/bert", "holds no saved model: expected prompt.json or head.json")
-    local_hub.repositories["user/half"] = Repository()
-    local_hub.repositories["user/half"].commit({"prompt.json": b"{}"})
-    refuse("hf:user/half", "holds prompt.json but no prompt.safetensors")
+    refuse("hf:user/bert", "hf:user/bert holds no saved model: expected model.safetensors")
     there.gated = True
     refuse("hf:user/name", "no access to hf:user/name", "ask for access")
     there.gated, there.private = False, True
@@ -122,34 +135,26 @@ def test_problems_are_one_line(there: Repository, local_hub: Hub, monkeypatch: p
         refuse(name, "expected a branch, a tag or a commit after '@'")
 
 
-@pytest.mark.parametrize(("name", "size"), [("prompt.json", 17 * 10**6), ("prompt.safetensors", 600 * 10**6)])
-def test_large_files_are_not_downloaded(name: str, size: int, there: Repository, local_hub: Hub) -> None:
-    local_hub.sizes[name] = size
-    with pytest.raises(InputError, match=f"{name} has {size // 10**6} MB and is not downloaded: the limit"):
+def test_a_large_file_is_not_downloaded(there: Repository, local_hub: Hub) -> None:
+    local_hub.sizes[FILE] = 600 * 10**6
+    with pytest.raises(InputError, match=f"{FILE} has 600 MB and is not downloaded: the limit is 512 MB"):
         model_folder("hf:user/name")
     assert not downloads(local_hub)
 
 
-def test_a_downloaded_prompt_is_checked_like_a_local_one(
-    there: Repository, saved: Path, tiny: Backbone, tmp_path: Path
+def test_a_cache_that_cannot_be_written_is_no_lost_connection(
+    there: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good = files_of(saved)
-    other_names = json.loads(good["prompt.json"]) | {"class_names": ["otter", "cat"]}
-    damaged = {
-        "prompt.json is damaged: checksum": {"prompt.json": json.dumps(other_names).encode()},
-        "prompt.safetensors is damaged": {"prompt.safetensors": good["prompt.safetensors"][:-1]},
-        "prompt.json is damaged": {"prompt.json": b"\x80\x04."},
-    }
-    for message, changed in damaged.items():
-        there.commit({**good, **changed})
-        with pytest.raises(InputError, match=message) as remote:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", full)
+    with pytest.raises(OSError, match="No space left"):
+        model_folder("hf:user/name")
+
+
+def test_a_downloaded_model_is_checked_like_a_local_one(there: Repository, saved: bytes, tiny: Backbone) -> None:
+    for changed in (saved.replace(b"otter", b"hotel"), saved[:-1], b"\x80\x04."):
+        there.commit({FILE: changed})
+        with pytest.raises(InputError, match=f"{FILE} is damaged"):
             load_classifier("hf:user/name", backbone=tiny)
-        local = tmp_path / "local"
-        shutil.rmtree(local, ignore_errors=True)
-        local.mkdir()
-        for name, data in {**good, **changed}.items():
-            (local / name).write_bytes(data)
-        with pytest.raises(InputError, match=message) as expected:
-            load_classifier(local, backbone=tiny)
-        tail = str(expected.value).partition(" is damaged")[2]
-        assert str(remote.value).endswith(tail)

@@ -21,7 +21,7 @@ from slimprompt.clip.architectures import LOCAL_FOLDER
 from slimprompt.clip.backbone import Backbone, load_backbone, read_preprocessing
 from slimprompt.errors import InputError, first_few, problems, shown
 from slimprompt.files import check_regular, check_writable, write_file
-from slimprompt.hub import model_folder
+from slimprompt.hub import FILE, model_folder
 from slimprompt.methods.head import AnyHead, CacheHead, Head, head_problem
 from slimprompt.methods.table import PROMPT, find_method
 from slimprompt.prompts.prompt import Prompt
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-FILE = "model.safetensors"
 _FORMAT = 1
 #: Entry of the metadata that holds the description.
 _ENTRY = "slimprompt"

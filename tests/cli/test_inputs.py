@@ -122,27 +122,6 @@ def test_options_that_cannot_be_used(run, photos, tmp_path, options, message):
     assert not (tmp_path / "p").exists()
 
 
-def test_trainings_that_cannot_end_are_counted_and_refused(run, photos, tmp_path, monkeypatch):
-    """Here everything over a minute, measured on the first steps, counts as endless; a loss that may converge does not."""
-    monkeypatch.setattr("slimprompt.progress._MEASURED", 0.0)
-    monkeypatch.setattr("slimprompt.progress._ENDLESS", 60.0)
-    fit = ("fit", photos, "--out", tmp_path / "p", *QUICK, "--shots", "2", "--no-calibration")
-    endless = ("--epochs", "1000000", "--batch-size", "12")
-    text = failed(run(*fit, *endless, "--tolerance", "0"), "encoding up to 24 image views; training 1,000,000 steps")
-    assert "training: 1,000,000 steps will take about" in text and "which is too long; lower --epochs" in text
-    result = run(*fit, *endless, "--tolerance", "0.9", "--patience", "2")
-    ok(result)
-    assert "training up to 1,000,000 steps" in result.stderr
-    assert "training: 1,000,000 steps will take at most" in result.stderr
-    monkeypatch.setattr("slimprompt.progress._ENDLESS", 0.0)
-    shutil.copytree(photos, tmp_path / "others")
-    for number, path in enumerate(sorted((tmp_path / "others").rglob("*.png"))):
-        draw(path, "orange", number, size=41)
-    views = run("fit", tmp_path / "others", "--out", tmp_path / "q", *QUICK, "--epochs", "9", "--views", "9")
-    failed(views, "encoding images", "lower the number of views (--epochs or --views) or of images")
-    assert not (tmp_path / "q").exists()
-
-
 @pytest.mark.parametrize("target", ["/proc/none/x", "file/x", "a" * 300])
 def test_targets_are_checked_before_the_work(run, photos, tmp_path, target):
     (tmp_path / "file").write_text("mine")

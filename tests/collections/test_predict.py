@@ -260,19 +260,6 @@ def test_a_kill_before_any_file_operation_changes_nothing(models: Path, images: 
     assert set(told["finished"]) == set(range(6))  # of five parts
 
 
-def test_a_log_has_lines_with_rate_and_time_left(
-    spec: PredictionSpec,
-    images: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("slimprompt.collections.predict._LINE_EVERY", 0.0)
-    predict(spec, images, tmp_path / "p.csv")
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("predicting: 18") and "images/s" in last
-
-
 def test_options_of_the_spec(spec: PredictionSpec, paths: list[Path]) -> None:
     both: Callable[[], object] = replace(spec, min_confidence=0.5, coverage=0.5).classifier
     with pytest.raises(InputError, match="give one of them"):

@@ -1,5 +1,6 @@
 import pytest
 
+from slimprompt.errors import InputError
 from slimprompt.training.recipe import RECIPES, Recipe, auto_recipe, make_recipe
 
 
@@ -45,3 +46,12 @@ def test_auto_with_many_images_uses_two_views_of_each():
     assert many == auto_recipe(100) == make_recipe("auto", 16)
     assert many.views_at(0) == [None, 0]
     assert make_recipe({"epochs": 5}, 16) == make_recipe(many, 1, {"epochs": 5})
+
+
+def test_an_unknown_optimizer_is_refused():
+    with pytest.raises(
+        InputError, match=r"^this recipe cannot be used: optimizer: .*'sgd' or 'adamw' \(given: 'adam'\)$"
+    ):
+        make_recipe("fast", 16, {"optimizer": "adam"})
+    with pytest.raises(ValueError, match="'sgd' or 'adamw'"):
+        Recipe(optimizer="adam")

@@ -25,7 +25,7 @@ from slimprompt.files import write_file
 from slimprompt.forked import run_forked
 from slimprompt.lab.records import Record
 from slimprompt.lab.spec import RunSpec
-from slimprompt.progress import LINE_EVERY, progress
+from slimprompt.progress import progress
 from slimprompt.spreadsheet import frame_csv
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def measure(
     parts = [records[start : start + _RUNS] for start in range(0, len(records), _RUNS)]
     jobs: list[Callable[[], Any]] = [partial(_compare_runs, chosen, group, found) for group in groups]
     jobs += [partial(_displacements, part) for part in parts]
-    with progress("geometry", len(jobs), "parts", show=show, line_every=LINE_EVERY, threads=False) as advance:
+    with progress("geometry", len(jobs), "parts", show=show) as advance:
         measured = run_forked(jobs, advance=lambda _: advance())
     compared, moved = measured[: len(groups)], measured[len(groups) :]
     notes += _lost_rank(chosen, compared)

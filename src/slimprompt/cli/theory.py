@@ -12,7 +12,7 @@ from slimprompt.cli.options import DataRoot, Device
 from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError
 from slimprompt.files import check_folder
-from slimprompt.progress import LINE_EVERY, progress
+from slimprompt.progress import progress
 
 if TYPE_CHECKING:
     from slimprompt.lab.records import Record
@@ -82,7 +82,7 @@ def theory(
         model = load_backbone(backbone, pretrained, device=device)
         objective = few_shot_objective(model, benchmark, shots=shots, seed=seed, n_ctx=m, data_root=data_root)
         say(f"loss: {objective.title}")
-    with progress("checking", None, "text passes", line_every=LINE_EVERY) as advance:
+    with progress("checking", None, "text passes") as advance:
         if objective is not None:
             objective.on_pass = advance
         result = check_theory(

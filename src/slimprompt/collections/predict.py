@@ -32,9 +32,6 @@ from slimprompt.images.views import eval_pixels
 from slimprompt.progress import progress
 from slimprompt.saved import read_model
 
-#: Seconds between two lines in the log of a command without a terminal.
-_LINE_EVERY = 60.0
-
 #: Called with the number of images that are done.
 Advance = Callable[[int], None]
 
@@ -234,7 +231,7 @@ def _write_file(
 
     start = time.perf_counter()
     with (
-        progress("predicting", None, "images", line_every=_LINE_EVERY) as advance,
+        progress("predicting", None, "images") as advance,
         new_file(target) as draft,
     ):
         write(draft, predictions(advance))
@@ -254,7 +251,7 @@ def _write_parts(collection: Collection, folder: PartsFolder, predictor: PartPre
                 yield part
 
     start = time.perf_counter()
-    with progress("predicting", None, "images", line_every=_LINE_EVERY) as advance:
+    with progress("predicting", None, "images") as advance:
         for part in predictor.predict_parts(unfinished(), advance):
             written.append(folder.write(part))
             answers.update(one.answer for one in part.predictions)

@@ -181,9 +181,8 @@ class FeatureBank:
         ]
         total = sum(len(task.views) for task in tasks)
         self._check_space(total)
-        lower = "the number of views (--epochs or --views) or of images"
         with (
-            progress("encoding images", total, "views", show=self._show_progress, lower=lower) as advance,
+            progress("encoding images", total, "views", show=self._show_progress) as advance,
             written_behind(self._store) as store,
         ):
             batch = device_batch(self.backbone) if tasks else BATCH

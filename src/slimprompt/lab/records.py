@@ -31,7 +31,7 @@ from slimprompt.files import draft_folder, json_checksum, json_text, lock, publi
 from slimprompt.forked import run_forked
 from slimprompt.lab.spec import RunSpec, one_spelling, parse_spec
 from slimprompt.methods.table import find_method
-from slimprompt.progress import LINE_EVERY, progress
+from slimprompt.progress import progress
 from slimprompt.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def scan_records(root: Path, *, show: bool = False) -> tuple[list[Record], dict[
         raise InputError(f"no runs folder at {root}: expected <folder>/<run>/{RECORD}, as `slimprompt study` writes it")
     folders = _run_folders(root)
     parts = [folders[start : start + _PART] for start in range(0, len(folders), _PART)]
-    with progress("reading runs", len(folders), "runs", show=show, line_every=LINE_EVERY, threads=False) as advance:
+    with progress("reading runs", len(folders), "runs", show=show) as advance:
         read = run_forked(
             [partial(_read_folders, part) for part in parts], advance=lambda number: advance(len(parts[number]))
         )

@@ -25,7 +25,7 @@ from slimprompt.paper.summary import key_figures, questions_table, summary_table
 from slimprompt.paper.tables import comparisons, paper_tables, summaries, with_published_methods
 from slimprompt.paper.verdict import VERDICTS
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
-from slimprompt.progress import LINE_EVERY, progress
+from slimprompt.progress import progress
 from slimprompt.report.html import render, write_page
 from slimprompt.report.methods_figures import methods_figures
 from slimprompt.report.methods_tables import methods_tables
@@ -113,7 +113,7 @@ def build_report(
     }
     jobs = [*others.values(), *plots]
     load_matplotlib()
-    with progress("tables and figures", len(jobs), "parts", show=show, line_every=LINE_EVERY, threads=False) as advance:
+    with progress("tables and figures", len(jobs), "parts", show=show) as advance:
         made = run_forked(jobs[::-1], advance=lambda _: advance())[::-1]  # figures take longest, so they begin first
     return Report(
         folder=runs,
@@ -165,7 +165,7 @@ def write_report(report: Report, out: Path, *, theory: Path | None = None, show:
         lambda: table_files(tables),
         lambda: runs_csv(report.records),
     ]
-    with progress("page and files", len(jobs), "parts", show=show, line_every=LINE_EVERY, threads=False) as advance:
+    with progress("page and files", len(jobs), "parts", show=show) as advance:
         page, files, listed = run_forked(jobs, advance=lambda _: advance())
     write_file(out / RUNS_CSV, listed)
     for name, content in files.items():

@@ -97,11 +97,7 @@ def train(
     order = torch.Generator().manual_seed(stream_seed(seed, "order"))
     states = [_State(prompt, _optimizer(prompt, recipe)) for prompt in prompts]
     active, step = states, 0
-    early = recipe.tolerance > 0
-    lower = "" if early else "--epochs, or set --tolerance to stop when the loss no longer changes"
-    with progress(
-        "training", recipe.steps(len(labels)), "steps", show=show_progress, at_most=early, lower=lower
-    ) as advance:
+    with progress("training", recipe.steps(len(labels)), "steps", show=show_progress) as advance:
         for epoch in range(recipe.epochs):
             features = features_at(epoch).to(prompts[0].A.device)  # (n_views · n_images, embed_dim)
             targets = labels.repeat(len(features) // len(labels)).to(features.device)

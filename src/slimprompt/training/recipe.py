@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from slimprompt.errors import choose, validate
 
@@ -81,12 +81,6 @@ class Recipe(BaseModel):
         "none",
         description="none, or balanced: weight each image by 1 / images of its class, so that all classes count equally",
     )
-
-    @field_validator("optimizer", mode="before")
-    @classmethod
-    def _earlier_name(cls, name: Any) -> Any:
-        """Files of version 0.1 call AdamW "adam"."""
-        return "adamw" if name == "adam" else name
 
     @property
     def uses_zero_shot(self) -> bool:
