@@ -10,8 +10,8 @@ import torch
 from sklearn.base import clone
 
 from slimprompt import Classifier, InputError, Recipe, load_backbone
+from slimprompt.classifier import finished_prompt
 from slimprompt.clip.backbone import Backbone
-from slimprompt.continued import finished_prompt
 from slimprompt.images.bank import FeatureBank
 from slimprompt.methods.task import LabelledImages, make_task
 from slimprompt.saved import model_file, tensors_sha256

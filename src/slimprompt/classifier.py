@@ -14,7 +14,7 @@ from torch import Tensor
 from slimprompt.calibration import Calibration, calibration_folds, calibration_of, softmax
 from slimprompt.clip.architectures import default_pretrained
 from slimprompt.clip.backbone import Backbone, load_backbone
-from slimprompt.continued import FinishedPrompt, finished_prompt
+from slimprompt.continued import FinishedPrompt, read_finished_prompt
 from slimprompt.errors import InputError, first_few, shown, whole_number
 from slimprompt.estimator import Estimator
 from slimprompt.images.bank import FeatureBank
@@ -29,7 +29,16 @@ from slimprompt.methods.zero_shot import check_templates, zero_shot_features, ze
 from slimprompt.names import check_class_names
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.spec import PromptSpec, make_spec
-from slimprompt.saved import check_free, damaged, describe_backbone, load_backbone_of, read_model, write_model
+from slimprompt.saved import (
+    SavedBackbone,
+    check_free,
+    damaged,
+    describe_backbone,
+    load_backbone_of,
+    read_model,
+    tensors_sha256,
+    write_model,
+)
 from slimprompt.training.evaluation import class_scores
 from slimprompt.training.loop import EpochResult
 from slimprompt.training.recipe import MANY_IMAGES, Recipe, RecipeLike, make_recipe
@@ -696,6 +705,20 @@ def load_classifier(model: str | Path, **options: Any) -> Classifier:
         Those of `Classifier.load`.
     """
     return Classifier.load(model, **options)
+
+
+def finished_prompt(continue_from: str | Path | Classifier) -> FinishedPrompt:
+    """The prompt of a saved model or of a fitted classifier."""
+    if isinstance(continue_from, str | Path):
+        return read_finished_prompt(continue_from)
+    prompt, spec = (getattr(continue_from, name, None) for name in ("prompt_", "spec_"))
+    if prompt is None or spec is None:
+        raise InputError(
+            f"continue_from must be a saved prompt or a classifier with a fitted prompt (given: {shown(continue_from)}); clone of "
+            "scikit-learn removes what a classifier has learned, so give it a saved one"
+        )
+    backbone, images = SavedBackbone(**describe_backbone(continue_from.backbone_)), continue_from.training_images_
+    return FinishedPrompt("the given classifier", prompt, spec, backbone, images, tensors_sha256(prompt))
 
 
 def label_names(labels: Iterable[str], what: str = "labels") -> list[str]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError, shown
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.spec import PromptSpec
-from slimprompt.saved import SavedBackbone, SavedModel, check_weights, describe_backbone, read_model, tensors_sha256
-
-if TYPE_CHECKING:
-    from slimprompt.classifier import Classifier
+from slimprompt.saved import SavedBackbone, check_weights, read_model, tensors_sha256
 
 
 class FinishedPrompt(NamedTuple):
@@ -45,24 +42,11 @@ class FinishedPrompt(NamedTuple):
         return Prompt(tensors["B"], tensors["A"], self.prompt.trainable, tensors.get("W"))
 
 
-def finished_prompt(continue_from: str | Path | Classifier) -> FinishedPrompt:
-    """The prompt of a saved model or of a fitted classifier."""
-    if isinstance(continue_from, str | Path):
-        return saved_prompt(str(continue_from), read_model(continue_from))
-    if getattr(continue_from, "prompt_", None) is None or continue_from.spec_ is None:
-        raise InputError(
-            f"continue_from must be a saved prompt or a classifier with a fitted prompt (given: {shown(continue_from)}); clone of "
-            "scikit-learn removes what a classifier has learned, so give it a saved one"
-        )
-    prompt, backbone = continue_from.prompt_, SavedBackbone(**describe_backbone(continue_from.backbone_))
-    images = continue_from.training_images_
-    return FinishedPrompt("the given classifier", prompt, continue_from.spec_, backbone, images, tensors_sha256(prompt))
-
-
-def saved_prompt(name: str, saved: SavedModel) -> FinishedPrompt:
-    """The prompt of a model file."""
+def read_finished_prompt(model: str | Path) -> FinishedPrompt:
+    """The prompt of a saved model."""
+    saved = read_model(model)
     described, prompt = saved.description, saved.model
     if not isinstance(prompt, Prompt) or described.prompt is None:
-        raise InputError(f"{name} holds a head of {described.method}: only the training of a prompt can continue")
+        raise InputError(f"{model} holds a head of {described.method}: only the training of a prompt can continue")
     images = frozenset(described.training_images.split())
-    return FinishedPrompt(name, prompt, described.prompt, described.backbone, images, tensors_sha256(prompt))
+    return FinishedPrompt(str(model), prompt, described.prompt, described.backbone, images, tensors_sha256(prompt))

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from slimprompt.calibration import calibration_folds, softmax
-from slimprompt.classifier import Classifier
-from slimprompt.continued import FinishedPrompt, finished_prompt
+from slimprompt.classifier import Classifier, finished_prompt
+from slimprompt.continued import FinishedPrompt
 from slimprompt.data import Benchmark, Item, few_shot, held_out
 from slimprompt.errors import InputError, first_few
 from slimprompt.images.bank import FeatureBank

@@ -211,7 +211,7 @@ def test_other_files_are_not_overwritten(run, photos, tmp_path):
         (("check-labels", photos, "--backbone", "none", "--report", image), "ends in .html or .htm"),
     ):
         failed(run(*command), part)
-    failed(run("suggest", ours, photos, "--out", table, "--overwrite"), "no saved prompt or head")
+    failed(run("suggest", ours, photos, "--out", table, "--overwrite"), "no saved model")
     assert {path.read_text() for path in tmp_path.iterdir()} == {"mine"}
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -30,13 +31,13 @@ def test_fit_a_head(head):
         assert part in out or (folder / part).is_file()
     description = entries_of(folder)
     assert description["method"] == "gda" and description["views"] == 1 and description["shots"] == 4
-    assert description["held_out"]["images"] == 6 and "head" in description["held_out"]
+    assert description["held_out"]["images"] == 6 and "model" in description["held_out"]
 
 
 def test_predict_and_evaluate_a_head(run, head, photos, tmp_path):
     folder, _ = head
     scores = json.loads(ok(run("evaluate", folder, photos, "--format", "json")))
-    assert scores["images"] == 18 and scores["head"] >= 90
+    assert scores["images"] == 18 and scores["model"] >= 90
     assert "gda" in ok(run("evaluate", folder, photos, "--verbose"))
     image = photos / "red disc" / "0.png"
     assert "red disc" in ok(run("predict", folder, image))
@@ -106,8 +107,8 @@ def test_the_command_that_saves_the_advised_method_is_printed(run, tmp_path):
     fit = ("fit", images, "--shots", 4, "--views", 1, *MODEL, "--compare", "--no-calibration")
     out = ok(run(*fit, "--method", "zero-shot", "--out", tmp_path / "zs"))
     use = re.search(r"^Use (\S+):", out, re.MULTILINE)[1]
-    assert "What was saved is a head of zero-shot." in out
-    assert f"  slimprompt fit '{images}' --method {use} --out my-head" in out.splitlines()
+    assert "What was saved is zero-shot." in out
+    assert f"  slimprompt fit '{images}' --method {use} --out my-model" in out.splitlines()
     assert "What was saved" not in ok(run(*fit, "--method", use, "--out", tmp_path / "best"))
 
 
@@ -142,7 +143,7 @@ def test_copies_of_training_images_do_not_count(run, photos, tmp_path):
     assert "12 of the 18 images were training images: without them, the accuracy is " in out
     assert "all methods without a prompt on the same 6 held-out images" in out
     saved = entries_of(tmp_path / "h")["held_out"]
-    assert saved["images"] == 6 and f"without them, the accuracy is {saved['head']:.1f} %" in out
+    assert saved["images"] == 6 and f"without them, the accuracy is {saved['model']:.1f} %" in out
 
     out = " ".join(ok(run("fit", only_copies, "--out", tmp_path / "c", *fit)).split())
     assert "all 12 images were training images" in out
@@ -186,11 +187,11 @@ def test_the_page_of_a_head(run, photos, tmp_path):
     assert "gda" in page.read_text()
 
 
-def test_heads_and_prompts_do_not_overwrite_each_other(run, head, photos, tmp_path):
-    failed(run("fit", photos, "--out", head[0], *QUICK, "--overwrite"), "is not a saved prompt")
-    failed(run("fit", photos, "--out", head[0], "--method", "gda", *MODEL), "already holds a saved head", "--overwrite")
-    ok(run("fit", photos, "--out", tmp_path / "p", *QUICK))
-    failed(run("fit", photos, "--out", tmp_path / "p", "--method", "gda", *MODEL, "--overwrite"), "is not a saved head")
+def test_any_model_overwrites_any_other_if_asked(run, head, photos, tmp_path):
+    failed(run("fit", photos, "--out", head[0], "--method", "gda", *MODEL), "exists already", "--overwrite")
+    shutil.copytree(head[0], tmp_path / "h")
+    ok(run("fit", photos, "--out", tmp_path / "h", *QUICK, "--overwrite"))
+    assert entries_of(tmp_path / "h")["method"] == "prompt"
 
 
 OWN_METHODS = """
@@ -221,36 +222,32 @@ def own_module(tmp_path, monkeypatch):
     sys.modules.pop(name, None)
 
 
-def test_a_method_of_ones_own_is_imported_on_request(run, photos, tmp_path, own_module):
+def test_a_method_of_ones_own_is_imported_by_its_name(run, photos, tmp_path, own_module):
     name = f"{own_module}:nearest_mean"
     fit = ("fit", photos, "--shots", 4, "--views", 1, *MODEL, "--out", tmp_path / "mine")
-    imported = ("--import", own_module)
-    reason = f"cannot use the method '{name}': {own_module} is not imported; import it first (--import {own_module})"
-    failed(run(*fit, "--method", name), reason)
-    assert not (tmp_path / "mine").exists()
     failed(
-        run(*fit, "--method", f"{own_module}:nearest", *imported),
-        f"{own_module} has no nearest; its functions are nearest_mean, broken",
+        run(*fit, "--method", f"{own_module}:nearest"),
+        f"{own_module} has no function nearest; its functions are broken, nearest_mean",
     )
-    failed(run(*fit, "--method", f"{own_module}:broken", *imported), "broken' failed: ZeroDivisionError: division by")
-    failed(run(*fit, "--method", name, *imported, "--rank", 2), "--rank can only be used with prompts")
-    out = ok(run(*fit, "--method", name, *imported, "--compare"))
+    failed(run(*fit, "--method", f"{own_module}:broken"), "broken' failed: ZeroDivisionError: division by")
+    failed(run(*fit, "--method", name, "--rank", 2), "--rank can only be used with prompts")
+    out = ok(run(*fit, "--method", name, "--compare"))
     assert f"72 numbers trained ({name}, scale 20)" in out
     rows = [line.split()[0] for line in out[out.index("all methods without a prompt on the same") :].splitlines()[2:12]]
     assert rows == [*METHODS, name]
     description = entries_of(tmp_path / "mine")
     assert (description["method"], description["settings"]) == (name, {"scale": 20.0})
-    assert description["temperature"] != 1.0  # calibrated with the settings of the fit
+    assert len(description["confidences"]) == 12  # calibrated with the settings of the fit
     # fitted again, with more images
     grown = ("fit", photos, "--continue-from", tmp_path / "mine", "--shots", 5, "--out", tmp_path / "grown")
-    assert f"{name} was fitted again" in ok(run(*grown, *imported))
+    assert f"{name} was fitted again" in ok(run(*grown))
 
 
 def test_a_saved_head_of_ones_own_method_needs_no_module(run, photos, tmp_path, own_module, tiny_folder):
     """In a process that has never imported it."""
     name, head = f"{own_module}:nearest_mean", tmp_path / "mine"
     fit = ("fit", photos, "--shots", 4, "--views", 1, "--no-calibration", "--backbone", tiny_folder, "--out", head)
-    ok(run(*fit, "--method", name, "--import", own_module))
+    ok(run(*fit, "--method", name))
     (tmp_path / f"{own_module}.py").unlink()
     program = tmp_path / "use.py"
     program.write_text(
@@ -265,7 +262,7 @@ def test_a_saved_head_of_ones_own_method_needs_no_module(run, photos, tmp_path, 
         "try:\n    classifier.with_classes(['otter', 'red panda'])\n"
         "except InputError as error:\n    print(error)\n"
         "(model,) = load_models([Path(head)], device='cpu').values()\n"
-        "print(model.describe()['kind'], model.describe()['takes_new_names'])\n"
+        "print(model.describe()['method'], model.describe()['takes_new_names'])\n"
         "for command in (['evaluate', head, photos], ['export', head, '--matrix', matrix]):\n"
         "    sys.argv = ['slimprompt', *command]\n"
         "    try:\n        main()\n"

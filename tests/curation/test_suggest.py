@@ -85,10 +85,10 @@ def test_near_duplicates_are_not_suggested_twice(
     assert (found.n_images, found.n_duplicates) == (2 * len(paths), len(paths))
 
 
-def test_training_images_are_left_out(
-    planted: Planted, classifier: Classifier, pocket_bank: FeatureBank, tmp_path: Path
-):
+def test_training_images_are_left_out(planted: Planted, pocket: Backbone, pocket_bank: FeatureBank, tmp_path: Path):
     trained, others = (sorted(planted.folder.glob(f"test/*/{name}.png")) for name in ("024", "025"))
+    classifier = Classifier(pocket, method="gda", views=0, cache=False)
+    classifier.fit(trained, [path.parent.name for path in trained])
     copy = Path(shutil.copy(trained[0], tmp_path / "elsewhere.png"))
     found = suggest_images(classifier, pocket_bank, [*trained, copy, *others], 50)
     assert (found.n_trained, found.n_images) == (len(trained) + 1, len(others))

@@ -247,9 +247,11 @@ def _params(options: dict[str, Any], given: Collection[str], earlier: Earlier | 
     if options["template"]:
         params["templates"] = tuple(options["template"])
     overrides = {name: options[name] for name in Recipe.model_fields if name in options}
+    if "views" in options and (options["views"] is not None or method != PROMPT):
+        params["views"] = options["views"]  # also of the methods of --compare
     if method != PROMPT:
         _refuse_prompt_options(method, given)
-        return params | {name: options[name] for name in ("views",) if name in options}
+        return params
     spec = make_spec(**{name: options[name] for name in PromptSpec.model_fields if name in options})
     if earlier is None:
         spec.check_standalone()

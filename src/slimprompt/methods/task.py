@@ -19,7 +19,7 @@ from slimprompt.text.encoder import SharedPrefixTextEncoder, encode_texts
 from slimprompt.training.recipe import Recipe
 
 #: Train views of each image that the methods on image features use beside the eval view, unless another number is given.
-DEFAULT_VIEWS = 10
+DEFAULT_VIEWS = 2
 #: The zero-shot template of images that bring none.
 DEFAULT_TEMPLATE = "a photo of a {}."
 #: Image features that one recipe may use; the bank checks each of them before the first step.

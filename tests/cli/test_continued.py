@@ -6,9 +6,13 @@ import shutil
 import pytest
 from PIL import Image
 
+from slimprompt import Classifier, PromptClassifier
 from slimprompt.clip.backbone import Backbone
+from slimprompt.methods.prompt import make_prompt
+from slimprompt.prompts.spec import make_spec
+from slimprompt.saved import tensors_sha256
 from tests.cli.conftest import QUICK, failed, ok
-from tests.conftest import draw
+from tests.conftest import draw, entries_of
 
 
 def add(root, colour, numbers):
@@ -16,8 +20,9 @@ def add(root, colour, numbers):
 
 
 def described(folder):
-    name = "model.safetensors" if (folder / "model.safetensors").exists() else "model.safetensors"
-    return json.loads((folder / name).read_text())
+    """The description of a saved model, with the fields of its prompt."""
+    entries = entries_of(folder)
+    return entries | (entries["prompt"] or {})
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +55,14 @@ def grown_images(first, tmp_path):
 def test_settings_come_from_the_model_and_classes_are_added(run, old, grown_images, tmp_path):
     out = ok(run("fit", grown_images, "--continue-from", old, "--out", tmp_path / "new", "--device", "cpu"))
     assert "4 classes, 12 training images (3 per class), 18 held out" in out
-    assert f"started from {old}: 3 of the training images are new to it, 9 are not" in out
+    assert f"continued from {old}: 3 of the training images are new to it, 9 are not" in out
     assert out.splitlines()[-1] == "classes: 1 added (yellow disc), none removed"
     before, after = described(old), described(tmp_path / "new")
     for name in ("variant", "rank", "n_ctx", "depth", "position", "recipe", "seed", "shots", "backbone", "templates"):
         assert before[name] == after[name], name
     assert (after["variant"], after["depth"], after["seed"], after["recipe"]["epochs"]) == ("joint", 2, 2, 2)
-    assert after["grown_from"] == before["factors_sha256"] and str(old) not in json.dumps(after)
+    factors = PromptClassifier.load(old, device="cpu").prompt_
+    assert after["continued_from"] == tensors_sha256(factors) and str(old) not in json.dumps(after)
     assert set(before["training_images"].split()) < set(after["training_images"].split())
 
 
@@ -75,8 +81,6 @@ def test_the_accuracy_of_the_start_is_that_of_the_old_prompt_on_the_new_classes(
         "chance (4 classes)",
     ]
     # `evaluate` of the old prompt on these names, all of them new to a prompt that was fitted on other words
-    from slimprompt import PromptClassifier
-
     images = sorted(test.glob("*/*.png"))
     renamed = PromptClassifier.load(old, device="cpu").with_classes(sorted({path.parent.name for path in images}))
     accuracy = 100 * renamed.score(images, [path.parent.name for path in images])
@@ -111,7 +115,7 @@ def test_training_images_of_the_model_are_not_held_out(run, old, grown_images, t
     """Also with another seed and fewer shots: the start knows these images, whatever is sampled now."""
     out = ok(run("fit", grown_images, "--continue-from", old, "--out", tmp_path / "new", "--seed", 7, "--shots", 1))
     assert "4 classes, 10 training images (at least 1 per class), 20 held out" in out
-    assert f"started from {old}: 1 of the training images are new to it, 9 are not" in out
+    assert f"continued from {old}: 1 of the training images are new to it, 9 are not" in out
     assert "were training images" not in out
     assert (described(tmp_path / "new")["seed"], described(tmp_path / "new")["shots"]) == (7, 1)
 
@@ -140,9 +144,10 @@ def test_removed_classes_are_named(run, old, first, tmp_path):
 def test_a_model_can_grow_in_place(run, old, grown_images, tmp_path):
     model = tmp_path / "model"
     shutil.copytree(old, model)
-    failed(run("fit", grown_images, "--continue-from", model, "--out", model), "already holds a saved prompt")
+    failed(run("fit", grown_images, "--continue-from", model, "--out", model), "exists already")
     ok(run("fit", grown_images, "--continue-from", model, "--out", model, "--overwrite"))
-    assert described(model)["grown_from"] == described(old)["factors_sha256"]
+    factors = PromptClassifier.load(old, device="cpu").prompt_
+    assert described(model)["continued_from"] == tensors_sha256(factors)
     assert "yellow disc" in described(model)["class_names"]
 
 
@@ -177,14 +182,14 @@ def test_an_option_that_contradicts_the_model_is_an_error(run, old, first, tmp_p
 
 def test_other_weights_and_other_folders_are_errors(run, old, first, tmp_path):
     fit = ["fit", first, "--out", tmp_path / "new", "--continue-from"]
-    failed(run(*fit, old, "--pretrained", "random:1"), "a prompt only works with the weights it was trained on")
-    failed(run(*fit, tmp_path), f"no saved prompt or head at {tmp_path}")
+    failed(run(*fit, old, "--pretrained", "random:1"), "a model only works with the weights it was fitted on")
+    failed(run(*fit, tmp_path), f"no saved model at {tmp_path}")
     damaged = tmp_path / "damaged"
     shutil.copytree(old, damaged)
     (damaged / "model.safetensors").write_bytes(b"")
     failed(run(*fit, damaged), "is damaged")
     Image.new("RGB", (8, 8)).save(tmp_path / "file.png")
-    failed(run(*fit, tmp_path / "file.png"), "no saved prompt or head at")
+    failed(run(*fit, tmp_path / "file.png"), "no saved model at")
 
 
 def test_a_head_is_fitted_again_with_its_settings(run, first, grown_images, tmp_path):
@@ -192,19 +197,23 @@ def test_a_head_is_fitted_again_with_its_settings(run, first, grown_images, tmp_
     given = ("--method", "gda", "--shots", 3, "--seed", 2, "--views", 1, "--template", "a {} here")
     ok(run("fit", first, *model, *given, "--out", tmp_path / "old"))
     out = ok(run("fit", grown_images, "--continue-from", tmp_path / "old", "--out", tmp_path / "new"))
-    assert "gda was fitted again: it has no start" in out and "classes: 1 added (yellow disc), none removed" in out
+    assert (
+        "gda was fitted again: only a prompt can be trained further" in out
+        and "classes: 1 added (yellow disc), none removed" in out
+    )
     cold = ok(run("fit", grown_images, *model, *given, "--out", tmp_path / "cold"))
     assert "fitted again" not in cold
-    for file in ("model.safetensors", "model.safetensors"):
-        assert (tmp_path / "new" / file).read_bytes() == (tmp_path / "cold" / file).read_bytes()
+    files = [tmp_path / name / "model.safetensors" for name in ("new", "cold")]
+    assert files[0].read_bytes() == files[1].read_bytes()
     failed(run("fit", first, "--continue-from", tmp_path / "old", "--rank", 2), "--rank can only be used with prompts")
     failed(run("fit", first, "--continue-from", tmp_path / "old", "--method", "clap"), "--method clap contradicts")
 
 
-def test_prompts_of_version_0_1_and_imported_ones_grow_too(run, first, tmp_path):
-    from tests.compat.test_version_0_1 import HERE
-
-    out = ok(
-        run("fit", first, "--continue-from", HERE / "prompts" / "dense", "--out", tmp_path / "new", "--no-calibration")
-    )
+def test_an_imported_prompt_can_be_continued(run, tiny, first, tmp_path):
+    spec = make_spec(n_ctx=4, variant="dense")
+    prompt = make_prompt(tiny, spec, seed=1)
+    imported = Classifier.of_prompt(tiny, prompt, spec, ["red disc", "cat"], imported={"from": "model.pth.tar-2"})
+    imported.save(tmp_path / "imported")
+    fit = ("fit", first, "--continue-from", tmp_path / "imported", "--out", tmp_path / "new", "--no-calibration")
+    out = ok(run(*fit, "--epochs", 1, "--views", 0))
     assert "the training images of" in out and "are not known" in out
