@@ -186,6 +186,7 @@ def check_writable(target: Path, n_bytes: int = 100_000) -> None:
         with suppress(FileNotFoundError):
             target.lstat()  # a name that is too long, or a file where a folder is expected
         place = next(folder for folder in (target, *target.parents) if folder.is_dir())
+        _remove_leftovers_once(place)  # the probe of a killed command, say
         probe = _temporary(place / "probe")
         try:
             probe.write_bytes(bytes(n_bytes))

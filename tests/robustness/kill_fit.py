@@ -22,7 +22,7 @@ def main() -> None:
     """Kill and repeat."""
     folder, old, most, arguments = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:]
     load_libraries()
-    from slimprompt.saved.prompt import PROMPT_FILES, read_prompt
+    from slimprompt.saved import model_file, read_model
 
     def prepare(number: int) -> Path:
         place = folder / str(number)
@@ -52,8 +52,8 @@ def main() -> None:
     for number in chosen_operations(total, most, seed=0):
         place = prepare(number)
         assert kill_before(number, lambda place=place: fit(place), place)
-        saved = PROMPT_FILES.is_saved(place / "prompt")
-        seeds.append(read_prompt(place / "prompt").description.seed if saved else None)
+        saved = model_file(place / "prompt").exists()
+        seeds.append(read_model(place / "prompt").description.seed if saved else None)
         assert not run_in_child(lambda place=place: fit(place))
         if files(place) != expected:
             wrong.append(number)

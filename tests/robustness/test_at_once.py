@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from slimprompt.saved.prompt import read_prompt
 
 from slimprompt.files import cache_dir
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import Grid, read_grid, study_specs
+from slimprompt.saved import read_model
 from tests.conftest import fingerprints, run_folders
 from tests.robustness.commands import Step, run_job
 
@@ -91,5 +91,5 @@ def test_two_and_four_fits_share_one_feature_cache(photos: Path, tiny_folder: st
     done, _ = run_job(steps, tmp_path)
     assert {one.code for one in done} == {0}, done
     for views, some in names.items():
-        saved = [read_prompt(tmp_path / name).entries for name in (f"alone-{views}", *some)]
-        assert len({entries["factors_sha256"] for entries in saved}) == 1
+        saved = [read_model(tmp_path / name).entries for name in (f"alone-{views}", *some)]
+        assert len({entries["checksum"] for entries in saved}) == 1

@@ -14,7 +14,6 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-from slimprompt.saved.prompt import PROMPT_FILES, read_prompt, write_prompt
 
 from slimprompt import files
 from slimprompt.cli import main
@@ -24,11 +23,12 @@ from slimprompt.paper.page import build_report, render_report, write_report
 from slimprompt.paper.studies import Grid
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS, PocketBenchmark, render_benchmark
 from slimprompt.report.table_formats import table_files
+from slimprompt.saved import check_free, model_file, read_model, write_model
 from tests.conftest import draw
 from tests.robustness.kills import chosen_operations, count_operations, kill_before, run_campaign, run_in_child
 from tests.robustness.system_calls import can_trace
-from tests.saved.test_prompt import ENTRIES, prompt
 from tests.synthetic_runs import write_run
+from tests.test_saved import ENTRIES, prompt
 
 #: Most kills of a slow command.
 _MOST = int(os.environ.get("SLIMPROMPT_KILLS", "0"))
@@ -60,7 +60,7 @@ def test_fit_killed_at_any_file_operation_leaves_the_old_prompt_or_none(
         for number in range(3):
             draw(tmp_path / "images" / colour / f"{number}.png", colour, number)
     if old:
-        write_prompt(tmp_path / "old", ENTRIES, prompt())
+        write_model(model_file(tmp_path / "old"), ENTRIES, prompt())
     kills = [tmp_path / "kills", tmp_path / "old" if old else "", _MOST or 6]
     where = [tmp_path / "images", "--backbone", tiny_folder, "--device", "cpu"]
     few = ["--shots", "2", "--epochs", "1", "--views", "1", "--n-ctx", "4", "--rank", "2", "--seed", "7"]
@@ -98,35 +98,34 @@ def test_a_save_killed_at_any_file_operation_leaves_the_old_or_the_new_prompt(tm
             return folder / "prompt"
         real.mkdir(parents=True)
         if target != "empty":
-            assert not run_in_child(lambda: write_prompt(real, ENTRIES, prompt()))
+            assert not run_in_child(lambda: write_model(model_file(real), ENTRIES, prompt()))
             (real / "notes.txt").write_text("mine")
         if target == "linked":
             (folder / "prompt").symlink_to("real")
         return folder / ("prompt" if target == "linked" else "real")
 
     def save(folder: Path) -> None:
-        PROMPT_FILES.check_free(folder, overwrite=True)
-        write_prompt(folder, ENTRIES | {"seed": 2}, prompt(1))
+        write_model(check_free(folder, overwrite=True), ENTRIES | {"seed": 2}, prompt(1))
 
     undisturbed = prepare(tmp_path / "0")
     total = count_operations(lambda: save(undisturbed), tmp_path)
-    assert total >= 5
+    assert total >= 3
     seen = set()
     for number in range(1, total + 1):
         out = prepare(tmp_path / str(number))
         assert kill_before(number, lambda out=out: save(out), tmp_path)
-        if target in ("old", "linked") or (out / "prompt.safetensors").exists():
-            seen.add(read_prompt(out).description.seed)
+        if target in ("old", "linked") or model_file(out).exists():
+            seen.add(read_model(out).description.seed)
         else:
-            with pytest.raises(InputError, match="no saved prompt"):
-                read_prompt(out)
+            with pytest.raises(InputError, match="no saved model"):
+                read_model(out)
         assert not run_in_child(lambda out=out: save(out))  # the same command again
-        assert read_prompt(out).description.seed == 2
+        assert read_model(out).description.seed == 2
         kept = ["notes.txt"] if target in ("old", "linked") else []
-        assert sorted(path.name for path in out.iterdir()) == [*kept, "prompt.json", "prompt.safetensors"]
+        assert sorted(path.name for path in out.iterdir()) == sorted([*kept, "model.safetensors"])
         expected = {"linked": ["prompt", "real"], "new": ["prompt"]}.get(target, ["real"])
         assert sorted(path.name for path in out.parent.iterdir()) == expected
-    assert seen == {"new": set(), "empty": {2}, "old": {1, 2}, "linked": {1, 2}}[target]
+    assert seen == ({1, 2} if target in ("old", "linked") else {2})
 
 
 def test_a_killed_rendering_is_removed_by_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from slimprompt.saved.prompt import read_prompt
 
 from slimprompt.lab.records import store_run
+from slimprompt.saved import read_model
 from tests.conftest import draw
 from tests.lab.test_records import failed, spec
 from tests.robustness.commands import STREAMS, Step, run_job
@@ -46,7 +46,7 @@ def test_commands_end_well_and_save_their_work(encoding: str, photos: Path, tiny
     done, _ = run_job(steps, tmp_path, variables)
     assert [one.code for one in done] == [0] * len(steps), done
     for number, streams in enumerate(kinds):
-        assert read_prompt(tmp_path / str(number)).description.class_names == NAMES
+        assert read_model(tmp_path / str(number)).description.class_names == NAMES
         outputs = [one.output for one in done[3 * number : 3 * number + 3]]
         assert not any(sign in "".join(outputs) for sign in ("Traceback", "Error", "Exception", "bug in slimprompt"))
         if streams in ("", "2>&-"):
