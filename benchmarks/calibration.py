@@ -10,6 +10,8 @@ cross-validation inside the training images. Prints a Markdown table with means 
 - AUROC of telling known from unknown images by the confidence before and after, and by maximum concept matching;
 - of the known and of the unknown images, the percentage that gets an answer with `--coverage 0.9`.
 
+With `--shuffled`, the labels of the training images are exchanged at random, so that every method is at chance.
+
 With `--held-out 50 100 200 300`, it measures instead how many held-out images a temperature needs: temperatures of so many images,
 compared with those of all training images. It trains on all classes at 16 shots, with recipe `fast`.
 
@@ -61,8 +63,11 @@ def fit(method: str, sample: Any, seed: int, recipe: str = "auto") -> tuple[Any,
     return classifier.fit_task(task), task
 
 
-def measure(method: str, benchmark: str, shots: int, seed: int) -> dict[str, float]:
-    """The columns of one training."""
+def measure(method: str, benchmark: str, shots: int, seed: int, *, shuffled: bool) -> dict[str, float]:
+    """The columns of one training; with `shuffled`, the labels of the training images are exchanged at random."""
+    import random
+    from dataclasses import replace
+
     import numpy as np
     from sklearn.metrics import roc_auc_score
 
@@ -72,6 +77,11 @@ def measure(method: str, benchmark: str, shots: int, seed: int) -> dict[str, flo
 
     bank = open_bank()
     base, new = base_new(few_shot(load_benchmark(benchmark), shots, seed))
+    if shuffled:
+        labels = random.Random(seed).sample([item.label for item in base.train], len(base.train))
+        pairs = zip(base.train, labels, strict=True)
+        train = (item._replace(label=label, class_name=base.class_names[label]) for item, label in pairs)
+        base = replace(base, train=tuple(train))
     classifier, task = fit(method, base, seed)
     classifier.fit_calibration(task)
 
@@ -153,6 +163,7 @@ def main() -> None:
     parser.add_argument(
         "--methods", nargs="+", default=["prompt", "gda"], help="prompt, or a name of slimprompt.methods.table"
     )
+    parser.add_argument("--shuffled", action="store_true", help="exchange the labels of the training images at random")
     parser.add_argument("--held-out", nargs="+", type=int, help="numbers of held-out images to compare with all")
     chosen = parser.parse_args()
     if chosen.held_out:
@@ -161,7 +172,9 @@ def main() -> None:
     print("| method | shots | " + " | ".join(COLUMNS.values()) + " |")
     print("|---" * (2 + len(COLUMNS)) + "|")
     for method, shots in product(chosen.methods, chosen.shots):
-        found = [measure(method, *key) for key in product(chosen.benchmarks, [shots], chosen.seeds)]
+        found = [
+            measure(method, *key, shuffled=chosen.shuffled) for key in product(chosen.benchmarks, [shots], chosen.seeds)
+        ]
         cells = [
             f"{mean(row[name] for row in found):.{2 if name.startswith(('loss', 'auroc')) else 1}f}" for name in COLUMNS
         ]

@@ -14,6 +14,7 @@ from slimprompt.calibration import (
     calibration_of,
     expected_calibration_error,
     fit_temperature,
+    probability_text,
     reliability_bins,
     softmax,
     useful_temperature,
@@ -41,6 +42,13 @@ def test_the_temperature_of_two_classes_by_hand() -> None:
     s = 3 / temperature
     p = 1 / (1 + np.exp(-s))  # of the first class
     assert s * (8 * (1 - p) - 2 * p) + 4 * np.log(temperature) == pytest.approx(0, abs=1e-3)
+
+
+def test_certainty_is_said_only_of_certainty() -> None:
+    assert [probability_text(p) for p in (1.0, 0.99995, 0.99949, 0.5, 0.0006, 2e-9, 0.0)] == [
+        *("100.0 %", "> 99.9 %", "99.9 %", "50.0 %", "0.1 %", "< 0.1 %", "0.0 %")
+    ]
+    assert [probability_text(p, 0) for p in (1.0, 0.997, 0.99)] == ["100 %", "> 99 %", "99 %"]
 
 
 def test_many_images_give_the_temperature_they_were_sampled_with() -> None:

@@ -131,6 +131,18 @@ def _log_losses(logits: np.ndarray, labels: np.ndarray, temperature: float) -> n
     return losses
 
 
+def probability_text(probability: float, decimals: int = 1) -> str:
+    """A probability in percent; 0 and 100 % are said only of 0 and 1.
+
+    >>> probability_text(0.25), probability_text(0.99995), probability_text(1.0), probability_text(2e-6)
+    ('25.0 %', '> 99.9 %', '100.0 %', '< 0.1 %')
+    """
+    step, shown = 10.0**-decimals, f"{100 * probability:.{decimals}f}"
+    if probability < 1 and float(shown) >= 100:
+        return f"> {100 - step:.{decimals}f} %"
+    return f"< {step:.{decimals}f} %" if probability > 0 and float(shown) <= 0 else f"{shown} %"
+
+
 class ReliabilityBin(NamedTuple):
     """Images whose confidence lies in (low, high]."""
 

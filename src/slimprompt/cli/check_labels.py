@@ -183,6 +183,8 @@ def _print_findings(found: LabelCheck, max_score: float) -> None:
 
 
 def _print_suspects(suspects: Sequence[SuspectedLabel]) -> None:
+    from slimprompt.calibration import probability_text
+
     if not suspects:
         return
     rows = [
@@ -191,7 +193,7 @@ def _print_suspects(suspects: Sequence[SuspectedLabel]) -> None:
             one.image.class_name,
             f"{one.score:.3f}",
             one.suggested,
-            f"{100 * one.suggested_probability:.1f} %",
+            probability_text(one.suggested_probability),
         )
         for one in suspects[:_SHOWN]
     ]

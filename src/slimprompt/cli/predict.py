@@ -222,11 +222,13 @@ def _predict_few(
 
 
 def _print_predictions(predictions: Sequence[Prediction]) -> None:
+    from slimprompt.calibration import probability_text
+
     rows = []
     for one in predictions:
         for place, (name, value) in enumerate(one.classes):
             shown = name if place or one.answer == name else f"{one.answer} (best: {name})"
-            rows.append((one.image if place == 0 else "", shown, f"{100 * value:.1f} %"))
+            rows.append((one.image if place == 0 else "", shown, probability_text(value)))
     print_table(("image", "class", "probability"), rows, right=("probability",))
 
 

@@ -123,6 +123,8 @@ def _print_json(found: Suggestions) -> None:
 
 
 def _print_suggestions(found: Suggestions) -> None:
+    from slimprompt.calibration import probability_text
+
     say(f"{len(found.chosen)} of {found.n_images:,} images to label next")
     note_skipped(found.skipped)
     if found.n_trained:
@@ -131,9 +133,9 @@ def _print_suggestions(found: Suggestions) -> None:
         (
             one.image,
             one.best,
-            f"{100 * one.probability:.1f} %",
+            probability_text(one.probability),
             one.second,
-            f"{100 * one.second_probability:.1f} %",
+            probability_text(one.second_probability),
             f"{100 * one.margin:.1f}",
             "–" if one.similarity is None else f"{one.similarity:.3f}",
         )

@@ -28,7 +28,7 @@ _MISTAKES, _PAIRS = 24, 30
 
 
 class Mistake(NamedTuple):
-    """A misclassified image, with the probabilities of the predicted and of the true class in percent."""
+    """A misclassified image, with the probabilities of the predicted and of the true class."""
 
     image: str
     thumbnail: str
@@ -171,8 +171,8 @@ def _mistake(
         thumbnail(open_image(image)),
         names[truth],
         names[predicted],
-        100.0 * float(probabilities[predicted]),
-        100.0 * float(probabilities[truth]),
+        float(probabilities[predicted]),
+        float(probabilities[truth]),
         names[before],
     )
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimprompt import __version__
+from slimprompt.calibration import probability_text
 from slimprompt.files import PAGE_MARK, write_file
 from slimprompt.report.plotting import Figure
 from slimprompt.report.table import Column
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 def asset(name: str) -> str:
     """A file of `report/templates` as text."""
     return files("slimprompt.report").joinpath(f"templates/{name}").read_text(encoding="utf-8")
+
+
+def _probability(value: float, decimals: int = 0) -> str:
+    return probability_text(value, decimals).replace(" ", "\xa0")
 
 
 @cache
@@ -46,7 +51,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"inline": _inline, "groups": _groups, "run_numbers": _run_numbers}
+    environment.filters |= {"probability": _probability, "inline": _inline, "groups": _groups, "run_numbers": _run_numbers}
     environment.globals |= {
         "style": Markup(asset("page.css")),
         "script": Markup(script),

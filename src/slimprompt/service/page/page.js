@@ -17,7 +17,10 @@ function make(tag, properties = {}, ...children) {
   return element;
 }
 const named = (text) => text.split(/(?<=_)/).flatMap((part, place) => (place ? [make("wbr"), part] : [part]));  // may wrap after _
-const percent = (share) => `${(100 * share).toFixed(1)}\u00a0%`;
+const percent = (share) => {  // 0 and 100 % are said only of 0 and 1
+  if (share < 1 && share >= 0.9995) return ">\u00a099.9\u00a0%";
+  return share > 0 && share < 0.0005 ? "<\u00a00.1\u00a0%" : `${(100 * share).toFixed(1)}\u00a0%`;
+};
 const pause = (seconds) => new Promise((done) => { setTimeout(done, 1000 * seconds); });
 const model = () => state.models.find((one) => one.name === byId("model").value) ?? state.models[0];
 const names = () => byId("names").value.split("\n").map((line) => line.trim()).filter(Boolean);
