@@ -119,7 +119,6 @@ def fewer_images(method: str, benchmark: str, seed: int, sizes: list[int]) -> It
 
     sample = few_shot(load_benchmark(benchmark), 16, seed)
     classifier, task = fit(method, sample, seed, recipe="fast")
-    parts = folds(task.labels, seed, FOLDS)
     logits, labels = classifier.held_out_logits(task, folds(task.labels, seed, FOLDS))
     test = open_bank().features([sample.path(item) for item in sample.test], decode=sample.decode)
     test_logits = classifier.logits(test).cpu().numpy()
