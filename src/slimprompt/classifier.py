@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from slimprompt.calibration import Calibration, calibration_folds, calibration_of, softmax
 from slimprompt.clip.architectures import default_pretrained
 from slimprompt.clip.backbone import Backbone, load_backbone
+from slimprompt.continued import FinishedPrompt, finished_prompt
 from slimprompt.errors import InputError, first_few, shown, whole_number
 from slimprompt.estimator import Estimator
 from slimprompt.images.bank import FeatureBank
@@ -26,14 +27,13 @@ from slimprompt.methods.table import PROMPT, find_method
 from slimprompt.methods.task import DEFAULT_TEMPLATE, DEFAULT_VIEWS, LabelledImages, Task, make_task, short_hashes
 from slimprompt.methods.zero_shot import check_templates, zero_shot_features, zero_shot_head
 from slimprompt.names import check_class_names
-from slimprompt.user_functions import is_user_function, user_function
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.spec import PromptSpec, make_spec
 from slimprompt.saved import check_free, damaged, describe_backbone, load_backbone_of, read_model, write_model
 from slimprompt.training.evaluation import class_scores
 from slimprompt.training.loop import EpochResult
 from slimprompt.training.recipe import MANY_IMAGES, Recipe, RecipeLike, make_recipe
-from slimprompt.continued import FinishedPrompt, finished_prompt
+from slimprompt.user_functions import is_user_function, user_function
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -254,15 +254,18 @@ class Classifier(Estimator):
         else:
             find_method(self.method).encode(task)
 
-    def fit_task(self, task: Task) -> Self:
-        """Learn from a task, with its feature bank, templates and views; not calibrated."""
+    def fit_task(self, task: Task, on_epoch: Callable[[EpochResult], object] = lambda row: None) -> Self:
+        """Learn from a task, with its feature bank, templates and views; not calibrated.
+
+        `on_epoch` is called with each row of the learning curve of a prompt as soon as it is known.
+        """
         backbone, spec, recipe, start, images = task.bank.backbone, None, None, None, frozenset(task.short_hashes)
         if self.method == PROMPT:
             spec, recipe = self.prompt_spec(), self.recipe_for(task)
             start = None if self.continue_from is None else finished_prompt(self.continue_from)
         elif find_method(self.method).reads == "nothing":
             images = frozenset()
-        fitted = self._fit_head(task, spec, recipe, start)
+        fitted = self._fit_head(task, spec, recipe, start, on_epoch=on_epoch)
         if not fitted.head.weights.isfinite().all():
             raise InputError(f"training diverged on {backbone.title}: its class features are not finite")
         return self._set_fitted(
@@ -288,6 +291,7 @@ class Classifier(Estimator):
         recipe: Recipe | None,
         start: FinishedPrompt | None = None,
         settings: Mapping[str, float] | None = None,
+        on_epoch: Callable[[EpochResult], object] = lambda row: None,
     ) -> FittedHead:
         if spec is None or recipe is None:
             return find_method(self.method).fit(task, settings)
@@ -296,7 +300,7 @@ class Classifier(Estimator):
         else:
             start.check_spec(spec)
             prompt = start.prompt_for(task.bank.backbone)
-        (learned,) = learn_prompts(task, [prompt], recipe, position=spec.position)
+        (learned,) = learn_prompts(task, [prompt], recipe, position=spec.position, on_epoch=on_epoch)
         return learned
 
     def fit_calibration(self, task: Task) -> Self:
