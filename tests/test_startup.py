@@ -54,11 +54,16 @@ print(json.dumps([unused, float(pooled), real]))
 """
     output, errors, (unused, pooled, real) = run(code, PYTHONIOENCODING="ascii")
     assert "?" in output  # the quotation marks of the template
-    assert sorted(path.name for path in model.iterdir()) == ["prompt.json", "prompt.safetensors"]
+    assert [path.name for path in model.iterdir()] == ["model.safetensors"]
     assert "Traceback" not in errors and "bug" not in errors
     assert unused == []
     assert pooled == 1
     assert real == ["torch._dynamo.decorators", "torch._dynamo.utils", "transformers"]
+
+
+def test_importing_the_command_line_leaves_imports_alone():
+    code = "import json, sys; before = list(sys.meta_path); import slimprompt.cli; print(json.dumps(sys.meta_path == before))"
+    assert run(code)[-1] is True
 
 
 def test_a_package_that_needs_more_is_imported_in_full(tmp_path):

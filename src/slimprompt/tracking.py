@@ -35,7 +35,7 @@ class Tracker(Protocol):
         """End the run."""
 
 
-class TensorBoard:
+class _TensorBoard:
     """A new folder of event files in the folder `target`."""
 
     def __init__(self, target: str, name: str, settings: dict[str, Any]) -> None:
@@ -61,7 +61,7 @@ class TensorBoard:
         self._writer.close()
 
 
-class MLflow:
+class _MLflow:
     """A run of the experiment MLFLOW_EXPERIMENT_NAME, or `slimprompt`, at the tracking URI `target`."""
 
     def __init__(self, target: str, name: str, settings: dict[str, Any]) -> None:
@@ -93,7 +93,7 @@ class MLflow:
         return re.sub(r"[^\w\-. :/]", "_", name)
 
 
-class WandB:
+class _WandB:
     """A run of the project `target`, or WANDB_PROJECT; with WANDB_MODE=offline, in a folder. It asks nothing on the terminal."""
 
     def __init__(self, target: str, name: str, settings: dict[str, Any]) -> None:
@@ -127,9 +127,9 @@ class TrackerInfo(NamedTuple):
 
 #: The trackers by name. The package that is needed and the extra of slimprompt that installs it have the same name.
 TRACKERS: dict[str, TrackerInfo] = {
-    "tensorboard": TrackerInfo("TensorBoard", TensorBoard, "a folder, default logs"),
-    "mlflow": TrackerInfo("MLflow", MLflow, "a tracking URI, default MLFLOW_TRACKING_URI"),
-    "wandb": TrackerInfo("Weights & Biases", WandB, "a project, default WANDB_PROJECT or slimprompt"),
+    "tensorboard": TrackerInfo("TensorBoard", _TensorBoard, "a folder, default logs"),
+    "mlflow": TrackerInfo("MLflow", _MLflow, "a tracking URI, default MLFLOW_TRACKING_URI"),
+    "wandb": TrackerInfo("Weights & Biases", _WandB, "a project, default WANDB_PROJECT or slimprompt"),
 }
 
 

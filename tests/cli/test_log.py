@@ -52,7 +52,7 @@ def test_every_run_of_a_study_is_logged_once(run, grid_file, tmp_path):
 
 
 def test_a_tracker_that_fails_does_not_end_a_study(run, grid_file, tmp_path, monkeypatch):
-    begin, calls = tracking.TensorBoard.__init__, []
+    begin, calls = tracking._TensorBoard.__init__, []
 
     def fill_up(self, *arguments):
         calls.append(arguments)
@@ -60,7 +60,7 @@ def test_a_tracker_that_fails_does_not_end_a_study(run, grid_file, tmp_path, mon
             raise OSError(28, "No space left on device")
         begin(self, *arguments)
 
-    monkeypatch.setattr(tracking.TensorBoard, "__init__", fill_up)
+    monkeypatch.setattr(tracking._TensorBoard, "__init__", fill_up)
     result = run("study", grid_file, "--executor", "inline", "--device", "cpu", "--log", "tensorboard")
     assert "12 of 12 runs complete" in ok(result)
     assert " ".join(result.stderr.split()).count("No space left on device; nothing more is logged") == 1
@@ -94,7 +94,7 @@ def test_a_tracker_that_fails_does_not_lose_a_fit(run, photos, tmp_path, monkeyp
     def gone(self, *_):
         raise ConnectionError("server gone")
 
-    monkeypatch.setattr(tracking.TensorBoard, "write", gone)
+    monkeypatch.setattr(tracking._TensorBoard, "write", gone)
     result = run("fit", photos, "--out", tmp_path / "my-prompt", "--shots", 4, *QUICK, "--log", "tensorboard")
     assert "saved to" in ok(result) and "TensorBoard failed (server gone)" in " ".join(result.stderr.split())
     assert Path("my-prompt/model.safetensors").is_file()
