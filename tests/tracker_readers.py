@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +34,7 @@ def read_tensorboard(folder: Path) -> list[Written]:
             tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]
         }
         settings = {}
-        if "accuracy" in scalars:  # the result is written with the settings
+        with suppress(KeyError):  # they are written with the result
             started = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
             hparams = plugin_data_pb2.HParamsPluginData.FromString(started).session_start_info.hparams
             settings = {name: _plain(getattr(value, value.WhichOneof("kind"))) for name, value in hparams.items()}
