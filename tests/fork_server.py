@@ -373,9 +373,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and this process when their socket is closed
     listener = socket.socket(fileno=int(sys.argv[1]))
     import slimprompt.cli
+    from slimprompt.startup import import_lightly
     from tests.robustness.commands import load_libraries
     from tests.shortcuts import read_vocabulary_once
 
+    import_lightly()  # as the commands that are forked
     load_libraries()
     read_vocabulary_once()
     with suppress(ImportError):  # an extra

@@ -61,6 +61,11 @@ print(json.dumps([unused, float(pooled), real]))
     assert real == ["torch._dynamo.decorators", "torch._dynamo.utils", "transformers"]
 
 
+def test_importing_the_command_line_leaves_imports_alone():
+    code = "import json, sys; before = list(sys.meta_path); import slimprompt.cli; print(json.dumps(sys.meta_path == before))"
+    assert run(code)[-1] is True
+
+
 def test_a_package_that_needs_more_is_imported_in_full(tmp_path):
     """In a fork, which has loaded torch without its compiler."""
     (tmp_path / "open_clip.py").write_text("import torch._dynamo\nversion = torch._dynamo.config\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -265,15 +265,18 @@ class Classifier(Estimator):
         else:
             find_method(self.method).encode(task)
 
-    def fit_task(self, task: Task) -> Self:
-        """Learn from a task, with its feature bank, templates and views; not calibrated."""
+    def fit_task(self, task: Task, on_epoch: Callable[[EpochResult], object] = lambda row: None) -> Self:
+        """Learn from a task, with its feature bank, templates and views; not calibrated.
+
+        `on_epoch` is called with each row of the learning curve of a prompt as soon as it is known.
+        """
         backbone, spec, recipe, start, images = task.bank.backbone, None, None, None, frozenset(task.short_hashes)
         if self.method == PROMPT:
             spec, recipe = self.prompt_spec(), self.recipe_for(task)
             start = None if self.continue_from is None else finished_prompt(self.continue_from)
         elif find_method(self.method).reads == "nothing":
             images = frozenset()
-        fitted = self._fit_head(task, spec, recipe, start)
+        fitted = self._fit_head(task, spec, recipe, start, on_epoch=on_epoch)
         if not fitted.head.weights.isfinite().all():
             raise InputError(f"training diverged on {backbone.title}: its class features are not finite")
         return self._set_fitted(
@@ -299,6 +302,7 @@ class Classifier(Estimator):
         recipe: Recipe | None,
         start: FinishedPrompt | None = None,
         settings: Mapping[str, float] | None = None,
+        on_epoch: Callable[[EpochResult], object] = lambda row: None,
     ) -> FittedHead:
         if spec is None or recipe is None:
             return find_method(self.method).fit(task, settings)
@@ -306,7 +310,7 @@ class Classifier(Estimator):
             prompt = make_prompt(task.bank.backbone, spec, self.seed)
         else:
             prompt = start.prompt_for(task.bank.backbone)
-        (learned,) = learn_prompts(task, [prompt], recipe, position=spec.position)
+        (learned,) = learn_prompts(task, [prompt], recipe, position=spec.position, on_epoch=on_epoch)
         return learned
 
     def fit_calibration(self, task: Task) -> Self:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ from slimprompt.progress import announce
 from slimprompt.scores import Scores, scores_of
 from slimprompt.text.tokens import prompt_tokens
 from slimprompt.training.evaluation import EvalSet, make_eval_set
+from slimprompt.training.loop import EpochResult
 from slimprompt.training.recipe import make_recipe
 
 #: Title of the prompt that training started from.
@@ -167,6 +168,7 @@ def fit(
     skip_bad: bool = False,
     shots: int | None = None,
     at_most: int | None = None,
+    on_epoch: Callable[[EpochResult], object] = lambda row: None,
 ) -> Fit:
     """Train on the few-shot sample and compare with zero-shot on the images that are held out.
 
@@ -188,6 +190,8 @@ def fit(
         Training images per class of a random sample: unreadable ones are replaced by others of their class. Default: they are not.
     at_most
         Number of held-out images to evaluate on, if there are more. Default: all.
+    on_epoch
+        Called with each row of the learning curve of a prompt as soon as it is known.
     """
     classifier.check_params()  # errors that need no image are raised before any is opened
     check_templates(templates)
@@ -207,7 +211,7 @@ def fit(
     task = make_task(bank, labelled_images(images, train), seed, templates, classifier.views)
     classifier.encode_task(task)
     begin = time.perf_counter()
-    classifier.fit_task(task)
+    classifier.fit_task(task, on_epoch)
     trained = time.perf_counter()
     if classifier.calibrate:
         classifier.fit_calibration(task)

@@ -1,10 +1,9 @@
-"""A faster start of commands and workers: what is imported on the way but not used is left out.
+"""A faster start of commands and workers: packages that open_clip imports but no command uses are left out.
 
 `import open_clip` also imports torch's compiler (through one function of torchvision and one decorator of timm), transformers and
-wandb where they are installed: more than half of the time until an image can be classified. No command compiles, builds a text
-tower of Hugging Face, or logs through timm. So while open_clip and torchvision are imported, these packages have a stand-in or look
-as if they were not installed; afterwards they can be imported as usual. Only the command line and worker processes do this:
-`import slimprompt` in a program of your own leaves the imports of others alone.
+wandb where they are installed: more than half of the time until an image can be classified. While open_clip and torchvision are
+imported, these packages have a stand-in or look as if they were not installed; afterwards they can be imported as usual. Only the
+command line and worker processes do this: `import slimprompt` in a program of your own leaves the imports of others alone.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -31,30 +30,21 @@ class _Finder(MetaPathFinder):
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path, target) if name in _WRAPPED else None
         if spec is not None and spec.loader is not None:
-            spec.loader = _LightLoader(spec.loader)
+            load = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: _load(load, module)  # type: ignore[method-assign]
         return spec
 
 
-class _LightLoader(Loader):
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.loader, name)  # package resources ask the loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        before = set(sys.modules)
-        try:
-            with _stand_ins():
-                self.loader.exec_module(module)
-        except Exception:  # another version of a package needs more of them: import everything
-            for name in set(sys.modules) - before:
-                if name.startswith(_WRAPPED) or name.startswith("timm"):
-                    del sys.modules[name]
-            self.loader.exec_module(module)
+def _load(load: Callable[[ModuleType], None], module: ModuleType) -> None:
+    before = set(sys.modules)
+    try:
+        with _stand_ins():
+            load(module)
+    except Exception:  # another version of a package needs more of them: import everything
+        for name in set(sys.modules) - before:
+            if name.startswith((*_WRAPPED, "timm")):
+                del sys.modules[name]
+        load(module)
 
 
 @contextmanager

@@ -46,8 +46,6 @@ from slimprompt.startup import import_lightly
 #: What torch says if an allocation fails, on GPUs and on the CPU.
 _NO_MEMORY = re.compile("out of memory|allocate memory")
 
-import_lightly()  # before a command imports open_clip
-
 app = App(
     name="slimprompt",
     no_args_is_help=True,
@@ -107,6 +105,7 @@ def main() -> None:
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     safe_streams()
     keep_freed_memory()
+    import_lightly()  # before a command imports open_clip
     warnings.showwarning = _show_warning
     received = _stop_on_signals()
     try:

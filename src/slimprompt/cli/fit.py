@@ -34,13 +34,14 @@ from slimprompt.cli.options import (
 from slimprompt.cli.printing import note, say
 from slimprompt.errors import InputError
 from slimprompt.extras import require_extra
-from slimprompt.files import check_outputs, sha256
+from slimprompt.files import check_outputs
 from slimprompt.methods.table import METHODS, PROMPT, find_method
 from slimprompt.prompts.spec import PromptSpec, make_spec
-from slimprompt.tracking import RunLog, TrackedRun, open_log
+from slimprompt.tracking import find_tracker, open_log
 from slimprompt.training.recipe import MANY_IMAGES, Recipe, make_recipe
 
 if TYPE_CHECKING:
+    from slimprompt.classifier import Classifier
     from slimprompt.clip.backbone import Backbone
     from slimprompt.data import Benchmark
     from slimprompt.fit import Fit
@@ -158,6 +159,8 @@ def fit(
     Example: slimprompt fit photos/ --continue-from my-prompt --out larger-prompt
     """
     given = given_options(context)
+    if log is not None:
+        find_tracker(log)
     if manifest is not None and "shots" in given:
         raise InputError("--manifest says which images to train on; leave out --shots")
     earlier = None if continue_from is None else read_earlier(continue_from)
@@ -192,13 +195,13 @@ def fit(
     import_user_function("basis", options.get("basis"))
     import_user_function("method", options["method"])
     check_free(out, overwrite=overwrite)
-    tracker = None if log is None else open_log(log)
     name = options["backbone"] or _default_backbone(benchmark)
     model = _load_model(name, pretrained, activation, earlier, device=device, precision=options["precision"])
     if name in EMBEDDED and benchmark is None and earlier is None:
         note(f"{name} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
     classifier = Classifier(model, calibrate=not no_calibration, **params)
-    with explain_unreadable(skip_bad=skip_bad_images):
+    settings = _settings(classifier, len(images.class_names), sampled)
+    with open_log(log, out.stem, settings) as run_log, explain_unreadable(skip_bad=skip_bad_images):
         result = fit_and_score(
             classifier,
             FeatureBank(model, None if no_cache else "default"),
@@ -208,7 +211,9 @@ def fit(
             skip_bad=skip_bad_images,
             shots=sampled,
             at_most=at_most,
+            on_epoch=run_log.epoch,
         )
+        run_log.result(_metrics(result))
     facts: dict[str, Any] = {"shots": sampled}
     if result.unseen:
         facts["held_out"] = {"images": len(result.unseen.images), **result.unseen.accuracies}
@@ -227,8 +232,6 @@ def fit(
     say(f"saved to {saved} ({saved.stat().st_size / 1000:.1f} KB)")
     if earlier is not None:
         earlier.print_changes(result)
-    if tracker is not None:
-        _log_fit(tracker, saved, result)
     if compare and result.unseen:
         given_images = quote(str(source)) if source is not None else f"--benchmark {benchmark}"
         print_methods(compare_methods(result), classifier.method_, given_images)
@@ -307,24 +310,26 @@ def _load_model(
     return load_backbone(name, pretrained, activation=activation, device=device, precision=precision)
 
 
-def _log_fit(log: RunLog, saved: Path, result: Fit) -> None:
-    """Write the fit to a tracker, identified by the content of the saved file."""
+def _settings(classifier: Classifier, n_classes: int, shots: int | None) -> dict[str, Any]:
+    """What a tracker shows of a fit: the parameters of the classifier, with the fields of its recipe and backbone."""
     from slimprompt.saved import describe_backbone
 
-    classifier, comparison = result.classifier, result.unseen
-    settings = {name: value for name, value in classifier.get_params(deep=False).items() if name != "backbone"}
-    if classifier.recipe_ is not None:
-        recipe = classifier.recipe_.model_dump()
-        settings = {**settings, "recipe": None} | {f"recipe.{name}": value for name, value in recipe.items()}
-    settings |= {f"backbone.{name}": value for name, value in describe_backbone(classifier.backbone_).items()}
-    settings |= {"classes": len(classifier.classes_), "training_images": result.n_train}
-    metrics = {"temperature": classifier.calibration_.temperature}
-    if comparison is not None:
-        scores = comparison.fitted.scores
-        metrics |= comparison.accuracies | {"log_loss": scores.log_loss, "calibration_error": scores.calibration_error}
-    curve = [row._asdict() for row in classifier.curve_]
-    run_id = sha256(saved)[:16]
-    log.write(run_id, lambda: TrackedRun(run_id, saved.resolve().parent.name, settings, metrics, curve))
+    params = classifier.get_params(deep=False)
+    recipe = params.pop("recipe")
+    fields = {"recipe": recipe} if isinstance(recipe, str) else dict(recipe)
+    backbone = describe_backbone(params.pop("backbone"))
+    named = {f"recipe.{name}": value for name, value in fields.items()}
+    named |= {f"backbone.{name}": value for name, value in backbone.items()}
+    return params | named | {"classes": n_classes, "shots": shots}
+
+
+def _metrics(result: Fit) -> dict[str, float]:
+    metrics = {"temperature": result.classifier.calibration_.temperature}
+    if result.unseen is not None:
+        scores = result.unseen.fitted.scores
+        metrics |= result.unseen.accuracies
+        metrics |= {"log_loss": scores.log_loss, "calibration_error": scores.calibration_error}
+    return metrics
 
 
 def _default_backbone(benchmark: str | None) -> str:

@@ -13,7 +13,7 @@ from slimprompt.cli.options import DataRoot, Device, Log, note_codes, options_fr
 from slimprompt.cli.printing import count, print_json, print_table, say, size
 from slimprompt.errors import InputError, choose, first_few, unknown
 from slimprompt.lab.grid import Grid
-from slimprompt.tracking import RunLog, open_log
+from slimprompt.tracking import find_tracker
 from slimprompt.training.recipe import Recipe, replace_fields
 
 if TYPE_CHECKING:
@@ -117,11 +117,12 @@ def study(
     if plan:
         _plan(grid, environment, workers, as_json=as_json)
     else:
-        tracker = None if log is None else open_log(log)
+        if log is not None:
+            find_tracker(log)
         chosen = _executor(executor, environment, workers, address, gpus)
         if address is None:  # the disks of a cluster are elsewhere
             _check_disk(grid, environment)
-        _run(name, grid, environment, chosen, prompt_batch=prompt_batch, as_json=as_json, log=tracker)
+        _run(name, grid, environment, chosen, prompt_batch=prompt_batch, as_json=as_json, log=log)
 
 
 def _list_studies() -> None:
@@ -265,7 +266,7 @@ def _run(
     *,
     prompt_batch: int,
     as_json: bool,
-    log: RunLog | None,
+    log: str | None,
 ) -> None:
     from slimprompt.lab.observer import LoggingObserver, study_observer
     from slimprompt.lab.study import run_study

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from slimprompt.errors import InputError
 from slimprompt.lab.records import Record
 from slimprompt.lab.spec import RunSpec
 from slimprompt.progress import duration
-from slimprompt.tracking import RunLog, TrackedRun
+from slimprompt.tracking import open_log
 
 _SHOWN = 8
 
@@ -37,19 +39,15 @@ def study_observer(name: str) -> StudyObserver:
 
 
 class LoggingObserver(StudyObserver):
-    """Writes every complete run to a tracker, those that were complete before too, and notifies another observer.
+    """Also writes every run that is complete now to a tracker, from this process, whichever executor runs it."""
 
-    Runs are written in this process, whichever executor runs them.
-    """
-
-    def __init__(self, log: RunLog, observer: StudyObserver) -> None:
-        self._log, self._observer = log, observer
+    def __init__(self, target: str, observer: StudyObserver) -> None:
+        self._target: str | None = target
+        self._observer = observer
 
     def begin(self, specs: list[RunSpec], present: list[Record]) -> None:
-        """Write the runs that are complete already, unless the tracker has them."""
+        """Runs that are complete already were written by the command that ran them."""
         self._observer.begin(specs, present)
-        for record in present:
-            self._write(record)
 
     def started(self, specs: Sequence[RunSpec]) -> None:
         """Nothing is written before a run is complete."""
@@ -59,27 +57,26 @@ class LoggingObserver(StudyObserver):
         """Write the run if it is complete."""
         self._observer.ended(record)
         if record.complete:
-            self._write(record)
+            try:
+                self._write(record)
+            except InputError as error:
+                self._target = None
+                warnings.warn(f"{error}; nothing more is logged", stacklevel=1)
 
     def end(self) -> None:
         """Every run has been written."""
         self._observer.end()
 
     def _write(self, record: Record) -> None:
-        self._log.write(record.spec.fingerprint, lambda: tracked_run(record))
+        from slimprompt.training.loop import EpochResult  # imports torch
 
-
-def tracked_run(record: Record) -> TrackedRun:
-    """A complete run as trackers show it: named by its method or variant, with its spec as settings."""
-    facts = {name: record.facts.get(name) for name in ("trainable_parameters", "backbone_fingerprint")}
-    curve = record.curve().to_dict("records") if record.spec.is_prompt else []
-    return TrackedRun(
-        id=record.spec.fingerprint,
-        name=record.spec.label,
-        settings=record.spec.flat() | facts,
-        metrics=record.metrics,
-        curve=curve,  # type: ignore[arg-type]
-    )
+        facts = {name: record.facts.get(name) for name in ("trainable_parameters", "backbone_fingerprint")}
+        name = f"{record.spec.label}-{record.spec.fingerprint}"
+        with open_log(self._target, name, record.spec.flat() | facts) as log:
+            if record.spec.is_prompt:
+                for row in record.curve().itertuples(index=False):
+                    log.epoch(EpochResult(*row))
+            log.result(record.metrics)
 
 
 class _Count(StudyObserver):

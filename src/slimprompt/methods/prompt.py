@@ -104,6 +104,7 @@ def learn_prompts(
     *,
     position: Position = "end",
     make_encoder: MakeEncoder | None = None,
+    on_epoch: Callable[[EpochResult], object] = lambda row: None,
     show_progress: bool = True,
 ) -> list[LearnedPrompt]:
     """Encode the task's images and train a prompt batch on them, in place.
@@ -120,6 +121,8 @@ def learn_prompts(
         Position of the class name in the prompt: "end", "middle" or "front".
     make_encoder
         Creates text encoders; default: those of the task.
+    on_epoch
+        Called with each row of a learning curve as soon as it is known.
     show_progress
         Show a progress bar on a terminal.
 
@@ -147,6 +150,7 @@ def learn_prompts(
             recipe,
             seed=task.seed,
             zero_shot=zero_shot,
+            on_epoch=on_epoch,
             show_progress=show_progress,
         )
     shares = {phase: taken / len(prompts) for phase, taken in seconds.phases.items()}

@@ -48,6 +48,7 @@ def train(
     *,
     seed: int,
     zero_shot: Tensor | None = None,
+    on_epoch: Callable[[EpochResult], object] = lambda row: None,
     show_progress: bool = True,
 ) -> list[list[EpochResult]]:
     """Minimise the cross-entropy of `logit_scale · cos(image, text(B A))` over the trainable factors, in place.
@@ -78,6 +79,8 @@ def train(
         Seed of the order of the images.
     zero_shot
         Unit-length zero-shot class features t⁰ (n_classes, embed_dim), for recipes with `anchor` or `prograd`.
+    on_epoch
+        Called with each row of a learning curve as soon as it is known.
     show_progress
         Show a progress bar on a terminal.
 
@@ -130,6 +133,7 @@ def train(
                 mean = sum(value * size for value, size in zip(step_losses, sizes, strict=True)) / sum(sizes)
                 accuracy = 100 * sum(step_correct) / sum(sizes)
                 state.curve.append(EpochResult(epoch, state.lr, mean, accuracy))
+                on_epoch(state.curve[-1])
                 if not math.isfinite(mean) and not state.best_factors:
                     raise _diverged(step_losses, step, epoch, recipe)
                 if recipe.backtrack:

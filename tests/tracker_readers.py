@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,52 +21,51 @@ class Written(NamedTuple):
     """(epoch, value) of each curve."""
 
 
-def read_tensorboard(folder: Path) -> dict[str, Written]:
-    """Run folders by name."""
+def read_tensorboard(folder: Path) -> list[Written]:
+    """The run folders, which may still be written to."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams import plugin_data_pb2
 
-    found = {}
+    found = []
     for path in sorted(path for path in folder.iterdir() if path.is_dir()):
         events = EventAccumulator(str(path))
         events.Reload()
         scalars = {
             tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]
         }
-        started = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-        hparams = plugin_data_pb2.HParamsPluginData.FromString(started).session_start_info.hparams
-        settings = {name: _plain(getattr(value, value.WhichOneof("kind"))) for name, value in hparams.items()}
+        settings = {}
+        with suppress(KeyError):  # they are written with the result
+            started = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+            hparams = plugin_data_pb2.HParamsPluginData.FromString(started).session_start_info.hparams
+            settings = {name: _plain(getattr(value, value.WhichOneof("kind"))) for name, value in hparams.items()}
         metrics = {tag: rows[-1][1] for tag, rows in scalars.items() if not tag.startswith("train/")}
         curves = {tag: rows for tag, rows in scalars.items() if tag.startswith("train/")}
-        found[path.name] = Written(path.name, settings, metrics, curves)
+        found.append(Written(path.name, settings, metrics, curves))
     return found
 
 
-def read_mlflow(uri: str, experiment: str = "slimprompt") -> dict[str, Written]:
-    """Finished runs by the tag of their id; an id that is there twice is an error."""
+def read_mlflow(uri: str, experiment: str = "slimprompt") -> list[Written]:
+    """The runs of an experiment."""
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=uri)
-    found: dict[str, Written] = {}
+    found = []
     for run in client.search_runs([client.get_experiment_by_name(experiment).experiment_id]):
-        assert run.info.status == "FINISHED"
         names = [name for name in run.data.metrics if name.startswith("train/")]
         history = {name: client.get_metric_history(run.info.run_id, name) for name in names}
         curves = {name: [(one.step, one.value) for one in values] for name, values in history.items()}
         metrics = {name: value for name, value in run.data.metrics.items() if name not in names}
-        run_id = run.data.tags["slimprompt.run"]
-        assert run_id not in found
-        found[run_id] = Written(run.info.run_name, dict(run.data.params), metrics, curves)
+        found.append(Written(run.info.run_name, dict(run.data.params), metrics, curves))
     return found
 
 
-def read_wandb(folder: Path) -> dict[str, Written]:
-    """Offline runs by their id; an id that is there twice is an error."""
+def read_wandb(folder: Path) -> list[Written]:
+    """Offline runs."""
     import wandb
     from wandb.proto.wandb_internal_pb2 import Record
 
     wandb.teardown()  # its service writes in the background; this waits for it
-    found: dict[str, Written] = {}
+    found = []
     for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
         name, settings, summary, curves = "", {}, {}, {}
         for data in _log_records(path.read_bytes()):
@@ -81,10 +81,8 @@ def read_wandb(folder: Path) -> dict[str, Written]:
                     curves.setdefault(key, []).append((step, value))
             for one in record.summary.update:
                 summary[one.key or ".".join(one.nested_key)] = json.loads(one.value_json)
-        run_id = path.stem.removeprefix("run-")
-        assert run_id not in found
         metrics = {key: value for key, value in summary.items() if not key.startswith(("_", "train/"))}
-        found[run_id] = Written(name, settings, metrics, curves)
+        found.append(Written(name, settings, metrics, curves))
     return found
 
 
