@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import open_clip
-from open_clip.pretrained import get_pretrained_cfg
+from open_clip.pretrained import get_pretrained_cfg, list_pretrained_models_by_tag
 
 from slimprompt.errors import InputError
 
@@ -43,12 +43,9 @@ def default_pretrained(name: str) -> str | None:
 
 
 def absolute_weights(pretrained: str) -> str:
-    """The absolute path of a weight file or of a folder with a model; a tag as it is."""
-    path = Path(pretrained)
-    # A name without a folder and a suffix is a tag, even if there is a file of that name.
-    is_file = path.is_file() and (path.suffix or path.name != pretrained)
-    is_model = any((path / name).is_file() for name in ("open_clip_config.json", "config.json"))
-    return str(path.absolute()) if is_file or is_model else pretrained
+    """The absolute path of a weight file or of a folder; a tag as it is, even if there is a file or folder of that name."""
+    is_path = not list_pretrained_models_by_tag(pretrained) and Path(pretrained).exists()
+    return str(Path(pretrained).absolute()) if is_path else pretrained
 
 
 class PromptSupport(NamedTuple):

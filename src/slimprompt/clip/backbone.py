@@ -146,23 +146,13 @@ class Backbone:
         return F.normalize(features.float(), dim=-1)
 
     @torch.inference_mode()
-    def encode_texts(self, texts: Sequence[str], batch_size: int = 256, *, unit_length: bool = True) -> Tensor:
-        """Texts → features (n, embed_dim), fp32; of unit length unless `unit_length` is False.
-
-        Raises
-        ------
-        InputError
-            If a text is longer than the context length.
-        """
+    def encode_texts(self, texts: Sequence[str], *, unit_length: bool = True) -> Tensor:
+        """Texts → features (n, embed_dim), fp32; of unit length unless `unit_length` is False. No text is truncated."""
         for text in texts:
             self.tokenize_within_limit(text)
-        features = []
-        for start in range(0, len(texts), batch_size):
-            ids = self.tokenizer(list(texts[start : start + batch_size]), context_length=self.context_length).to(
-                self.device
-            )
-            features.append(self.model.encode_text(ids).float())
-        return F.normalize(torch.cat(features), dim=-1) if unit_length else torch.cat(features)
+        ids = self.tokenizer(list(texts), context_length=self.context_length)  # (n, context_length)
+        parts = [self.model.encode_text(part.to(self.device)).float() for part in ids.split(256)]
+        return F.normalize(torch.cat(parts), dim=-1) if unit_length else torch.cat(parts)
 
     def eval_view(self, image: Image.Image) -> Tensor:
         """RGB image → pixels (3, height, width) by the model's own deterministic preprocessing."""
@@ -239,8 +229,10 @@ def load_backbone(
     if activation is not None and activation not in ACTIVATIONS:
         raise unknown("activation", activation, ["auto", *ACTIVATIONS])
     if pretrained is not None and pretrained.startswith("random:"):
-        seed = _seed(pretrained)
-        pretrained = None
+        number = pretrained.removeprefix("random:")
+        if not number.isdecimal():
+            raise InputError(f"pretrained {pretrained!r}: expected a seed after 'random:', as in random:0")
+        seed, pretrained = int(number), None
     if precision not in _DTYPES:
         raise unknown("precision", precision, _DTYPES)
     torch_device = _device(str(device))
@@ -310,13 +302,6 @@ def _load_again(
             f"the weights of {backbone.title} differ from those of the pickled backbone (other fingerprint)"
         )
     return backbone.with_preprocessing(read_preprocessing(json.loads(preprocess)))
-
-
-def _seed(pretrained: str) -> int:
-    number = pretrained.removeprefix("random:")
-    if not number.isdecimal():
-        raise InputError(f"pretrained {pretrained!r}: expected a seed after 'random:', as in random:0")
-    return int(number)
 
 
 def _device(device: str) -> torch.device:

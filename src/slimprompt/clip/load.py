@@ -80,32 +80,39 @@ class _NoInitialisation(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _load_tag(name: str, tag: str, activation: str | None) -> Any:
-    try:
-        return _build(name, activation, pretrained=tag)
-    except Exception as error:
-        raise InputError(
-            f"the weights {tag!r} of {name} cannot be loaded: {_reason(error)}. They are downloaded once and kept in the Hugging "
-            "Face cache; on a machine without a network, give a weight file instead of the tag. To try slimprompt without a "
-            "download, use the embedded toy model: --backbone pocket"
-        ) from None
-
-
 def load_hub(name: str) -> Any:
     """A model of the hub (`hf-hub:…`) or of a folder (`local-dir:…`) with its own weights."""
-    try:
+    hint = (
+        "Check the id and the network connection"
+        if name.startswith(HUB)
+        else "The folder must contain open_clip_config.json and the weights; if it was moved, a saved model takes --pretrained FOLDER"
+    )
+    with _errors_of_open_clip(name, hint):
         with quiet():
             prompt_support(open_clip.get_model_config(name)).require(name)  # before weights are downloaded
         return _build(name, None, require_pretrained=True)
+
+
+def _load_tag(name: str, tag: str, activation: str | None) -> Any:
+    hint = (
+        "The weights of a tag are downloaded once and kept in the Hugging Face cache; without a network, give a weight file instead. "
+        "To try slimprompt without a download, use the embedded toy model: --backbone pocket"
+    )
+    with _errors_of_open_clip(f"the weights {tag!r} of {name}", hint):
+        return _build(name, activation, pretrained=tag)
+
+
+@contextmanager
+def _errors_of_open_clip(what: str, hint: str) -> Iterator[None]:
+    try:
+        yield
     except InputError:
         raise
     except Exception as error:
-        hint = (
-            "Check the id and the network connection."
-            if name.startswith(HUB)
-            else "The folder must contain open_clip_config.json and the weights; if it was moved, a saved model takes --pretrained FOLDER."
-        )
-        raise InputError(f"cannot load {name}: {_reason(error)}. {hint}") from None
+        is_pickle = isinstance(error, pickle.UnpicklingError)
+        text = _unreadable(error) if is_pickle else (str(error) or type(error).__name__).splitlines()[0]
+        reason = text.rpartition("Last error: ")[2].rstrip(".")
+        raise InputError(f"cannot load {what}: {reason}. {hint}") from None
 
 
 def _load_file(name: str, path: Path, activation: str | None) -> Any:
@@ -174,13 +181,6 @@ def _unreadable(error: Exception) -> str:
             "dictionary of tensors"
         )
     return "it is not a readable file of weights: damaged, cut off, or neither PyTorch nor safetensors"
-
-
-def _reason(error: Exception) -> str:
-    """Why open_clip could not load a tag or a model of the hub, in one sentence."""
-    if isinstance(error, pickle.UnpicklingError):
-        return _unreadable(error)
-    return (str(error) or type(error).__name__).splitlines()[0].rpartition("Last error: ")[2].rstrip(".")
 
 
 def _put_weights(model: Any, state: dict[str, Tensor], failure: str) -> None:
