@@ -1,13 +1,12 @@
 """Time and memory of a training step against classes, context length, rank, images, and prompts per batch.
 
     python benchmarks/scaling.py [--classes 10 100 1000 10000] [--figure docs/scaling.svg] [--json FILE]
-    python benchmarks/scaling.py --sweeps "kept chunks"
+    python benchmarks/scaling.py --sweeps chunks
 
 ViT-B/16-size text tower with random weights, 32 images per step (recipe `paper`) unless stated otherwise. Each point runs
 in a process of its own, whose peak memory includes the loaded model; the better of two steps counts, by wall time and by CPU
-time. Many classes are divided into chunks; those whose activations are not kept compute their forward pass again in the
-backward pass. The sweep "kept chunks" divides 1,000 classes into 8 chunks and keeps 0, 3 or 7 beside the first. Seeds and
-variants that share their images are trained as one prompt batch.
+time. Many classes are divided into chunks, and all but the first compute their forward pass again in the backward pass. The sweep
+"chunks" divides 1,000 classes into 1 or 8. Seeds and variants that share their images are trained as one prompt batch.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-SWEEPS = ["classes", "kept chunks", "context tokens", "rank", "images per step", "prompts per batch"]
+SWEEPS = ["classes", "chunks", "context tokens", "rank", "images per step", "prompts per batch"]
 
 
 def measure(
@@ -32,7 +31,6 @@ def measure(
     n_images: int,
     n_prompts: int,
     chunk_size: int | None = None,
-    kept_chunks: int | None = None,
 ) -> dict[str, Any]:
     import torch
     from torch.nn import functional as F
@@ -47,7 +45,7 @@ def measure(
 
     keep_freed_memory()  # as the commands do
     backbone = load_backbone("ViT-B-16", seed=0, device="cpu", activation="quickgelu")
-    encoder = SharedPrefixTextEncoder(backbone, names(n_classes), n_ctx, chunk_size=chunk_size, kept_chunks=kept_chunks)
+    encoder = SharedPrefixTextEncoder(backbone, names(n_classes), n_ctx, chunk_size=chunk_size)
     prompts = [
         start_prompt("fixed-B", width=512, seed=seed, n_ctx=n_ctx, rank=min(rank, n_ctx), basis="orthogonal")
         for seed in range(n_prompts)
@@ -68,7 +66,6 @@ def measure(
         "images": n_images,
         "prompts": n_prompts,
         "chunks": encoder.n_chunks,
-        "kept_chunks": encoder.kept_chunks(n_prompts),
         "tokens": encoder.n_tokens,
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,
@@ -92,7 +89,7 @@ def main() -> None:
     base = {"n_classes": 100, "n_ctx": 16, "rank": 4, "n_images": 32, "n_prompts": 1}
     sweeps: dict[str, list[dict[str, int]]] = {
         "classes": [{**base, "n_classes": n} for n in options.classes],
-        "kept chunks": [{**base, "n_classes": 1000, "chunk_size": 125, "kept_chunks": n} for n in (0, 3, 7)],
+        "chunks": [{**base, "n_classes": 1000, "chunk_size": n} for n in (1000, 125)],
         "context tokens": [{**base, "n_ctx": n} for n in (4, 16, 32, 60)],
         "rank": [{**base, "rank": n} for n in (1, 4, 16)],
         "images per step": [{**base, "n_images": n} for n in (32, 1000, 20000)],
@@ -106,9 +103,7 @@ def main() -> None:
                 [sys.executable, __file__, "--point", json.dumps(point)], capture_output=True, text=True, check=True
             )
             row = json.loads(out.stdout.splitlines()[-1])
-            chunks = (
-                "" if row["chunks"] == 1 else f"  ({row['chunks']} chunks, {row['kept_chunks']} kept beside the first)"
-            )
+            chunks = "" if row["chunks"] == 1 else f"  ({row['chunks']} chunks)"
             results[sweep].append(row)
             print(
                 f"{sweep:17s} {row['classes']:6d} classes {row['n_ctx']:3d} context {row['rank']:3d} rank {row['images']:6d} images"

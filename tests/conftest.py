@@ -9,6 +9,7 @@ start when it has done so.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
 import hashlib
 import json
@@ -179,14 +180,7 @@ def tiny(model_config) -> Backbone:
 
 def in_double(backbone: Backbone) -> Backbone:
     """A copy of a backbone in fp64. Two ways of computing the same agree in it to many digits, on every processor."""
-    import torch
-
-    class DoubleBackbone(type(backbone)):
-        @property
-        def dtype(self) -> torch.dtype:
-            return torch.float64
-
-    return DoubleBackbone(**vars(backbone) | {"model": copy.deepcopy(backbone.model).double()})
+    return dataclasses.replace(backbone, model=copy.deepcopy(backbone.model).double())
 
 
 @pytest.fixture(scope="session")

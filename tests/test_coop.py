@@ -132,7 +132,7 @@ class ConstantWarmupScheduler(LRScheduler):
             super().step(epoch)
 
 
-def train_and_save(tiny, path, *, names=COLOURS, dtype=torch.float32, val_result=None, zip_format=True):
+def train_and_save(tiny, path, *, names=COLOURS, dtype=torch.float32, val_result=None):
     """Train CoOp's prompt learner for two epochs and save it as Dassl does."""
     plain = PlainCoOp(tiny.model, tiny.tokenizer, names, torch.randn(4, 32))
     learner = PromptLearner(plain, dtype)
@@ -152,7 +152,7 @@ def train_and_save(tiny, path, *, names=COLOURS, dtype=torch.float32, val_result
         "scheduler": scheduler.state_dict(),
         "val_result": val_result,
     }
-    torch.save(state, path, _use_new_zipfile_serialization=zip_format)
+    torch.save(state, path)
     return learner.ctx.detach().float()
 
 
@@ -167,8 +167,6 @@ def checkpoint(tiny, tmp_path):
         ("model.pth.tar-2", {}),
         ("model.pth.tar-2", {"dtype": torch.float16}),
         ("model-best.pth.tar", {"val_result": np.float64(71.5)}),
-        ("model.pth.tar-2", {"zip_format": False}),
-        ("model-best.pth.tar", {"dtype": torch.float16, "val_result": np.float64(71.5), "zip_format": False}),
     ],
 )
 def test_checkpoints_of_coop_s_training_are_imported(tiny, photos, tmp_path, name, options):
@@ -205,10 +203,9 @@ def test_tokens_of_another_model(tiny, checkpoint):
         import_coop(checkpoint[0], load_backbone(TINY, seed=1, device="cpu"))
 
 
-@pytest.mark.parametrize("zip_format", [True, False])
-def test_code_in_a_coop_checkpoint_is_not_executed(tmp_path, zip_format):
+def test_code_in_a_coop_checkpoint_is_not_executed(tmp_path):
     state = {"state_dict": {"ctx": torch.zeros(4, 32)}, "optimizer": Malicious(tmp_path / "executed")}
-    torch.save(state, tmp_path / "x.tar", _use_new_zipfile_serialization=zip_format)
+    torch.save(state, tmp_path / "x.tar")
     assert read_coop_checkpoint(tmp_path / "x.tar").context.shape == (4, 32)
     assert not (tmp_path / "executed").exists()
 
@@ -227,19 +224,8 @@ def test_a_compressed_entry_of_gigabytes_is_not_read(tmp_path, monkeypatch, entr
         return read(archive, name, *arguments, **options)
 
     monkeypatch.setattr(zipfile.ZipFile, "open", read_others)
-    with pytest.raises(InputError, match=f"{entry} is compressed and would take 0.1 GB"):
+    with pytest.raises(InputError, match="compressed and would take 0.1 GB"):
         read_coop_checkpoint(tmp_path / "x.tar")
-
-
-def test_values_that_are_not_needed_are_not_read(tmp_path):
-    """The optimizer's storages may be damaged or missing."""
-    state = {"state_dict": {"ctx": torch.ones(4, 32)}, "optimizer": {"state": {0: torch.zeros(1000)}}}
-    torch.save(state, tmp_path / "whole")
-    with zipfile.ZipFile(tmp_path / "whole") as whole, zipfile.ZipFile(tmp_path / "part", "w") as part:
-        for entry in whole.infolist():
-            if not entry.filename.endswith("data/1"):
-                part.writestr(entry, whole.read(entry))
-    assert torch.equal(read_coop_checkpoint(tmp_path / "part").context, torch.ones(4, 32))
 
 
 def test_a_context_larger_than_its_storage_is_refused(tmp_path):
@@ -267,8 +253,9 @@ def test_what_cannot_be_imported(tiny, checkpoint, tmp_path):
     with pytest.raises(InputError, match="give their names"):
         import_coop(tmp_path / "bare", tiny)
     (tmp_path / "junk").write_bytes(b"junk")
+    torch.save({"ctx": torch.zeros(4, 32)}, tmp_path / "old", _use_new_zipfile_serialization=False)
     (tmp_path / "cut").write_bytes(checkpoint[0].read_bytes()[:3000])
-    for name in ("junk", "cut"):
+    for name in ("junk", "cut", "old"):
         with pytest.raises(InputError, match="not a readable PyTorch checkpoint"):
             read_coop_checkpoint(tmp_path / name)
     with pytest.raises(InputError, match="no checkpoint file at"):

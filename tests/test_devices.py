@@ -55,7 +55,7 @@ def load_on_meta(name: str) -> Backbone:
     backbone = load_backbone(name, device="cpu")
     model = copy.deepcopy(backbone.model).to(META)
     del model.transformer.resblocks[3:]
-    return replace(backbone, model=model, device=META)
+    return replace(backbone, model=model)
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from slimprompt.classifier import Classifier
 from slimprompt.clip.backbone import Backbone
-from slimprompt.clip.torch_files import StoredTensor, open_torch_file
+from slimprompt.clip.torch_files import read_torch_file
 from slimprompt.errors import InputError, first_few
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.spec import Position, make_spec
@@ -30,83 +30,45 @@ class CoOpCheckpoint(NamedTuple):
 
 
 def read_coop_checkpoint(path: str | Path) -> CoOpCheckpoint:
-    """Read the prompt in a CoOp checkpoint without executing code from the file.
-
-    Parameters
-    ----------
-    path
-        A checkpoint file that CoOp saved.
-
-    Returns
-    -------
-    CoOpCheckpoint
-        Context, class suffixes and epoch.
-
-    Raises
-    ------
-    InputError
-        If the file contains no context, or a context per class (CSC).
-    """
+    """Read the prompt in a CoOp checkpoint without executing code from the file; a context per class (CSC) is an error."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"no checkpoint file at {path}")
     try:
-        with open_torch_file(path) as content:
-            return _coop_checkpoint(content, path)
+        content = read_torch_file(path)
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{path} is not a readable PyTorch checkpoint ({type(error).__name__}: {error})") from None
-
-
-def _coop_checkpoint(content: Any, path: Path) -> CoOpCheckpoint:
+        raise InputError(
+            f"{path} is not a readable PyTorch checkpoint ({type(error).__name__}: {error}). A file of PyTorch before 1.6 must be "
+            "saved again by a newer one"
+        ) from None
     state = content.get("state_dict", content) if isinstance(content, dict) else None
     context = state.get("ctx") if isinstance(state, dict) else None
-    if not isinstance(state, dict) or not isinstance(context, StoredTensor):
+    if not isinstance(state, dict) or not isinstance(context, Tensor):
         found = first_few([*map(str, state)]) if isinstance(state, dict) else f"a {type(content).__name__}"
         raise InputError(
             f"{path} is not a CoOp prompt: expected a tensor 'ctx' in its state dict, found {found}. "
             "Give the file prompt_learner/model.pth.tar-N of CoOp's output folder"
         )
-    if len(context.shape) != 2:
+    if context.ndim != 2:
         raise InputError(
-            f"the context in {path} has shape {context.shape}: a context per class (CSC) cannot be applied to other class names; "
-            "only a unified context (n_ctx, width) can be imported"
+            f"the context in {path} has shape {tuple(context.shape)}: a context per class (CSC) cannot be applied to other class "
+            "names; only a unified context (n_ctx, width) can be imported"
         )
     suffix, epoch = state.get("token_suffix"), content.get("epoch")
     return CoOpCheckpoint(
-        context.load().float(),
-        suffix.load() if isinstance(suffix, StoredTensor) else None,
-        epoch if isinstance(epoch, int) else None,
+        context.float(), suffix if isinstance(suffix, Tensor) else None, epoch if isinstance(epoch, int) else None
     )
 
 
 def import_coop(
     path: str | Path, backbone: Backbone, class_names: Sequence[str] | None = None, position: Position = "end"
 ) -> Classifier:
-    """Create a classifier from a CoOp checkpoint.
+    """A fitted classifier with the context of a CoOp checkpoint as a dense prompt.
 
-    Parameters
-    ----------
-    path
-        A checkpoint file that CoOp saved.
-    backbone
-        The CLIP model that the prompt was trained with.
-    class_names
-        Class names in the order of training; None reads them from the file, which knows their tokens but not their
-        spelling: "707-320" is read as "7 0 7 - 3 2 0".
-    position
-        Position of the class name: "end", "middle" or "front".
-
-    Returns
-    -------
-    Classifier
-        A fitted classifier with the imported prompt as a dense prompt.
-
-    Raises
-    ------
-    InputError
-        If the checkpoint does not match the backbone, or a name does not have the tokens of its class in the file.
+    Class names are given in the order of training, and must have the tokens that the file has; None reads them from the file, which
+    knows their tokens but not their spelling: "707-320" is read as "7 0 7 - 3 2 0".
     """
     checkpoint = read_coop_checkpoint(path)
     n_ctx, width = checkpoint.context.shape
@@ -122,9 +84,9 @@ def import_coop(
             _check_names(path, class_names, tokens, backbone)
     elif class_names is None:
         raise InputError(f"{path} does not list its classes; give their names in the order of training")
-    spec = make_spec(variant="dense", n_ctx=n_ctx, position=position)
     imported = {"from": Path(path).name, "epoch": checkpoint.epoch}
     prompt = Prompt(torch.eye(n_ctx), checkpoint.context, "A")
+    spec = make_spec(variant="dense", n_ctx=n_ctx, position=position)
     return Classifier.of_prompt(backbone, prompt, spec, class_names, imported=imported)
 
 

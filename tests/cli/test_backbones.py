@@ -2,8 +2,7 @@
 
 import open_clip
 
-from slimprompt.clip.architectures import EMBEDDED, model_config
-from slimprompt.clip.towers import config_support
+from slimprompt.clip.architectures import EMBEDDED, model_config, prompt_support
 
 
 def test_every_model_has_a_row(run):
@@ -12,7 +11,7 @@ def test_every_model_has_a_row(run):
     assert result.returncode == 0
     rows = {line.split()[0]: line for line in result.stdout.splitlines() if line.strip()}
     for name in (*EMBEDDED, *open_clip.list_models()):
-        support = config_support(model_config(name))
+        support = prompt_support(model_config(name))
         assert support.text_pass in rows[name] and support.reason in rows[name]
         assert ("slimprompt[hf]" in rows[name]) == bool(support.missing)
     assert "shared prefix" in rows["ViT-B-16"] and "laion2b_s34b_b88k" in rows["ViT-B-16"]

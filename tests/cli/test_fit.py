@@ -134,15 +134,13 @@ def test_the_activation_of_a_local_file_is_asked_for_once(run, tiny, photos, tmp
 
 
 def test_own_images_need_a_real_model(run, photos, tmp_path, monkeypatch):
-    """Without --backbone, OpenAI's ViT-B-16 is loaded; offline, the message names the file, its place and the toy model."""
+    """Without --backbone, OpenAI's ViT-B-16 is loaded; offline, the message names the weights, a way without a network and the toy model."""
 
-    def no_network(_):
+    def no_network(*_, **__):
         raise OSError("no network")
 
-    monkeypatch.setattr("slimprompt.clip.weights.download_pretrained", no_network)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    parts = ("'openai' of ViT-B-16", "no network", "ViT-B-16.pt as", "--backbone pocket")
+    monkeypatch.setattr("open_clip.factory.download_pretrained", no_network)
+    parts = ("'openai' of ViT-B-16", "no network", "give a weight file", "--backbone pocket")
     failed(run("fit", photos, "--out", tmp_path / "p"), *parts)
     assert not (tmp_path / "p").exists()
     with pytest.raises(InputError, match="'openai' of ViT-B-16"):

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from slimprompt import InputError, PromptClassifier, SharedPrefixTextEncoder, load_backbone
-from slimprompt.clip import towers
-from slimprompt.clip.architectures import EMBEDDED
+from slimprompt.clip import architectures
+from slimprompt.clip.architectures import EMBEDDED, PromptSupport, prompt_support
 from slimprompt.clip.architectures import model_config as config_of
-from slimprompt.clip.towers import PromptSupport, config_support, prompt_support
+from slimprompt.clip.towers import supports_shared_prefix
 from slimprompt.methods.prompt import prompt_head
 from slimprompt.methods.zero_shot import zero_shot_head
 from slimprompt.text.tokens import CONTEXT, prompt_tokens
@@ -45,7 +45,7 @@ def sigmoid(model_config):
 def support(**text):
     config = json.loads(json.dumps(TINY_CONFIG))
     config["text_cfg"] |= text
-    return config_support(config | {"custom_text": True})
+    return prompt_support(config)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,6 @@ def support(**text):
         ({"pool_type": "eos", "eos_id": 2}, "shared prefix", ""),
         ({"no_causal_mask": True}, "full pass", "not causal"),
         ({"pool_type": "last"}, "full pass", "feature read at the last token"),
-        ({"qk_norm": True}, "full pass", "blocks other than open_clip's standard ones"),
         ({"embed_cls": True}, "none", "text feature read from an appended class token (CoCa)"),
         ({"hf_model_name": "roberta-base"}, "none", "Hugging Face text tower"),
     ],
@@ -65,15 +64,17 @@ def test_support_of_a_configuration(text, text_pass, reason):
 
 
 def test_a_configuration_and_its_model_agree(tiny, sigmoid):
-    assert config_support(TINY_CONFIG) == prompt_support(tiny.text_tower) == PromptSupport("shared prefix")
-    assert (
-        config_support(SIGMOID_CONFIG) == prompt_support(sigmoid.text_tower) == PromptSupport("full pass", "not causal")
-    )
+    for config, backbone, expected in (
+        (TINY_CONFIG, tiny, PromptSupport("shared prefix")),
+        (SIGMOID_CONFIG, sigmoid, PromptSupport("full pass", "not causal")),
+    ):
+        assert prompt_support(config) == expected
+        assert supports_shared_prefix(backbone.text_tower) == (expected.text_pass == "shared prefix")
 
 
 def test_every_listed_model_is_classified():
     """Known families: CLIP, EVA and MetaCLIP 2 share the prefix, SigLIP and CLIPA do not, CoCa and RoBERTa are refused."""
-    found = {name: config_support(config_of(name)).text_pass for name in (*EMBEDDED, *open_clip.list_models())}
+    found = {name: prompt_support(config_of(name)).text_pass for name in (*EMBEDDED, *open_clip.list_models())}
     assert set(found.values()) == {"shared prefix", "full pass", "none"}
     for name in ("pocket", "RN50", "ViT-B-16", "EVA02-B-16", "MobileCLIP-B", "PE-Core-B-16", "ViT-H-14-worldwide"):
         assert found[name] == "shared prefix", name
@@ -85,12 +86,12 @@ def test_every_listed_model_is_classified():
 
 def test_a_missing_tokenizer_package_is_named_before_weights_are_loaded(monkeypatch):
     config = config_of("ViT-B-16-SigLIP")
-    find_spec = towers.importlib.util.find_spec
+    find_spec = architectures.importlib.util.find_spec
     monkeypatch.setattr(
-        towers.importlib.util, "find_spec", lambda name: None if name == "transformers" else find_spec(name)
+        architectures.importlib.util, "find_spec", lambda name: None if name == "transformers" else find_spec(name)
     )
-    assert config_support(config) == PromptSupport("full pass", "not causal", "transformers")
-    assert config_support(config_of("ViT-B-16")).missing == ""
+    assert prompt_support(config) == PromptSupport("full pass", "not causal", "transformers")
+    assert prompt_support(config_of("ViT-B-16")).missing == ""
     with pytest.raises(InputError, match=r"needs the package transformers: pip install 'slimprompt\[hf\]'"):
         load_backbone("ViT-B-16-SigLIP", "webli", device="cpu")
 

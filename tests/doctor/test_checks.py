@@ -137,8 +137,8 @@ def test_a_cache_directory_that_cannot_be_written_is_a_failure(
 
 
 def test_a_damaged_weight_file_is_found(subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLIMPROMPT_CACHE", str(tmp_path))
-    file = tmp_path / "weights" / "RN50" / "openai.pt"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / ".cache" / "clip" / "RN50.pt"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"half a download")
     rows = {outcome.part: outcome for outcome in machine.check_weights(replace(subject, quick=False))}

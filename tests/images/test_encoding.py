@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +76,8 @@ def test_features_that_are_not_finite_are_refused_and_not_stored(
     precision: str, advice: str, tiny: Backbone, photos: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     images = sorted(photos.glob("*/*.png"))[:2]
-    backbone = replace(tiny, precision=precision)
+    backbone = tiny
+    monkeypatch.setattr(Backbone, "precision", precision)
     monkeypatch.setattr(Backbone, "encode_images", lambda self, pixels: torch.full((len(pixels), 24), torch.nan))
     bank = FeatureBank(backbone, tmp_path)
     for encode in (bank.features, lambda some: encode_eval_views(backbone, some)):

@@ -3,6 +3,7 @@
 import copy
 import gc
 import json
+import weakref
 from importlib import resources
 
 import open_clip
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from slimprompt import InputError, SharedPrefixTextEncoder, load_backbone
-from slimprompt.clip.towers import config_support
+from slimprompt.clip.architectures import prompt_support
 from slimprompt.text import encoder as encoder_module
 from slimprompt.text.encoder import encode_texts
 from slimprompt.text.reference import shared_prefix_reference
@@ -53,27 +54,19 @@ def test_kernels_equal_reference(double, position, chunk_size, shape):
 
 @pytest.mark.parametrize("position", ["end", "middle", "front"])
 @pytest.mark.parametrize("shape", [(6,), (3, 6)], ids=["one context", "three contexts"])
-def test_results_do_not_depend_on_the_kept_chunks(tiny, position, shape):
-    """With none, some or all activations kept, features and gradients are equal bit by bit, also in a second pass."""
+def test_recomputed_chunks_equal_kept_ones(tiny, monkeypatch, position, shape):
+    """Bit by bit, also in a second pass; all chunks but the first run twice, so a step keeps the activations of one chunk."""
     context = random_context(tiny, *shape)
-    results = []
-    for kept in (0, 1, 2, None):
-        encoder = SharedPrefixTextEncoder(tiny, NAMES, 6, position, chunk_size=2, kept_chunks=kept)
-        assert encoder.n_chunks == 3
-        assert encoder.kept_chunks(3) == (2 if kept is None else kept)  # so few classes fit into any memory
-        results += [features_and_gradient(encoder, context) for _ in range(2)]
+    encoder = SharedPrefixTextEncoder(tiny, NAMES, 6, position, chunk_size=2)
+    run, passes = encoder._run_chunk, []
+    monkeypatch.setattr(encoder, "_run_chunk", lambda *args: passes.append(args[0]) or run(*args))
+    results = [features_and_gradient(encoder, context) for _ in range(2)]
+    assert encoder.n_chunks == 3 and len(passes) == 2 * (3 + 2)
+    monkeypatch.setattr(encoder_module, "checkpoint", lambda run, *args, **_: run(*args))
+    results.append(features_and_gradient(encoder, context))
     for features, gradient in results[1:]:
         assert torch.equal(features, results[0][0])
         assert torch.equal(gradient, results[0][1])
-
-
-@pytest.mark.parametrize(("kept", "n_forward"), [(0, 3 + 2), (1, 3 + 1), (2, 3), (9, 3)])
-def test_only_chunks_that_are_not_kept_run_twice(tiny, monkeypatch, kept, n_forward):
-    encoder = SharedPrefixTextEncoder(tiny, NAMES, 4, chunk_size=2, kept_chunks=kept)
-    run, passes = encoder._run_chunk, []
-    monkeypatch.setattr(encoder, "_run_chunk", lambda *args: passes.append(args[0]) or run(*args))
-    features_and_gradient(encoder, random_context(tiny, 4))
-    assert len(passes) == n_forward
 
 
 def _depths(backbone):
@@ -218,7 +211,7 @@ def test_every_architecture_of_open_clip(name, reduced):
     config = ARCHITECTURES[name]
     expected = _expected_pass(config)
     shown = {"shared": "shared prefix", "full": "full pass", "refused": "none"}  # by `slimprompt backbones`
-    assert config_support(config).text_pass == shown[expected]
+    assert prompt_support(config).text_pass == shown[expected]
     if config["text_cfg"].get("hf_model_name"):
         with pytest.raises(InputError, match="Hugging Face text tower"):
             load_backbone(name, seed=0)
@@ -263,7 +256,6 @@ def test_low_precision_is_close_to_fp32(tiny, precision):
         (["cat", " _ "], {}, "empty class name"),
         (["cat"], {"position": "back"}, "unknown position 'back'"),
         (["cat"], {"chunk_size": 0}, "at least 1 class"),
-        (["cat"], {"kept_chunks": -1}, "0 or more chunks, not -1"),
         (["cat"], {"depth": 0}, "depth 0 does not fit"),
         (["cat"], {"depth": 4}, "depth 4 does not fit.*number of layers of the text tower of .*, 3"),
     ],
@@ -358,3 +350,17 @@ def test_only_passes_with_gradients_pack_weights():
     del encoder, other, copied
     gc.collect()
     assert frozen._packed() is None
+
+
+def test_an_encoder_is_released_without_the_garbage_collector(tiny):
+    """Its index tensors go with it: the laboratory makes many encoders, and cycles of references would keep them for long."""
+    encoder = SharedPrefixTextEncoder(tiny, NAMES, 6)
+    features_and_gradient(encoder, random_context(tiny, 3, 6))
+    layouts = [weakref.ref(layout) for chunk in encoder._chunks for layout in chunk.layouts]
+    gathers = [weakref.ref(layout().outputs) for layout in layouts]
+    gc.disable()
+    try:
+        del encoder
+        assert not any(reference() for reference in layouts + gathers)
+    finally:
+        gc.enable()

@@ -10,7 +10,7 @@ from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError
 
 if TYPE_CHECKING:
-    from slimprompt.clip.towers import PromptSupport
+    from slimprompt.clip.architectures import PromptSupport
 
 _LEGEND = """
 prompts: how class features are computed from a prompt.
@@ -24,15 +24,14 @@ def backbones(search: Annotated[str, typer.Argument(help="Show only names that c
     from open_clip import list_models
     from open_clip.pretrained import list_pretrained_tags_by_model
 
-    from slimprompt.clip.architectures import EMBEDDED, model_config
-    from slimprompt.clip.towers import config_support
+    from slimprompt.clip.architectures import EMBEDDED, model_config, prompt_support
 
     names = [*EMBEDDED, *(name for name in list_models() if name not in EMBEDDED)]
     rows = []
     for name in (name for name in names if search.lower() in name.lower()):
         tags = ", ".join(list_pretrained_tags_by_model(name)) or "none published"
         weights = "embedded, no weights needed" if name in EMBEDDED else tags
-        rows.append((name, *_cells(config_support(model_config(name) or {})), weights))
+        rows.append((name, *_cells(prompt_support(model_config(name) or {})), weights))
     if not rows:
         raise InputError(f"no backbone has {search!r} in its name; `slimprompt backbones` lists all")
     print_table(("backbone", "prompts", "because", "weights (--pretrained)"), rows)
@@ -41,7 +40,7 @@ def backbones(search: Annotated[str, typer.Argument(help="Show only names that c
 
 def _cells(support: PromptSupport) -> tuple[str, str]:
     """What the columns "prompts" and "because" say."""
-    from slimprompt.clip.towers import TOKENIZER_EXTRA
+    from slimprompt.clip.architectures import TOKENIZER_EXTRA
 
     if not support.missing:
         return support.text_pass, support.reason

@@ -38,9 +38,9 @@ Pretrained = Annotated[
     str | None,
     typer.Option(
         "--pretrained",
-        help="Weights of the model: an open_clip tag, a checkpoint file, or random:0 to try things out. Default: for a saved "
-        "prompt or head, the weights it was fitted on; otherwise openai, where OpenAI published weights of the model. For a saved "
-        "model on local-dir:…, the folder, if it was moved.",
+        help="Weights of the model: an open_clip tag, a weight file, the folder of a CLIPModel of transformers, or random:0 to try "
+        "things out. Default: for a saved prompt or head, the weights it was fitted on; otherwise openai, where OpenAI published "
+        "weights of the model. For a saved model on local-dir:…, the folder, if it was moved.",
     ),
 ]
 Activation = Annotated[

@@ -20,12 +20,11 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from slimprompt.clip.architectures import EMBEDDED, LOCAL_FOLDER, load_architecture, load_embedded, load_hub, quiet
+from slimprompt.clip.architectures import ACTIVATIONS, EMBEDDED, HUB, LOCAL_FOLDER, TOKENIZER_EXTRA, absolute_weights
 from slimprompt.clip.image_tower import image_features_in_parts
-from slimprompt.clip.towers import TOKENIZER_EXTRA, end_of_text, prompt_support
-from slimprompt.clip.weights import ACTIVATIONS, absolute_weights
+from slimprompt.clip.load import load_architecture, load_embedded, load_hub, quiet
+from slimprompt.clip.towers import end_of_text
 from slimprompt.errors import InputError, shown, unknown
-from slimprompt.files import cache_dir
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -40,20 +39,16 @@ class Backbone:
     name
         Name of the embedded model or of the open_clip architecture.
     pretrained
-        Tag or file of the weights; "random:<seed>" for random weights, None if the name determines them.
+        Tag, file or folder of the weights; "random:<seed>" for random weights, None if the name determines them.
     model
         The open_clip `CLIP` or `CustomTextCLIP`.
     tokenizer
         The tokenizer of the model.
     preprocess
         Image size, normalisation and resize mode.
-    device
-        Device of the model.
-    precision
-        Precision of the frozen forward passes: "fp32", "bf16" or "fp16".
     fingerprint
-        Hash of the full-precision weights and of the activation; recorded, not computed, for embedded models. Backbones with equal fingerprints and equal
-        preprocessing give equal features up to the precision of the forward pass.
+        Hash of the full-precision weights and of the activation; recorded, not computed, for embedded models. Backbones with equal
+        fingerprints and equal preprocessing give equal features up to the precision of the forward pass.
     """
 
     name: str
@@ -61,14 +56,22 @@ class Backbone:
     model: Any
     tokenizer: Any
     preprocess: PreprocessCfg
-    device: torch.device
-    precision: str
     fingerprint: str
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the model."""
+        return self.model.logit_scale.device
 
     @property
     def dtype(self) -> torch.dtype:
         """Data type of the frozen forward passes."""
-        return _DTYPES[self.precision]
+        return self.text_tower.transformer.resblocks[0].mlp.c_fc.weight.dtype
+
+    @property
+    def precision(self) -> str:
+        """Precision of the frozen forward passes: "fp32", "bf16" or "fp16"; "fp64" of a converted model."""
+        return next((name for name, dtype in _DTYPES.items() if dtype == self.dtype), "fp64")
 
     @property
     def text_tower(self) -> Any:
@@ -128,13 +131,7 @@ class Backbone:
         return ids[: end + 1]
 
     def tokenize_within_limit(self, text: str) -> list[int]:
-        """`tokenize`, with an error for a text that the model cannot read as a whole.
-
-        Raises
-        ------
-        InputError
-            If the text is longer than the context length.
-        """
+        """`tokenize`, with an error for a text that the model cannot read as a whole."""
         ids = self.tokenize(text)
         if len(ids) > self.context_length:
             raise InputError(
@@ -149,23 +146,13 @@ class Backbone:
         return F.normalize(features.float(), dim=-1)
 
     @torch.inference_mode()
-    def encode_texts(self, texts: Sequence[str], batch_size: int = 256, *, unit_length: bool = True) -> Tensor:
-        """Texts → features (n, embed_dim), fp32; of unit length unless `unit_length` is False.
-
-        Raises
-        ------
-        InputError
-            If a text is longer than the context length.
-        """
+    def encode_texts(self, texts: Sequence[str], *, unit_length: bool = True) -> Tensor:
+        """Texts → features (n, embed_dim), fp32; of unit length unless `unit_length` is False. No text is truncated."""
         for text in texts:
             self.tokenize_within_limit(text)
-        features = []
-        for start in range(0, len(texts), batch_size):
-            ids = self.tokenizer(list(texts[start : start + batch_size]), context_length=self.context_length).to(
-                self.device
-            )
-            features.append(self.model.encode_text(ids).float())
-        return F.normalize(torch.cat(features), dim=-1) if unit_length else torch.cat(features)
+        ids = self.tokenizer(list(texts), context_length=self.context_length)  # (n, context_length)
+        parts = [self.model.encode_text(part.to(self.device)).float() for part in ids.split(256)]
+        return F.normalize(torch.cat(parts), dim=-1) if unit_length else torch.cat(parts)
 
     def eval_view(self, image: Image.Image) -> Tensor:
         """RGB image → pixels (3, height, width) by the model's own deterministic preprocessing."""
@@ -183,7 +170,8 @@ class Backbone:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what the model is loaded by, not its weights."""
-        loaded_by = (*self.location, self.activation, str(self.device), self.precision)
+        device = str(self.device) if self.device.type == "cuda" else self.device.type  # the number of a GPU counts
+        loaded_by = (*self.location, self.activation, device, self.precision)
         return _load_again, (*loaded_by, self.fingerprint, json.dumps(asdict(self.preprocess)))
 
     def __repr__(self) -> str:
@@ -198,7 +186,6 @@ def load_backbone(
     device: str | torch.device = "auto",
     precision: str = "fp32",
     activation: str | None = None,
-    cache: Path | None = None,
 ) -> Backbone:
     """Load a CLIP model and freeze it.
 
@@ -208,10 +195,10 @@ def load_backbone(
         An embedded model ("pocket"), any open_clip architecture ("ViT-B-16", "RN50"), "hf-hub:org/model" or
         "local-dir:folder".
     pretrained
-        An open_clip tag ("openai", "laion2b_s34b_b88k") or a checkpoint file (OpenAI's .pt archive, open_clip's .pt or
-        .safetensors). The weights of a tag are looked for as `<cache>/weights/<name>/<tag>.{pt,safetensors}`, in
-        `~/.cache/clip` and in the Hugging Face cache before they are downloaded. A file gets the image preprocessing on
-        which all tags of the architecture agree, and OpenAI's if they differ.
+        An open_clip tag ("openai", "laion2b_s34b_b88k"), whose weights are downloaded once; a weight file (OpenAI's .pt archive,
+        open_clip's .pt or .safetensors); or the folder or file of a `CLIPModel` of transformers, for example in the Hugging Face
+        cache. A file gets the image preprocessing on which all tags of the architecture agree, and OpenAI's if they differ; mean
+        and standard deviation are those of a `preprocessor_config.json` beside it.
     seed
         Seed of random weights, for tests and benchmarks, if `pretrained` is None. `pretrained="random:0"` is equivalent
         to `seed=0`.
@@ -221,11 +208,9 @@ def load_backbone(
         Precision of the frozen forward passes: "fp32", "bf16", which is faster on GPUs and on processors with bf16 instructions, or
         "fp16", which is for GPUs. Prompts are always trained in fp32.
     activation
-        "gelu" or "quickgelu". None or "auto" recognises the one that the weights were trained with: from the tag, the form
-        of OpenAI's files, a name that ends in "-quickgelu", or the configuration of a hub or local model. Random weights
-        get the activation of the configuration.
-    cache
-        Cache directory; default: `files.cache_dir()`.
+        "gelu" or "quickgelu". None or "auto" is the one that the weights were trained with: by the tag, the form of OpenAI's
+        archives, the `config.json` of a `CLIPModel`, a name that ends in "-quickgelu", or the configuration of a hub or local
+        model. Random weights get the activation of the configuration.
 
     Returns
     -------
@@ -244,17 +229,19 @@ def load_backbone(
     if activation is not None and activation not in ACTIVATIONS:
         raise unknown("activation", activation, ["auto", *ACTIVATIONS])
     if pretrained is not None and pretrained.startswith("random:"):
-        seed = _seed(pretrained)
-        pretrained = None
+        number = pretrained.removeprefix("random:")
+        if not number.isdecimal():
+            raise InputError(f"pretrained {pretrained!r}: expected a seed after 'random:', as in random:0")
+        seed, pretrained = int(number), None
     if precision not in _DTYPES:
         raise unknown("precision", precision, _DTYPES)
     torch_device = _device(str(device))
     if precision == "fp16" and torch_device.type == "cpu":
         warnings.warn("fp16 is for GPUs: on a CPU it is many times slower than fp32 and bf16", stacklevel=2)
     fingerprint = None
-    if ":" in name and not name.startswith(("hf-hub:", LOCAL_FOLDER)):
+    if ":" in name and not name.startswith((HUB, LOCAL_FOLDER)):
         raise InputError(f"backbone {name!r}: the part before ':' must be hf-hub or local-dir")
-    if name.startswith(("hf-hub:", LOCAL_FOLDER)) or name in EMBEDDED:
+    if name.startswith((HUB, LOCAL_FOLDER)) or name in EMBEDDED:
         if pretrained is not None or seed is not None:
             raise InputError(f"the model {name!r} has its own weights: pass neither pretrained nor seed with it")
         if name in EMBEDDED:
@@ -263,10 +250,9 @@ def load_backbone(
             model = load_hub(name)
     else:
         name = name.replace("/", "-")
-        model = load_architecture(name, pretrained, seed, activation, cache or cache_dir())
+        model = load_architecture(name, pretrained, seed, activation)
         pretrained = pretrained or f"random:{seed}"
 
-    prompt_support(getattr(model, "text", model)).require(name)
     model.requires_grad_(False).eval()
     fingerprint = fingerprint or _fingerprint(model)
     _lower_precision(model, precision)
@@ -280,8 +266,6 @@ def load_backbone(
         model=model,
         tokenizer=tokenizer,
         preprocess=read_preprocessing(model.visual.preprocess_cfg),
-        device=torch_device,
-        precision=precision,
         fingerprint=fingerprint,
     )
     if activation not in (None, backbone.activation):
@@ -304,7 +288,7 @@ def _load_again(
     device: str,
     precision: str,
     fingerprint: str,
-    preprocess: str | None = None,
+    preprocess: str,
 ) -> Backbone:
     """The backbone of a pickle."""
     if not _available(device):
@@ -317,14 +301,7 @@ def _load_again(
         raise InputError(
             f"the weights of {backbone.title} differ from those of the pickled backbone (other fingerprint)"
         )
-    return backbone.with_preprocessing(read_preprocessing(json.loads(preprocess))) if preprocess else backbone
-
-
-def _seed(pretrained: str) -> int:
-    number = pretrained.removeprefix("random:")
-    if not number.isdecimal():
-        raise InputError(f"pretrained {pretrained!r}: expected a seed after 'random:', as in random:0")
-    return int(number)
+    return backbone.with_preprocessing(read_preprocessing(json.loads(preprocess)))
 
 
 def _device(device: str) -> torch.device:

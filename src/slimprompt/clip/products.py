@@ -27,16 +27,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class FrozenLinear:
-    """x Wᵀ + b of a frozen layer, and the gradient of its input.
+    """x Wᵀ + b of a frozen layer, W (columns, inner) and b (columns,), and the gradient of its input.
 
-    Parameters
-    ----------
-    weight
-        W (columns, inner).
-    bias
-        b (columns,).
-    pack
-        Keep a packed copy of W for each of the two products, made when it is first needed. This takes memory and saves time.
+    With `pack`, it keeps a packed copy of W for each of the two products, made when it is first needed: more memory, less time.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, *, pack: bool = False) -> None:

@@ -135,7 +135,7 @@ class PartWorker:
 
 def _without_working_directory(spec: PredictionSpec) -> PredictionSpec:
     """The same spec with absolute paths, because a worker starts in another directory; a model of the hub is its downloaded folder."""
-    from slimprompt.clip.weights import absolute_weights
+    from slimprompt.clip.architectures import absolute_weights
     from slimprompt.hub import model_folder
 
     pretrained = None if spec.pretrained is None else absolute_weights(spec.pretrained)

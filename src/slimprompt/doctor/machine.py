@@ -107,17 +107,26 @@ def check_data(subject: Subject) -> Iterator[Outcome]:
 
 def check_weights(subject: Subject) -> Iterator[Outcome]:
     """Weight files of the paper's backbones on this machine."""
-    from slimprompt.clip.weights import files_of_tag
-
     for name in PAPER_BACKBONES:
-        files = files_of_tag(name, "openai", _openai_tag(name), cache_dir())
+        files = _files_of_tag(_openai_tag(name))
         if not files:
-            place = cache_dir() / "weights" / name / "openai.pt"
-            yield Outcome(SKIPPED, f"not on this machine; downloaded on first use, or save the file as {place}", name)
+            yield Outcome(SKIPPED, "not on this machine; downloaded on first use, or give a file as --pretrained", name)
             continue
         damaged = [] if subject.quick else [path for path in files if _is_damaged(path, name)]
         details = ", ".join(f"{path}{' (damaged: delete it)' if path in damaged else ''}" for path in files)
         yield Outcome(FAILED if damaged else OK, f"{details}; any of them can be given as --pretrained", name)
+
+
+def _files_of_tag(tag: dict[str, Any]) -> list[Path]:
+    """The weight files of a tag that OpenAI's package or the Hugging Face hub has stored on this machine."""
+    from huggingface_hub import try_to_load_from_cache
+    from open_clip.constants import HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME
+
+    repository = tag["hf_hub"].rpartition("/")[0]
+    downloaded = [try_to_load_from_cache(repository, name) for name in (HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME)]
+    files = [Path("~/.cache/clip").expanduser() / tag["url"].rpartition("/")[2]]
+    files += [Path(path) for path in downloaded if isinstance(path, str)]
+    return [path for path in files if path.is_file()]
 
 
 def is_openai_file(path: Path, name: str) -> bool:

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from open_clip.pretrained import get_pretrained_cfg
+
 from slimprompt import __version__
 from slimprompt.classifier import Classifier
 from slimprompt.clip.architectures import LOCAL_FOLDER
@@ -60,7 +62,8 @@ def public_backbone(saved: dict[str, Any]) -> dict[str, Any]:
 
 def is_local_backbone(saved: dict[str, Any]) -> bool:
     """Whether the entries of a `SavedBackbone` name a folder or a weight file instead of published weights."""
-    return saved["name"].startswith(LOCAL_FOLDER) or bool(Path(saved["pretrained"] or "").suffix)
+    name, weights = saved["name"], saved["pretrained"] or "random:"
+    return name.startswith(LOCAL_FOLDER) or not (weights.startswith("random:") or get_pretrained_cfg(name, weights))
 
 
 def check_target(target: Path, *, overwrite: bool) -> None:

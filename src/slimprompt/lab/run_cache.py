@@ -135,7 +135,7 @@ class RunCache:
 
         device = self.environment.device
         try:
-            return load_backbone(name, pretrained, device=device, precision=precision, cache=self._cache)
+            return load_backbone(name, pretrained, device=device, precision=precision)
         except InputError as error:
             raise SetupError(str(error)) from None
 

@@ -20,7 +20,6 @@ from slimprompt.clip.towers import supports_shared_prefix
 from slimprompt.errors import InputError
 from slimprompt.text.kernels.block import BlockLayout, FrozenBlock, frozen_block, run_block
 from slimprompt.text.layout import block_layouts, default_chunk_size
-from slimprompt.text.memory import activation_budget, activation_bytes, chunks_that_fit
 from slimprompt.text.reference import FullPass, check_depth, output_dtype, project
 from slimprompt.text.tokens import CONTEXT, Position, prompt_tokens, shared_prefix_length
 
@@ -33,29 +32,9 @@ class SequenceEncoder:
 
     A context of depth > 1 is (…, depth, n_ctx, width): before layer l, the rows of the context are replaced by its l-th
     context. Features and gradients equal those of open_clip's full pass up to float rounding. A text tower that is not causal, or
-    whose blocks are not open_clip's standard ones, is run with the full pass itself.
+    whose blocks are not open_clip's standard ones, is run with the full pass itself (`shared_prefix` is False then).
 
-    Parameters
-    ----------
-    backbone
-        The frozen CLIP model.
-    sequences
-        Tokens of each sequence; `CONTEXT` stands where a context vector is put.
-    n_prefix
-        Number of tokens with which all sequences begin.
-    n_ctx
-        Number of context vectors.
-    depth, chunk_size, kept_chunks
-        As in `SharedPrefixTextEncoder`, for sequences instead of classes.
-
-    Attributes
-    ----------
-    shared_prefix : bool
-        Whether the prefix is shared; False means that the full pass is used.
-    n_tokens : int
-        Tokens computed per pass and prompt.
-    n_chunks : int
-        Number of chunks.
+    All `sequences` begin with the same `n_prefix` tokens; `CONTEXT` stands where a context vector is put.
     """
 
     def __init__(
@@ -67,7 +46,6 @@ class SequenceEncoder:
         *,
         depth: int = 1,
         chunk_size: int | None = None,
-        kept_chunks: int | None = None,
     ) -> None:
         self.backbone, self.n_ctx, self.depth = backbone, n_ctx, depth
         self._tower = backbone.text_tower
@@ -91,33 +69,9 @@ class SequenceEncoder:
                 for start in range(0, len(suffixes), size)
             ]
         self.n_tokens, self.n_chunks = n_prefix + n_suffix_tokens, len(self._chunks)
-        self._given_kept_chunks = kept_chunks
-        self._budget = activation_budget(backbone.device) if self.n_chunks > 1 and kept_chunks is None else 0
-
-    def kept_chunks(self, n_prompts: int = 1) -> int:
-        """Number of chunks, besides the first, that keep their activations in a pass of `n_prompts` prompts.
-
-        The full pass keeps none.
-        """
-        if not self.shared_prefix:
-            return 0
-        if self._given_kept_chunks is not None:
-            return min(self._given_kept_chunks, self.n_chunks - 1)
-        return chunks_that_fit([n_prompts * chunk.activation_bytes for chunk in self._chunks], self._budget)
 
     def __call__(self, context: Tensor) -> Tensor:
-        """Features of the sequences, unnormalised, in fp32 (fp64 if the backbone is in fp64).
-
-        Parameters
-        ----------
-        context
-            One context or a batch of contexts, (n_prompts, n_ctx, width) or (n_prompts, depth, n_ctx, width).
-
-        Returns
-        -------
-        Tensor
-            (n_sequences, embed_dim) or (n_prompts, n_sequences, embed_dim).
-        """
+        """Features of the sequences, unnormalised, in fp32 (fp64 if the backbone is in fp64), of one context or a batch of them."""
         one = (self.depth, self.n_ctx, self.backbone.text_width)[0 if self.depth > 1 else 1 :]  # shape of one context
         if context.shape[-len(one) :] != one or context.ndim not in (len(one), len(one) + 1):
             raise InputError(
@@ -136,13 +90,11 @@ class SequenceEncoder:
         first, *others = self._chunks
         features, prefix_kv = self._run_chunk(first, blocks, context)
         chunk_features = [features]  # (n_prompts, classes of the chunk, embed_dim) each
-        n_recomputed = len(others) - self.kept_chunks(len(context))
-        for index, chunk in enumerate(others):
+        for (
+            chunk
+        ) in others:  # they recompute their forward pass in the backward pass, which bounds the memory of a step
             run = partial(self._run_later_chunk, chunk, blocks)
-            if index < n_recomputed:
-                chunk_features.append(checkpoint(run, context, *prefix_kv, use_reentrant=False))
-            else:
-                chunk_features.append(run(context, *prefix_kv))
+            chunk_features.append(checkpoint(run, context, *prefix_kv, use_reentrant=False))
         return torch.cat(chunk_features, 1)[:, self._unsort].to(output_dtype(self.backbone))
 
     def _embed(self, ids: Sequence[int], first_position: int) -> Tensor:
@@ -173,7 +125,6 @@ class SequenceEncoder:
             (tokens == CONTEXT).nonzero()[:, 0].to(device),
             torch.tensor(context_index, dtype=torch.long, device=device),
             layouts,
-            activation_bytes(self._blocks, layouts[0], len(tokens), suffix.element_size()),
         )
 
     def _run_chunk(
@@ -205,8 +156,7 @@ class SequenceEncoder:
 class SharedPrefixTextEncoder(SequenceEncoder):
     """context (…, n_ctx, width) → class features (…, n_classes, embed_dim).
 
-    The sequence of a class has its name and the context; `SequenceEncoder` says how its feature is computed, and which attributes an
-    encoder has.
+    The sequence of a class has its name and the context; `SequenceEncoder` says how its feature is computed.
 
     Parameters
     ----------
@@ -221,11 +171,19 @@ class SharedPrefixTextEncoder(SequenceEncoder):
     depth
         Number of layers of the text tower that receive a context of their own.
     chunk_size
-        Classes per pass. By default all classes form one chunk unless a step would need more than a few GB.
-    kept_chunks
-        Number of chunks, besides the first, that keep their activations for the backward pass. The others compute their
-        forward pass again, which takes less memory and more time; the results are the same. By default as many are kept
-        as fit into half of the memory that is available when the encoder is made (`slimprompt.text.memory`).
+        Classes per pass. By default all classes form one chunk unless a step would need more than a few GB. All chunks but the first
+        compute their forward pass again in the backward pass, which takes less memory and up to 1.5 times the time.
+
+    Attributes
+    ----------
+    shared_prefix : bool
+        Whether the prefix is shared; False means that the full pass is used.
+    n_classes : int
+        Number of classes.
+    n_tokens : int
+        Tokens computed per pass and prompt.
+    n_chunks : int
+        Number of chunks.
     """
 
     def __init__(
@@ -237,19 +195,14 @@ class SharedPrefixTextEncoder(SequenceEncoder):
         *,
         depth: int = 1,
         chunk_size: int | None = None,
-        kept_chunks: int | None = None,
     ) -> None:
         if chunk_size is not None and chunk_size < 1:
             raise InputError(f"chunk_size must be at least 1 class, not {chunk_size}")
-        if kept_chunks is not None and kept_chunks < 0:
-            raise InputError(f"kept_chunks must be 0 or more chunks, not {kept_chunks}; None keeps as many as fit")
         check_depth(backbone, depth)
         self.n_classes = len(class_names)
         sequences = prompt_tokens(backbone, class_names, n_ctx, position)
         n_prefix = shared_prefix_length(sequences)
-        super().__init__(
-            backbone, sequences, n_prefix, n_ctx, depth=depth, chunk_size=chunk_size, kept_chunks=kept_chunks
-        )
+        super().__init__(backbone, sequences, n_prefix, n_ctx, depth=depth, chunk_size=chunk_size)
 
 
 class _Chunk(NamedTuple):
@@ -259,7 +212,6 @@ class _Chunk(NamedTuple):
     context_rows: Tensor  # rows that receive a context vector; before that, they have their position embedding only
     context_index: Tensor  # index of the context vector that each of them receives
     layouts: list[BlockLayout]  # one per block
-    activation_bytes: int  # saved for the backward pass of one prompt
 
 
 @torch.inference_mode()
@@ -267,21 +219,7 @@ def encode_texts(backbone: Backbone, texts: Sequence[str], *, unit_length: bool 
     """Texts → features (n, embed_dim), fp32, equal to `Backbone.encode_texts` up to float rounding, and faster.
 
     The tokens with which all texts begin are computed once, and padding is left out. Towers that cannot share a prefix take open_clip's
-    own pass.
-
-    Parameters
-    ----------
-    backbone
-        The frozen CLIP model.
-    texts
-        Complete texts.
-    unit_length
-        Normalise the features.
-
-    Raises
-    ------
-    InputError
-        If a text is longer than the context length.
+    own pass. A text that is longer than the context length is an error.
     """
     sequences = [backbone.tokenize_within_limit(text) for text in texts]
     if not supports_shared_prefix(backbone.text_tower) or len({sequence[0] for sequence in sequences}) != 1:

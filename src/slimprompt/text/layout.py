@@ -32,25 +32,8 @@ def block_layouts(
     All blocks but the last return all rows; the last one returns the end-of-text row of each class. If the suffixes
     contain no context vectors, their queries, keys and values in the first block are constants.
 
-    Parameters
-    ----------
-    blocks
-        All blocks of the tower.
-    suffix
-        Embedded suffixes of the classes, (n_suffix_rows, width).
-    suffix_lengths
-        Length of each suffix, in ascending order.
-    n_prefix
-        Length of the shared prefix.
-    has_prefix
-        Whether the chunk contains the rows of the prefix; if not, its keys and values are passed in.
-    constant_suffix
-        Whether `suffix` contains no context vectors.
-
-    Returns
-    -------
-    list of BlockLayout
-        One per block.
+    `suffix` (n_suffix_rows, width) are the embedded suffixes of the classes, in ascending order of length, and `constant_suffix` says
+    that it contains no context vectors. Without `has_prefix` the chunk has no rows of the prefix; its keys and values are passed in.
     """
     rows = _ChunkRows(suffix, suffix_lengths, n_prefix, blocks[0].n_heads, has_prefix)
     inner = rows.inner_layout()
@@ -135,22 +118,10 @@ def default_chunk_size(n_tokens: int, n_classes: int, width: int) -> int:
 
 
 def group_sizes(lengths: Sequence[int], width: int) -> list[int]:
-    """Sizes of the groups into which sequences are divided for attention, at the lowest estimated cost.
+    """Sizes of the groups into which sequences of ascending lengths are divided for attention, at the lowest estimated cost.
 
     The sequences of a group are padded to one length. A group costs a fixed time per layer; padding costs time per row.
     Dynamic programming over the distinct lengths finds the optimum.
-
-    Parameters
-    ----------
-    lengths
-        Length of each sequence, in ascending order.
-    width
-        Width of the tower.
-
-    Returns
-    -------
-    list of int
-        Number of sequences in each group, in order.
     """
     group_cost = 5e4 / width  # in padding rows; measured: 0.2 ms per group and layer, 2 µs per row of width 512
     distinct = sorted(set(lengths))

@@ -43,27 +43,10 @@ def full_pass_encoder(
 
 
 class FullPass:
-    """context (…, n_ctx, width) → class features (…, n_classes, embed_dim) by open_clip's own pass.
+    """context (…, n_ctx, width) → class features (…, n_classes, embed_dim) by open_clip's own pass, for any text tower.
 
-    A context of depth > 1 is (…, depth, n_ctx, width).
-
-    Parameters
-    ----------
-    backbone
-        Any backbone; its text tower need not be causal.
-    sequences
-        Token sequences of the classes, from `prompt_tokens`.
-    depth
-        Number of layers that receive a context of their own.
-    chunk_size
-        Classes per pass. With several chunks, the backward pass recomputes each chunk's forward pass to save memory.
-
-    Attributes
-    ----------
-    n_tokens : int
-        Tokens per pass, padding included.
-    n_chunks : int
-        Number of chunks.
+    A context of depth > 1 is (…, depth, n_ctx, width). With several chunks of classes, the backward pass recomputes each chunk's forward
+    pass to save memory.
     """
 
     def __init__(
@@ -132,21 +115,7 @@ def shared_prefix_reference(
     A context of depth > 1 is (…, depth, n_ctx, width).
 
     The suffixes are padded to the longest one. Padding comes after the end-of-text token, so the causal mask hides it
-    from every token that counts.
-
-    Parameters
-    ----------
-    backbone
-        A backbone whose text tower fulfils `supports_shared_prefix`.
-    class_names, n_ctx, position
-        As for `prompt_tokens`.
-    depth
-        Number of layers that receive a context of their own.
-
-    Returns
-    -------
-    callable
-        Takes a context or a batch of contexts.
+    from every token that counts. The text tower must fulfil `supports_shared_prefix`.
     """
     check_depth(backbone, depth)
     tower = backbone.text_tower
@@ -225,16 +194,9 @@ class _PromptEmbedding:
 
 
 def _replace_rows(x: Tensor, is_context: Tensor, context: Tensor) -> Tensor:
-    """Put the context vectors in the rows of the context, for every class.
+    """Put vectors (n_prompts, n, width) in the n rows of every class of x (n_prompts, n_classes, length, width) that are context.
 
-    Parameters
-    ----------
-    x
-        Rows of all classes, (n_prompts, n_classes, length, width).
-    is_context
-        Which rows belong to the context, (n_classes, length, 1).
-    context
-        The vectors, (n_prompts, n, width), in the order of the rows; n rows of every class belong to the context.
+    `is_context` is (n_classes, length, 1).
     """
     return x.masked_scatter(is_context, context[:, None].expand(-1, x.shape[1], -1, -1))
 

@@ -19,27 +19,8 @@ def prompt_tokens(
 ) -> list[list[int]]:
     """Token sequence of each class, `SOS context name . EOT`, with `CONTEXT` in place of each context vector.
 
-    Parameters
-    ----------
-    backbone
-        Supplies the tokenizer and the context length.
-    class_names
-        Class names; underscores become spaces.
-    n_ctx
-        Number of context vectors.
-    position
-        Position of the class name: "end" puts all context vectors before it, "middle" half of them (the larger half
-        after it if `n_ctx` is odd), "front" none.
-
-    Returns
-    -------
-    list of list of int
-        One sequence per class, without padding.
-
-    Raises
-    ------
-    InputError
-        If there is no class name, a name is empty, or a sequence is longer than the context length.
+    Underscores of a name become spaces. The position "end" puts all context vectors before the name, "middle" half of them (the
+    larger half after it if `n_ctx` is odd), "front" none. A sequence longer than the context length is an error.
     """
     if position not in get_args(Position):
         raise unknown("position", position, get_args(Position))

@@ -15,13 +15,6 @@ def word_embeddings(backbone: Backbone, words: str) -> Tensor:
 
     With these rows as the context before the class name, the tokens of a prompt are those of the text `words name.`,
     so its class features are those of the zero-shot template `words_template(words)`, up to float rounding.
-
-    Parameters
-    ----------
-    backbone
-        Supplies the tokenizer and the token embeddings.
-    words
-        Any text, such as "a photo of a".
     """
     text = " ".join(words.split())
     if not text:

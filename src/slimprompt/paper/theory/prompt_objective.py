@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -125,21 +125,12 @@ class PromptObjective:
         return self._scale * self._images @ text.T
 
 
-class _DoubleBackbone(Backbone):
-    """A backbone whose text tower computes in float64."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.float64
-
-
 def _in_double(backbone: Backbone) -> Backbone:
     """Copy the backbone to float64 without its image tower, which is not used here."""
     device = torch.device("cpu") if backbone.device.type == "mps" else backbone.device  # mps has no float64
     replaced: dict[int, object] = {id(backbone.model.visual): nn.Identity()}
     model = copy.deepcopy(backbone.model, replaced).to(device, torch.float64)
-    given = {field.name: getattr(backbone, field.name) for field in fields(backbone)}
-    return _DoubleBackbone(**given | {"model": model, "device": device})
+    return replace(backbone, model=model)
 
 
 def few_shot_objective(

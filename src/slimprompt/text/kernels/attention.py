@@ -31,23 +31,9 @@ class QKV(NamedTuple):
 
 
 def attend(qkv: QKV, prefix_kv: tuple[Tensor, Tensor] | None, group: SequenceGroup) -> tuple[Tensor, Tensor]:
-    """Attention of one group.
+    """Attention of one group to the keys and values of the prefix (b, p, e), if there is one, and to its own sequences.
 
-    Parameters
-    ----------
-    qkv
-        Queries, keys and values of the group.
-    prefix_kv
-        Keys and values of the prefix, (b, p, e) each; None if there is no prefix (p = 0).
-    group
-        Number of sequences and mask.
-
-    Returns
-    -------
-    out : Tensor
-        Attention output, (b, n · a, e).
-    weights : Tensor
-        Attention weights, (b, n · a, p + t), for the backward pass.
+    Returns the output (b, n · a, e) and the attention weights (b, n · a, p + t), for the backward pass.
     """
     q, k, v = qkv
     b, n = q.size(0), group.n
@@ -71,25 +57,10 @@ def attend_backward(
     *,
     qkv_needs_grad: bool = True,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Gradients of `attend`.
+    """Gradients of `attend` from the gradient of its output (b, n · a, e) and the attention weights that it returned.
 
-    Parameters
-    ----------
-    grad_out
-        Gradient of the attention output, (b, n · a, e).
-    qkv, prefix_kv, group
-        Arguments of `attend`.
-    weights
-        Attention weights that `attend` returned.
-    qkv_needs_grad
-        False if queries, keys and values of the group are constants.
-
-    Returns
-    -------
-    grad_qkv : list of Tensor
-        Gradients of q, k and v; empty if they are constants.
-    grad_prefix_kv : list of Tensor
-        Gradients of the prefix keys and values; empty without a prefix.
+    Returns those of q, k and v, none if they are constants (not `qkv_needs_grad`), and of the prefix keys and values, none without a
+    prefix.
     """
     q, k, v = qkv
     n, scale = group.n, _scale(q)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -42,22 +42,15 @@ def frozen_block(block: Any) -> FrozenBlock:
 
 
 class FrozenBlock:
-    """Constants of one block: x ← x + attention(norm_1(x)), then x ← x + mlp(norm_2(x)).
-
-    Parameters
-    ----------
-    block
-        A block of open_clip that fulfils `slimprompt.clip.towers.is_plain`.
-    """
+    """Constants of one block of open_clip that `is_plain`: x ← x + attention(norm_1(x)), then x ← x + mlp(norm_2(x))."""
 
     def __init__(self, block: Any) -> None:
         attention, mlp = block.attn, block.mlp
         self.n_heads: int = attention.num_heads
-        self.mlp_width, self.width = mlp.c_fc.weight.shape
         self.norm_1, self.norm_2 = (_Norm.of(norm) for norm in (block.ln_1, block.ln_2))
         self.qkv, self.q, self.kv = (
             FrozenLinear(attention.in_proj_weight[rows], attention.in_proj_bias[rows])
-            for rows in (slice(None), slice(None, self.width), slice(self.width, None))
+            for rows in (slice(None), slice(None, attention.embed_dim), slice(attention.embed_dim, None))
         )
         self.out = FrozenLinear(*_with_layer_scale(attention.out_proj, block.ls_1))
         # QuickGELU(h) = h σ(s h) = silu(s h) / s. The factor s is part of the layer norm and of the biases, 1/s of the residual sum.
@@ -188,33 +181,21 @@ class BlockLayout:
     """Queries, keys and values of the groups for one prompt, if they are constants."""
 
     def __post_init__(self) -> None:
-        self.repeated_constants = lru_cache(maxsize=2)(
-            lambda n_prompts: [QKV(*(part.repeat(n_prompts, 1, 1) for part in qkv)) for qkv in self.constants]
-        )
+        # The cached function does not refer to this object, so the copies are released with it.
+        self.repeated_constants = lru_cache(maxsize=2)(partial(_repeated, self.constants))
+
+
+def _repeated(constants: Sequence[QKV], n_prompts: int) -> list[QKV]:
+    return [QKV(*(part.repeat(n_prompts, 1, 1) for part in qkv)) for qkv in constants]
 
 
 def run_block(
     x: Tensor, prefix_kv: tuple[Tensor, Tensor] | None, block: FrozenBlock, layout: BlockLayout
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Apply a block to the rows of a batch of prompts.
+    """Apply a block to the rows x (n_prompts, n_rows, width) of a batch of prompts.
 
-    Parameters
-    ----------
-    x
-        Input rows, (n_prompts, n_rows, width).
-    prefix_kv
-        Keys and values of the prefix, (b, p, e) each, if its rows are not part of `x`.
-    block
-        Constants of the block.
-    layout
-        Query rows, key rows and sequences.
-
-    Returns
-    -------
-    x : Tensor
-        The query rows after the block, (n_prompts, n_query_rows, width).
-    prefix_kv : tuple of Tensor
-        Keys and values of the prefix, (b, p, e) each, if its rows are part of `x`; otherwise None twice.
+    Keys and values of the prefix, (b, p, e) each, are given if its rows are not part of `x`. Returns the query rows after the block,
+    (n_prompts, n_query_rows, width), and keys and values of the prefix if its rows are part of `x`, otherwise None twice.
     """
     x, k, v = _Block.apply(x, *(prefix_kv or (None, None)), block, layout)
     return x, (k, v)
