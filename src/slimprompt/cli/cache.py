@@ -14,7 +14,7 @@ app = App(help="Show or delete the image features on disk.", no_args_is_help=Tru
 def show() -> None:
     """List the feature banks on disk with their sizes."""
     from slimprompt.files import cache_dir
-    from slimprompt.images.cached import cached_banks
+    from slimprompt.images.store import cached_banks
 
     banks = cached_banks()
     say(
@@ -29,7 +29,7 @@ def show() -> None:
 def clear(yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask for confirmation.")) -> None:
     """Delete all image features, which are computed again when needed, and what killed commands left in the cache."""
     from slimprompt.files import cache_dir, remove_leftovers
-    from slimprompt.images.cached import cached_banks, clear_cached_banks
+    from slimprompt.images.store import cached_banks, clear_cached_banks
 
     total = sum(bank.size for bank in cached_banks())
     if not yes and not typer.confirm(f"Delete {size(total)} of image features?"):

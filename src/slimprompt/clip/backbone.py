@@ -89,6 +89,11 @@ class Backbone:
         return int(self.text_tower.context_length)
 
     @property
+    def embed_dim(self) -> int:
+        """Length of an image or text feature, found by encoding a text: no attribute says it for all towers."""
+        return int(self.encode_texts(["a"]).shape[1])
+
+    @property
     def activation(self) -> str:
         """Activation of the text tower, "gelu" or "quickgelu"."""
         return "quickgelu" if _text_activation(self.model) == "QuickGELU" else "gelu"

@@ -54,7 +54,7 @@ def check_devices(subject: Subject) -> Iterator[Outcome]:
 
 def check_cache(subject: Subject) -> Iterator[Outcome]:
     """Cache directory: writable, free disk, and the sizes of what is in it."""
-    from slimprompt.images.cached import cached_banks
+    from slimprompt.images.store import cached_banks
 
     cache = cache_dir()
     try:

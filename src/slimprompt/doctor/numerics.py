@@ -127,7 +127,7 @@ def check_training(subject: Subject) -> Iterator[Outcome]:
     recipe = Recipe(epochs=1, batch_size=None, warmup_epochs=0, views=0, lr=0.1)
     prompt = start_prompt("joint", width=backbone.text_width, seed=0, n_ctx=_N_CTX, rank=4)
     start = {name: factor.detach().clone() for name, factor in prompt.named_parameters()}
-    embed_dim = int(backbone.encode_texts(["a"]).shape[1])
+    embed_dim = backbone.embed_dim
     images = F.normalize(torch.randn(20, embed_dim, generator=torch.Generator().manual_seed(0)), dim=-1)
     labels = torch.arange(20) % len(_NAMES)
 

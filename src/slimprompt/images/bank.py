@@ -1,8 +1,8 @@
 """Image features, encoded once per view and stored on disk.
 
-The key of a feature holds the backbone's fingerprint, precision and preprocessing (one store per combination, which holds
+The key of a feature holds the backbone's fingerprint, precision and preprocessing (one file per combination, which holds
 them inside), the hash of the image's content, how the image is decoded, and the view: the eval view or a numbered train
-view, with what resized it if that was not Pillow. All variants, ranks, shot counts and seeds share the features they have in common.
+view. All variants, ranks, shot counts and seeds share the features they have in common.
 """
 
 from __future__ import annotations
@@ -11,44 +11,38 @@ import hashlib
 import json
 import os
 import re
-import shutil
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from slimprompt.clip.architectures import LOCAL_FOLDER
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
 from slimprompt.files import cache_dir, sha256
-from slimprompt.images.cached import HASHES, bytes_per_feature, import_old_file
-from slimprompt.images.decode import Decode, ImageSource, open_image
-from slimprompt.images.encoding import BATCH, check_finite, device_batch, encode_padded, in_batches
-from slimprompt.images.hashes import FileHashes, image_hash
-from slimprompt.images.prefetch import prefetched, written_behind
+from slimprompt.images.decode import Decode, GivenImage, open_image
+from slimprompt.images.encoding import device_batch, encoded, refuse
+from slimprompt.images.hashes import FileHashes
 from slimprompt.images.sources import image_sources
-from slimprompt.images.store import FeatureStore, StorePrecision, default_store_precision
-from slimprompt.images.views import Resize, eval_pixels, train_pixels, train_pixels_by_torch, view_size
+from slimprompt.images.store import HASHES, FeatureStore, MemoryStore
+from slimprompt.images.views import eval_pixels, train_pixels, view_size
 from slimprompt.progress import progress
 from slimprompt.seeds import stream_seed
 
-#: A view's name: "" is the eval view, "seed/number" a train view, "seed/number@torch" the same train view resized by torch.
+#: A view's name: "" is the eval view, "seed/number" a train view.
 EVAL_VIEW = ""
-_BY_TORCH = "@torch"
 
 _VIEWS_PER_TASK = 64  # of one decoded image; as 8-bit pixels they take about 10 MB
-_MANY_FEATURES = 100_000  # before so many are encoded, the space on the disk is compared
-_CHANGED = "an image file was changed while its features were computed; run the command again"
 
 
-def train_view_name(seed: int, number: int, resize: Resize = "pillow") -> str:
+def train_view_name(seed: int, number: int) -> str:
     """The name of train view `number` in the stream of `seed`."""
-    return f"{seed}/{number}" + (_BY_TORCH if resize == "torch" else "")
+    return f"{seed}/{number}"
 
 
 class FeatureBank:
@@ -62,14 +56,11 @@ class FeatureBank:
     backbone
         The model whose image tower computes the features.
     folder
-        Where the stores are; "default" is `<cache>/features`. None keeps everything in memory.
+        Where the files of features are; "default" is `<cache>/features`. None keeps everything in memory.
     workers
         Threads that decode images and make views; default: one per core.
     show_progress
         Show a progress bar on a terminal while encoding.
-    store_precision
-        "fp32", or "fp16" to store features in half of the space, rounded, and separately from those in fp32. Default: the
-        environment variable SLIMPROMPT_FEATURES, else "fp32".
     """
 
     def __init__(
@@ -79,33 +70,18 @@ class FeatureBank:
         *,
         workers: int | None = None,
         show_progress: bool = True,
-        store_precision: StorePrecision | None = None,
     ) -> None:
         self.backbone = backbone
         self._workers, self._show_progress = workers or os.cpu_count() or 1, show_progress
-        self._precision = store_precision or default_store_precision()
-        key = {
-            "weights": backbone.fingerprint,
-            "precision": backbone.precision,
-            "device": backbone.device.type,
-            "preprocess": json.dumps(asdict(backbone.preprocess), sort_keys=True),
-            "views": "random-resized-crop 0.08-1 3/4-4/3 flip 0.5",
-        }
-        if self._precision != "fp32":
-            key["stored"] = self._precision
-        configuration = Path(backbone.name.removeprefix(LOCAL_FOLDER), "open_clip_config.json")
-        if backbone.name.startswith(LOCAL_FOLDER) and configuration.is_file():
-            # The number of heads, for instance, is not in the weights.
-            key["configuration"] = sha256(configuration)
         self.path: Path | None = None
+        self.store: FeatureStore | MemoryStore = MemoryStore()
         if folder is not None:
-            root = cache_dir() / "features" if folder == "default" else Path(folder)
+            key = _key(backbone)
             name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
             title = re.sub(r"[^\w.-]", "-", backbone.name.removeprefix("hf-hub:").removeprefix(LOCAL_FOLDER))
-            self.path = root / f"{title}-{name}"
-        self.store = FeatureStore(self.path, key, self._precision)
-        if self.path is not None:
-            import_old_file(self.path.with_name(f"{self.path.name}.sqlite"), self.store, key)
+            root = cache_dir() / "features" if folder == "default" else Path(folder)
+            self.path = root / f"{title}-{name}.sqlite"
+            self.store = FeatureStore(self.path, key)
         self._hashes = FileHashes(self.path and self.path.with_name(HASHES), self._workers)
 
     def features(
@@ -120,7 +96,7 @@ class FeatureBank:
         view
             Name of the view.
         decode
-            How the images are read; see `open_image`.
+            How the images are read: "upright" or "plain".
         hashes
             What `hashes` returned for these images; their files are then not looked at again if all features are stored.
         """
@@ -128,14 +104,13 @@ class FeatureBank:
             images = image_sources(images)
             hashes = self.hashes(images, decode=decode)
         if not len(hashes):
-            return torch.empty(0)
-        stored = _stored_name(view, decode)
-        found = self.store.read(hashes, stored)
+            return torch.empty(0, self.backbone.embed_dim)
+        found = self.store.read(hashes, _stored_name(view, decode))
         if found is None:
             self.build(images, [view], decode=decode)
-            found = self.store.read(hashes, stored)
+            found = self.store.read(hashes, _stored_name(view, decode))
         if found is None:
-            raise InputError(_CHANGED)
+            raise InputError("an image file was changed while its features were computed; run the command again")
         return torch.from_numpy(found)
 
     def build(
@@ -146,9 +121,7 @@ class FeatureBank:
         decode: Decode = "upright",
         skip_bad: bool = False,
     ) -> dict[int, InputError]:
-        """Encode every missing (image, view). If interrupted, finished batches stay stored.
-
-        Images are decoded ahead on threads, and features are stored behind the encoder on another one.
+        """Encode every missing (image, view). If interrupted, the batches before the last one stay stored.
 
         Parameters
         ----------
@@ -157,145 +130,113 @@ class FeatureBank:
         views
             Names of the views to encode.
         decode
-            How the images are read; see `open_image`.
+            How the images are read: "upright" or "plain".
         skip_bad
             Skip unreadable images and return their errors by index, instead of raising the first one.
         """
         sources = image_sources(images)
         bad: dict[int, InputError] = {}
-        first: dict[str, int] = {}  # images with the same content are encoded once
-        same: dict[int, int] = {}
+
+        def skip(task: _Task, error: InputError) -> None:
+            bad.update(dict.fromkeys(task.indices, error))
+
+        unreadable = skip if skip_bad else refuse
+        indices: dict[str, list[int]] = defaultdict(list)  # images with the same content are encoded once
         for index, found in enumerate(self._find_hashes(sources, decode)):
             if isinstance(found, InputError):
-                if not skip_bad:
-                    raise found
-                bad[index] = found
-            elif found in first:
-                same[index] = first[found]
+                unreadable(_Task([index], sources[index], "", []), found)
             else:
-                first[found] = index
+                indices[found].append(index)
+        missing = self.store.missing(list(indices), [_stored_name(view, decode) for view in views])
         tasks = [
-            _Task(index, sources[index], decode, key, some)
-            for (key, index), missing in zip(first.items(), self._missing(list(first), views, decode), strict=True)
-            for some in _in_tasks(missing)
+            _Task(same, sources[same[0]], key, names[start : start + _VIEWS_PER_TASK])
+            for (key, same), names in zip(indices.items(), missing, strict=True)
+            for start in range(0, len(names), _VIEWS_PER_TASK)
         ]
-        total = sum(len(task.views) for task in tasks)
-        self._check_space(total)
-        with (
-            progress("encoding images", total, "views", show=self._show_progress) as advance,
-            written_behind(self._store) as store,
-        ):
-            batch = device_batch(self.backbone) if tasks else BATCH
-            for names, pixels in in_batches(self._decoded(tasks, batch, bad, skip_bad=skip_bad), batch):
-                store(names, self._encode(pixels))
-                advance(len(names))
-        return bad | {index: bad[other] for index, other in same.items() if other in bad}
+        if not tasks:
+            return bad
+        batch, total = device_batch(self.backbone), sum(len(task.names) for task in tasks)
+        ahead = batch // max(len(task.names) for task in tasks)  # the next batch is decoded while one is encoded
+        with progress("encoding images", total, "views", show=self._show_progress) as advance:
+            for rows, features in encoded(
+                self.backbone,
+                tasks,
+                lambda task: self._views(task, decode),
+                batch=batch,
+                workers=self._workers,
+                ahead=ahead,
+                unreadable=unreadable,
+            ):
+                self.store.write([(task.key, task.names[number]) for task, number in rows], features.cpu().numpy())
+                advance(len(rows))
+        return bad
 
     def hashes(self, images: Any, *, decode: Decode = "upright") -> list[str]:
-        """Hexadecimal sha256 of each image's content: of the file, or of the pixels of a PIL image."""
-        found = self._find_hashes(image_sources(images), decode)
-        for one in found:
-            if isinstance(one, InputError):
-                raise one
-        return [one for one in found if isinstance(one, str)]
+        """Hexadecimal sha256 of each image's content: of the file, or of the pixels of an image in memory."""
+        hashes = []
+        for found in self._find_hashes(image_sources(images), decode):
+            if isinstance(found, InputError):
+                raise found
+            hashes.append(found)
+        return hashes
 
     def __len__(self) -> int:
         """Number of features stored."""
         return len(self.store)
 
-    def _find_hashes(self, images: Sequence[ImageSource], decode: Decode) -> list[str | InputError]:
-        files = iter(self._hashes.find([image for image in images if not isinstance(image, Image.Image)]))
-        return [_hash_or_error(image, decode) if isinstance(image, Image.Image) else next(files) for image in images]
+    def _find_hashes(self, images: Sequence[str | Path | GivenImage], decode: Decode) -> list[str | InputError]:
+        files = iter(self._hashes.find([image for image in images if not isinstance(image, GivenImage)]))
+        return [_given_hash(image, decode) if isinstance(image, GivenImage) else next(files) for image in images]
 
-    def _missing(self, keys: Sequence[str], views: Sequence[str], decode: Decode) -> Iterator[list[str]]:
-        """The views of each image that are not stored."""
-        missing = self.store.missing(keys, [_stored_name(view, decode) for view in views])
-        for row in missing:
-            yield [views[n] for n in np.flatnonzero(row).tolist()]
-
-    def _check_space(self, n_features: int) -> None:
-        """Refuse features that certainly do not fit on the disk; a few are not worth measuring."""
-        if self.path is None or n_features < _MANY_FEATURES:
-            return
-        embed_dim = self.backbone.encode_texts(["a"]).shape[1]
-        needed = n_features * bytes_per_feature(embed_dim, self._precision)
-        free = shutil.disk_usage(self.path.parent).free
-        if needed > free:
-            raise InputError(
-                f"{n_features:,} image features need about {needed / 1e9:,.1f} GB at {self.path.parent}, where {free / 1e9:,.1f} GB "
-                "are free; lower the number of views (--epochs or --views) or of images, free some space, or point "
-                "SLIMPROMPT_CACHE to another disk"
-            )
-
-    def _decoded(
-        self, tasks: Sequence[_Task], batch: int, bad: dict[int, InputError], *, skip_bad: bool
-    ) -> Iterator[tuple[list[tuple[str, str]], np.ndarray]]:
-        """Keys and names of views with their pixels; errors go to `bad`, or are raised."""
-        largest = max((len(task.views) for task in tasks), default=1)
-        ahead = batch // largest + 2 * self._workers  # the next batch is decoded while one is encoded
-        for task, pixels in prefetched(self._pixels, tasks, self._workers, ahead):
-            if isinstance(pixels, InputError):
-                if not skip_bad:
-                    raise pixels
-                bad[task.position] = pixels
-            else:
-                yield [(task.key, _stored_name(view, task.decode)) for view in task.views], pixels
-
-    def _pixels(self, task: _Task) -> np.ndarray | InputError:
+    def _views(self, task: _Task, decode: Decode) -> np.ndarray:
         """8-bit views (n_views, height, width, 3) of one image."""
-        try:
-            image = open_image(task.image, task.decode)
-            if self._find_hashes([task.image], task.decode) != [task.key]:
-                raise InputError(f"{task.image} was changed while it was read; run the command again")
-            return self._views(task, image)
-        except InputError as error:
-            return error
-
-    def _views(self, task: _Task, image: Image.Image) -> np.ndarray:
         preprocess = self.backbone.preprocess
-        pixels = np.empty((len(task.views), *view_size(preprocess), 3), dtype=np.uint8)
-        tensor: Tensor | None = None
-        for row, view in zip(pixels, task.views, strict=True):
-            name = view.removesuffix(_BY_TORCH)
-            seed = stream_seed(0, "view", name, task.key)  # the same crop and flip for both ways to resize
+        image = open_image(task.image, decode)
+        if self._find_hashes([task.image], decode) != [task.key]:
+            raise InputError(f"{task.image} was changed while it was read; run the command again")
+        pixels = np.empty((len(task.names), *view_size(preprocess), 3), dtype=np.uint8)
+        for row, name in zip(pixels, task.names, strict=True):
+            view = name.removeprefix(_stored_name("", decode))
             if view == EVAL_VIEW:
                 row[:] = eval_pixels(image, preprocess, task.image)
-            elif view == name:
-                row[:] = train_pixels(image, preprocess, seed)
             else:
-                tensor = torch.from_numpy(np.array(image)) if tensor is None else tensor  # once for all views
-                row[:] = train_pixels_by_torch(tensor, preprocess, seed)
+                row[:] = train_pixels(image, preprocess, stream_seed(0, "view", view, task.key))
         return pixels
-
-    def _encode(self, pixels: np.ndarray) -> Tensor:
-        return encode_padded(self.backbone, pixels)[: len(pixels)]
-
-    def _store(self, names: Sequence[tuple[str, str]], features: Tensor) -> None:
-        check_finite(self.backbone, features)
-        images, views = zip(*names, strict=True)
-        self.store.write(images, views, features.cpu().numpy())
 
 
 class _Task(NamedTuple):
-    position: int
-    image: ImageSource
-    decode: Decode
+    """Views of one image to encode."""
+
+    indices: Sequence[int]
+    """Where the image is among those given."""
+    image: str | Path | GivenImage
     key: str
-    views: Sequence[str]
+    names: Sequence[str]
+    """Those of its views in the store."""
 
 
-def _in_tasks(views: list[str]) -> Iterator[list[str]]:
-    for start in range(0, len(views), _VIEWS_PER_TASK):
-        yield views[start : start + _VIEWS_PER_TASK]
+def _key(backbone: Backbone) -> dict[str, Any]:
+    """Everything that decides a feature besides the image and its view."""
+    key = {
+        "weights": backbone.fingerprint,
+        "precision": backbone.precision,
+        "device": backbone.device.type,
+        "preprocess": asdict(backbone.preprocess),
+        "views": "random-resized-crop 0.08-1 3/4-4/3 flip 0.5",
+    }
+    configuration = Path(backbone.name.removeprefix(LOCAL_FOLDER), "open_clip_config.json")
+    if backbone.name.startswith(LOCAL_FOLDER) and configuration.is_file():
+        key["configuration"] = sha256(configuration)  # the number of heads, for instance, is not in the weights
+    return key
 
 
-def _hash_or_error(image: Image.Image, decode: Decode) -> str | InputError:
+def _given_hash(image: GivenImage, decode: Decode) -> str | InputError:
     try:
-        return image_hash(image, decode)
+        return image.sha256(decode)
     except InputError as error:
         return error
 
 
 def _stored_name(view: str, decode: Decode) -> str:
-    """The view's name in the store; without a prefix for upright images, as in banks of version 0.1."""
-    return view if decode == "upright" else f"{decode}:{view}"
+    """The view's name in the store."""
+    return f"{decode}:{view}"

@@ -1,7 +1,8 @@
-"""Read image files as RGB images: corrected for people's photographs, or exactly as CoOp reads its benchmarks."""
+"""Read images as RGB images: corrected for people's photographs, or exactly as CoOp reads its benchmarks."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 from collections.abc import Iterable, Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from slimprompt.errors import InputError, first_few
 from slimprompt.files import check_regular, sha256
@@ -20,37 +21,52 @@ IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".
 #: Suffixes of images that Pillow cannot read without a plugin.
 HEIC_SUFFIXES = frozenset({".heic", ".heif"})
 
-#: How an image is read; see `open_image`.
+#: How an image is read. "upright" applies EXIF rotation, blends transparent pixels with white and scales greyscale of more than
+#: 8 bits, which is right for photographs: 65535 is white in integer images, and the lowest of 1, 255 and 65535 that no pixel
+#: exceeds in float images, whose values that are not finite become black. "plain" is `Image.open(path).convert("RGB")` and nothing
+#: else, which is how CoOp reads the published benchmarks.
 Decode = Literal["upright", "plain"]
-
-
-#: Images as `open_image` reads them; see `slimprompt.images.sources` for what else users may give.
-ImageSource = str | Path | Image.Image
 
 
 class UnreadableImageError(InputError):
     """An image is missing, damaged, not an image, or too large."""
 
 
+class GivenImage:
+    """A PIL image, converted to RGB and hashed once for each way to read it; it must not change meanwhile."""
+
+    def __init__(self, image: Image.Image) -> None:
+        self._image = image
+        self._rgb: dict[Decode, Image.Image] = {}
+        self._hashes: dict[Decode, str] = {}
+
+    def rgb(self, decode: Decode) -> Image.Image:
+        """The image as 8-bit RGB; it may be the one that was given."""
+        if decode not in self._rgb:
+            self._rgb[decode] = _given_image(self._image, decode)
+        return self._rgb[decode]
+
+    def sha256(self, decode: Decode) -> str:
+        """Hexadecimal sha256 of the RGB pixels, which depend on palette, EXIF data and so on."""
+        if decode not in self._hashes:
+            pixels = self.rgb(decode)
+            digest = hashlib.sha256(f"{pixels.mode}{pixels.size}".encode())
+            digest.update(pixels.tobytes())
+            self._hashes[decode] = digest.hexdigest()
+        return self._hashes[decode]
+
+    def __str__(self) -> str:
+        return "an image that was given"
+
+
+#: Images as `open_image` reads them; see `slimprompt.images.sources` for what else users may give.
+ImageSource = str | Path | Image.Image | GivenImage
+
+
 def open_image(source: ImageSource, decode: Decode = "upright") -> Image.Image:
-    """Read an image as 8-bit RGB; of an animation, the first frame.
-
-    Parameters
-    ----------
-    source
-        Path of a file, or a PIL image.
-    decode
-        "upright" applies EXIF rotation, blends transparent pixels with white and scales greyscale of more than 8 bits,
-        which is right for photographs: 65535 is white in integer images, and the lowest of 1, 255 and 65535 that no pixel exceeds
-        in float images, whose values that are not finite become black. "plain" is `Image.open(source).convert("RGB")` and nothing else, which is how CoOp reads the
-        published benchmarks.
-
-    Raises
-    ------
-    UnreadableImageError
-        If the file is missing, damaged, not an image, or larger than Pillow's pixel limit; if a PIL image is closed or
-        has no pixels.
-    """
+    """Read an image as 8-bit RGB; of an animation, the first frame. One that cannot be read is an `UnreadableImageError`."""
+    if isinstance(source, GivenImage):
+        return source.rgb(decode)
     if isinstance(source, Image.Image):
         return _given_image(source, decode)
     _check_file(Path(source))
@@ -80,13 +96,7 @@ def _decode(file: str | Path | IO[bytes], name: str | Path, decode: Decode) -> I
 
 
 def image_files(given: Iterable[Path]) -> list[Path]:
-    """The given files, and all images in the given folders and the folders below them.
-
-    Raises
-    ------
-    InputError
-        If a path does not exist, or a folder holds no images.
-    """
+    """The given files, and all images in the given folders and the folders below them, which must hold some."""
     paths: list[Path] = []
     for path in given:
         if path.is_dir():
@@ -104,19 +114,8 @@ def image_files(given: Iterable[Path]) -> list[Path]:
 def walk_images(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
     """All images in a folder and the folders below it, in sorted order; the names of one folder are held at a time.
 
-    Hidden files and folders are left out. Links are followed, except those to a folder that contains them.
-
-    Parameters
-    ----------
-    folder
-        The folder.
-    above
-        Real paths of the folders that are being walked, so that a link back to one of them ends the walk.
-
-    Raises
-    ------
-    InputError
-        If a folder cannot be read.
+    Hidden files and folders are left out. Links are followed, except those back to `above`, the real paths of the folders that are
+    being walked.
     """
     real = os.path.realpath(folder)
     if real in above:
@@ -205,7 +204,8 @@ def _advice(name: str | Path, error: Exception) -> str:
 def _to_rgb(image: Image.Image, decode: Decode) -> Image.Image:
     if decode == "plain":
         return image.convert("RGB")
-    image = ImageOps.exif_transpose(image)
+    if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # `exif_transpose` copies all others
+        image = ImageOps.exif_transpose(image)
     if image.mode == "RGB" and not isinstance(image.info.get("transparency"), tuple):  # of a PNG: a transparent colour
         return image
     if image.mode.startswith("I") or image.mode == "F":  # Pillow's conversion clips instead of scaling

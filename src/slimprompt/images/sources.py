@@ -1,4 +1,4 @@
-"""What users give as images, as one list of paths and PIL images."""
+"""What users give as images, as one list of paths and images in memory."""
 
 from __future__ import annotations
 
@@ -13,28 +13,20 @@ from PIL import Image
 from torch import Tensor
 
 from slimprompt.errors import InputError, shown
-from slimprompt.images.decode import ImageSource
+from slimprompt.images.decode import GivenImage
 
 _IMAGES = "a list of paths, PIL images, uint8 arrays (height, width, 3) or open binary files"
 
 
-def image_sources(images: Any) -> list[ImageSource]:
-    """A list of paths and PIL images from any collection of images.
+def image_sources(images: Any) -> list[str | Path | GivenImage]:
+    """A list of paths and images in memory from any collection of images.
 
-    Parameters
-    ----------
-    images
-        A list, tuple, generator, pandas Series or array of images; or an array (n, height, width, 3) or a tensor
-        (n, 3, height, width). One image is a path, a PIL image, an array (height, width, 3) or (height, width), a tensor
-        (3, height, width) or (height, width), or an open binary file such as `io.BytesIO`. Arrays and tensors hold uint8
-        values, or floats from 0 to 1.
-
-    Raises
-    ------
-    InputError
-        If a single image is given instead of a collection, or an element is not an image.
+    That is a list, tuple, generator, pandas Series or array of images; or an array (n, height, width, 3) or a tensor
+    (n, 3, height, width). One image is a path, a PIL image, an array (height, width, 3) or (height, width), a tensor
+    (3, height, width) or (height, width), or an open binary file such as `io.BytesIO`. Arrays and tensors hold uint8
+    values, or floats from 0 to 1.
     """
-    if isinstance(images, str | bytes | os.PathLike | Image.Image | io.IOBase):
+    if isinstance(images, str | bytes | os.PathLike | Image.Image | GivenImage | io.IOBase):
         raise InputError(f"one image was given ({shown(images)}), but {_IMAGES} is expected: write [image]")
     if isinstance(images, np.ndarray | Tensor) and images.ndim != 1 and images.ndim != 4:
         raise InputError(
@@ -46,8 +38,8 @@ def image_sources(images: Any) -> list[ImageSource]:
     return [_source(image, number) for number, image in enumerate(images)]
 
 
-def _source(image: Any, number: int) -> ImageSource:
-    if isinstance(image, str | Path):
+def _source(image: Any, number: int) -> str | Path | GivenImage:
+    if isinstance(image, str | Path | GivenImage):
         return image
     try:
         if isinstance(image, os.PathLike):
@@ -57,7 +49,7 @@ def _source(image: Any, number: int) -> ImageSource:
         if isinstance(image, Tensor):
             image = _channels_last(image.detach().cpu())
         if isinstance(image, np.ndarray):
-            return _from_array(image)
+            return GivenImage(_from_array(image))
         if hasattr(image, "read"):
             image.seek(0)
             image = Image.open(image)
@@ -65,7 +57,7 @@ def _source(image: Any, number: int) -> ImageSource:
             if 0 in image.size:
                 raise InputError(f"it has {image.width} × {image.height} pixels")
             image.load()  # here and not in a thread: a PIL image that occurs twice must not be decoded twice at a time
-            return image
+            return GivenImage(image)
     except InputError as error:
         raise InputError(f"image {number}: {error}") from None
     except Exception as error:  # closed, truncated, not an image

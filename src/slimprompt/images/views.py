@@ -11,108 +11,46 @@ import math
 import random
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 import torch
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional as F
 from torchvision.transforms import Compose, Normalize, ToTensor
 
 from slimprompt.images.decode import ImageSource, UnreadableImageError
-
-#: What resizes train views: Pillow, as in the paper, or torch's faster 8-bit kernel, whose pixels differ slightly.
-Resize = Literal["pillow", "torch"]
 
 _RESAMPLING = {
     "bicubic": Image.Resampling.BICUBIC,
     "bilinear": Image.Resampling.BILINEAR,
     "random": Image.Resampling.BICUBIC,
 }
-_TORCH_MODES = {"bicubic": "bicubic", "bilinear": "bilinear", "random": "bicubic"}
 
 
 def eval_pixels(image: Image.Image, preprocess: PreprocessCfg, source: ImageSource) -> np.ndarray:
-    """The eval view of an RGB image before it is normalised, by the model's preprocessing.
+    """The eval view of an RGB image before it is normalised, uint8 (height, width, 3), by the model's preprocessing.
 
-    Parameters
-    ----------
-    image
-        RGB image.
-    preprocess
-        The model's preprocessing.
-    source
-        Where the image is from, for messages.
-
-    Returns
-    -------
-    np.ndarray
-        uint8 (height, width, 3).
-
-    Raises
-    ------
-    UnreadableImageError
-        If the image is so narrow that it would exceed Pillow's pixel limit when its shorter side is resized to that of the view.
+    An image so narrow that it would exceed Pillow's pixel limit when its shorter side is resized to that of the view is unreadable;
+    `source` is its name in the message.
     """
     pixels = max(view_size(preprocess)) ** 2 * max(image.size) / min(image.size)
     if preprocess.resize_mode == "shortest" and Image.MAX_IMAGE_PIXELS and pixels > Image.MAX_IMAGE_PIXELS:
-        name = "an image that was given" if isinstance(source, Image.Image) else f"the image {source}"
         raise UnreadableImageError(
-            f"cannot read {name}: {image.width} × {image.height} pixels are too narrow to be resized"
+            f"cannot read {source}: {image.width} × {image.height} pixels are too narrow to be resized"
         )
     return np.array(_eval_transform(json.dumps(asdict(preprocess)))(image))  # a copy: torch wants writable memory
 
 
 def train_pixels(image: Image.Image, preprocess: PreprocessCfg, seed: int) -> np.ndarray:
-    """A train view of an image before it is normalised: random resized crop, horizontal flip with probability ½.
-
-    Parameters
-    ----------
-    image
-        RGB image.
-    preprocess
-        Size and interpolation of the model.
-    seed
-        Seed of the crop and the flip.
-
-    Returns
-    -------
-    np.ndarray
-        uint8 (height, width, 3).
-    """
-    (left, top, width, height), flip = _crop_and_flip(image.width, image.height, seed)
+    """A train view of an RGB image before it is normalised, uint8 (height, width, 3): random resized crop, flip with probability ½."""
+    rng = random.Random(seed)
+    left, top, width, height = crop_box(image.width, image.height, rng)
     rows, columns = view_size(preprocess)
     crop = image.crop((left, top, left + width, top + height))
     view = crop.resize((columns, rows), _RESAMPLING[preprocess.interpolation])
     # Pillow flips whole pixels; NumPy would copy three bytes at a time
-    return np.asarray(view.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else view)
-
-
-def train_pixels_by_torch(image: Tensor, preprocess: PreprocessCfg, seed: int) -> np.ndarray:
-    """The train view of `train_pixels`, with the same crop and flip, resized by torch's 8-bit kernel.
-
-    The kernel computes what Pillow does, horizontally and then vertically, with weights of 16 instead of 22 bits. On noise, it
-    differs by at most 2 of 255 from Pillow before version 13. Pillow 13 resizes some crops vertically first.
-
-    Parameters
-    ----------
-    image
-        8-bit RGB image (height, width, 3).
-    preprocess, seed
-        As for `train_pixels`.
-
-    Returns
-    -------
-    np.ndarray
-        uint8 (height, width, 3).
-    """
-    (left, top, width, height), flip = _crop_and_flip(image.shape[1], image.shape[0], seed)
-    crop = image[None, top : top + height, left : left + width].permute(0, 3, 1, 2)  # (1, 3, height, width)
-    mode = _TORCH_MODES[preprocess.interpolation]
-    view = F.interpolate(crop, view_size(preprocess), mode=mode, antialias=True)[0].permute(1, 2, 0)
-    return (view.flip(1) if flip else view).numpy()
+    return np.asarray(view.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else view)
 
 
 def train_view(image: Image.Image, preprocess: PreprocessCfg, seed: int) -> Tensor:
@@ -141,12 +79,6 @@ def _eval_transform(preprocess: str) -> Compose:
     return Compose(steps[:-2])
 
 
-def _crop_and_flip(width: int, height: int, seed: int) -> tuple[tuple[int, int, int, int], bool]:
-    """Crop box and flip of the train view of a seed."""
-    rng = random.Random(seed)
-    return crop_box(width, height, rng), rng.random() < 0.5
-
-
 def crop_box(
     width: int,
     height: int,
@@ -154,23 +86,9 @@ def crop_box(
     scale: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> tuple[int, int, int, int]:
-    """Sample a crop box, as torchvision's `RandomResizedCrop` does; after ten failed attempts use the centre.
+    """Sample (left, top, width, height) as torchvision's `RandomResizedCrop` does; after ten failed attempts, use the centre.
 
-    Parameters
-    ----------
-    width, height
-        Size of the image.
-    rng
-        Source of randomness.
-    scale
-        Range of the area, as a fraction of the image area; uniform.
-    ratio
-        Range of the aspect ratio; log-uniform.
-
-    Returns
-    -------
-    tuple of int
-        (left, top, width, height).
+    The area, as a fraction of that of the image, is uniform in `scale`, and the aspect ratio log-uniform in `ratio`.
     """
     for _ in range(10):
         area = width * height * rng.uniform(*scale)

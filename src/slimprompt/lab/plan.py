@@ -187,8 +187,6 @@ def _plan_backbone(
         plan.disk_bytes += _run_bytes(spec, samples(spec), _ModelSizes(speed.embed_dim, speed.text_width))
     plan.encoding_seconds += features * speed.image
     if features:
-        from slimprompt.images.cached import bytes_per_feature
-
         plan.disk_bytes += round(features * bytes_per_feature(speed.embed_dim))
 
 
@@ -218,7 +216,7 @@ class _Samples:
         """(test images, distinct views of training images) of the dataset that these runs read."""
         mine = [spec for spec in specs if spec.dataset == dataset]
         tests = self._tests(dataset, specs)
-        views: dict[tuple[int, str, str], int] = {}
+        views: dict[tuple[int, str], int] = {}
         plain: set[str] = set()
         for spec in {(s.class_subset, s.shots, s.seed, s.recipe, s.method): s for s in mine}.values():
             numbers = set(_view_numbers(spec))
@@ -226,7 +224,7 @@ class _Samples:
                 if None in numbers:
                     plain.add(item.path)
                 # train views are numbered from 0, so the longest recipe includes those of the others
-                key = (spec.seed, spec.recipe.resize, item.path)
+                key = (spec.seed, item.path)
                 views[key] = max(len(numbers - {None}), views.get(key, 0))
         return len(tests), sum(views.values()) + len(plain - tests)
 
@@ -309,7 +307,7 @@ def check_disk(specs: Sequence[RunSpec], environment: RunEnvironment) -> str:
 
 def _bytes_by_disk(specs: Sequence[RunSpec], environment: RunEnvironment) -> dict[Path, int]:
     """Bytes that the incomplete runs need, by the existing folder whose disk they are written to."""
-    from slimprompt.images.cached import bytes_per_feature, cached_banks
+    from slimprompt.images.store import cached_banks
 
     todo: dict[tuple[str, str], list[RunSpec]] = defaultdict(list)
     for spec in specs:
@@ -338,6 +336,11 @@ def _bytes_by_disk(specs: Sequence[RunSpec], environment: RunEnvironment) -> dic
         first, before = by_device.get(place.stat().st_dev, (place, 0))
         by_device[place.stat().st_dev] = first, before + size
     return dict(by_device.values())
+
+
+def bytes_per_feature(embed_dim: int) -> float:
+    """About the bytes that a feature takes in the feature bank, with its names."""
+    return 1.1 * 4 * embed_dim + 200
 
 
 class _ModelSizes(NamedTuple):

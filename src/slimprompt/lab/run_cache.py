@@ -144,9 +144,7 @@ class RunCache:
 
         # Images are decoded on all cores, whatever the threads of a run: this does not change a feature.
         backbone = self._backbone(name, pretrained, precision)
-        return FeatureBank(
-            backbone, self._cache / "features", show_progress=False, store_precision=self.environment.features
-        )
+        return FeatureBank(backbone, self._cache / "features", show_progress=False)
 
     def _open_dataset(self, dataset: str) -> tuple[Benchmark, list[str]]:
         try:

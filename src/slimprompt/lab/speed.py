@@ -40,7 +40,7 @@ def measure_speed(backbone: Backbone, name: str, *, image_size: int, seconds: fl
     from slimprompt.text.encoder import SharedPrefixTextEncoder
     from slimprompt.training.optimizers import SGD
 
-    embed_dim = int(backbone.encode_texts(["a"]).shape[1])
+    embed_dim = backbone.embed_dim
     prompt = start_prompt("joint", width=backbone.text_width, seed=0, n_ctx=16, rank=4).to(backbone.device)
     optimizer = SGD(prompt.parameters(), lr=1e-6, momentum=0.9)
 

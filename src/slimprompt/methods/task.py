@@ -182,7 +182,7 @@ class Task:
         """Encode every view that the recipe uses and the bank does not have."""
         numbers = recipe.all_view_numbers()
         self._check_number(len(numbers))
-        names = [self._view_name(number, recipe) for number in numbers]
+        names = [self._view_name(number) for number in numbers]
         self.bank.build(self.images, names, decode=self.decode)
 
     def encode_all(self) -> None:
@@ -196,8 +196,8 @@ class Task:
                 f"images to encode, more than {_MOST_FEATURES:,}. Lower epochs, or set views to reuse views (--views 2)"
             )
 
-    def _view_name(self, number: int | None, recipe: Recipe) -> str:
-        return EVAL_VIEW if number is None else train_view_name(self.seed, number, recipe.resize)
+    def _view_name(self, number: int | None) -> str:
+        return EVAL_VIEW if number is None else train_view_name(self.seed, number)
 
     def features_by_epoch(self, recipe: Recipe) -> Callable[[int], Tensor]:
         """A function from an epoch to the features (n_views · n_images, embed_dim) that it trains on."""
@@ -208,7 +208,7 @@ class Task:
                 [self.bank.features(self.images, view, decode=self.decode, hashes=self.hashes) for view in views]
             )
 
-        return lambda epoch: read(tuple(self._view_name(number, recipe) for number in recipe.views_at(epoch)))
+        return lambda epoch: read(tuple(self._view_name(number) for number in recipe.views_at(epoch)))
 
 
 def short_hashes(hashes: Iterable[str]) -> list[str]:

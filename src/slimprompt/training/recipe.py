@@ -51,10 +51,6 @@ class Recipe(BaseModel):
     all_views: bool = Field(
         False, description="with N views: each epoch uses all of them and the eval view, instead of one in turn"
     )
-    resize: Literal["pillow", "torch"] = Field(
-        "pillow",
-        description="what resizes train views: pillow (the paper), or torch, which is faster and gives slightly other pixels",
-    )
     backtrack: float = Field(
         0.0,
         ge=0,
@@ -134,8 +130,6 @@ class Recipe(BaseModel):
             parts.append(f"the eval view and {self.views} train views of each image")
         else:
             parts.append(f"{self.views} train views per image in turn")
-        if self.resize == "torch" and self.views != 0:
-            parts.append("train views resized by torch")
         if self.backtrack:
             parts.append(f"returns to the best factors if the loss rises by {100 * self.backtrack:g} %")
         if self.tolerance:
