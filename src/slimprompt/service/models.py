@@ -1,4 +1,4 @@
-"""Served models: saved prompts and heads on shared backbones."""
+"""Served models: classifiers on shared backbones."""
 
 from __future__ import annotations
 
@@ -18,15 +18,7 @@ _KEPT = 32
 
 
 class ServedModel:
-    """A classifier under a name. `on_classes` and `zero_shot` compute with torch: only the worker thread calls them.
-
-    Parameters
-    ----------
-    name
-        Name in requests.
-    classifier
-        The loaded classifier.
-    """
+    """A classifier under a name. `on_classes` and `zero_shot` compute with torch: only the worker thread calls them."""
 
     def __init__(self, name: str, classifier: Classifier) -> None:
         self.name, self.classifier = name, classifier
@@ -55,35 +47,29 @@ class ServedModel:
 
     def _zero_shot(self, names: tuple[str, ...] | None) -> Classifier:
         """Zero-shot classification on the same classes, with the temperature of CLIP itself."""
-        return Classifier.zero_shot(self.backbone, names or self.classifier.class_names_, self.classifier.templates_)
+        names = names or self.classifier.class_names_
+        return Classifier.zero_shot(self.backbone, names, self.classifier.templates_)
 
 
-def load_models(folders: Sequence[Path], **options: Any) -> dict[str, ServedModel]:
-    """Load saved prompts and heads; those with the same weights share one backbone.
+def load_models(models: Sequence[Path], **options: Any) -> dict[str, ServedModel]:
+    """Load saved models with the options of `load_classifier`; those with the same weights share one backbone.
 
     A model is named after its folder, or by the whole path if two folders have the same name.
-
-    Parameters
-    ----------
-    folders
-        Folders of saved prompts and heads, or their names on the Hugging Face hub, hf:user/name.
-    options
-        `pretrained`, `activation`, `device` and `precision`, for all models.
     """
-    for folder, n_times in Counter(folders).items():
+    for model, n_times in Counter(models).items():
         if n_times > 1:
-            raise InputError(f"the model {folder} was given twice")
-    short = Counter(_last_part(folder) for folder in folders)
+            raise InputError(f"the model {model} was given twice")
+    short = Counter(map(_last_part, models))
     backbones: dict[str, Backbone] = {}
-    models: dict[str, ServedModel] = {}
-    for folder in folders:
-        fingerprint = read_model(folder).description.backbone.fingerprint
-        classifier = load_classifier(folder, backbone=backbones.get(fingerprint), **options)
+    served: dict[str, ServedModel] = {}
+    for model in models:
+        fingerprint = read_model(model).description.backbone.fingerprint
+        classifier = load_classifier(model, backbone=backbones.get(fingerprint), **options)
         backbones[fingerprint] = classifier.backbone_
-        name = _last_part(folder)
-        name = name if short[name] == 1 else str(folder)
-        models[name] = ServedModel(name, classifier)
-    return models
+        name = _last_part(model)
+        name = name if short[name] == 1 else str(model)
+        served[name] = ServedModel(name, classifier)
+    return served
 
 
 def _last_part(model: Path) -> str:
