@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from importlib.resources import files
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, Field
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -30,10 +29,10 @@ from slimprompt.collections.rows import Prediction, make_predictions
 from slimprompt.errors import InputError, choose
 from slimprompt.report.html import asset
 from slimprompt.service.batching import Worker
-from slimprompt.service.decoding import Decoder, View
+from slimprompt.service.decoding import Decoder
 from slimprompt.service.limits import Limits
 from slimprompt.service.metrics import Metrics
-from slimprompt.service.models import ServedModel
+from slimprompt.service.models import ModelFacts, ServedModel
 from slimprompt.service.uploads import RETRY, Options, Question, Uploads, request_body
 
 _BEARER = HTTPBearer(auto_error=False)
@@ -86,17 +85,6 @@ class Predictions(BaseModel):
     zero_shot: list[Row] | None = Field(None, description="Answers of zero-shot classification, if asked for")
 
 
-class ModelFacts(BaseModel):
-    """A served model."""
-
-    name: str
-    method: str = Field(description='"prompt", "zero-shot", "gda", …')
-    backbone: str
-    classes: list[str]
-    takes_new_names: bool
-    has_coverage: bool = Field(description="Whether `coverage` can be used with the model's own classes")
-
-
 class Facts(BaseModel):
     """The served models and the limits of the service."""
 
@@ -125,16 +113,14 @@ class _Service:
     async def predict(self, request: Request) -> dict[str, Any]:
         async with self.uploads.read(request) as question:
             model = self._model(question.options)
-            async with self.decoder.views(question.images, model.backbone) as views:
+            async with self.decoder.decoded(question.images, model.backbone) as (views, errors):
                 if not self.worker.is_running:
                     raise HTTPException(503, "the service is stopping", RETRY)
                 answer = self.worker.submit(
-                    model.backbone,
-                    np.stack([view for view in views if isinstance(view, np.ndarray)]),
-                    lambda features: _predictions(model, question, views, features),
+                    model.backbone, views, lambda features: _predictions(model, question, errors, features)
                 )
                 result: dict[str, Any] = await asyncio.wrap_future(answer)
-        self.metrics.n_images += sum(isinstance(view, np.ndarray) for view in views)
+        self.metrics.n_images += len(views)
         return result
 
     def _model(self, options: Options) -> ServedModel:
@@ -145,7 +131,9 @@ class _Service:
         return choose("model", options.model, self.models)
 
 
-def _predictions(model: ServedModel, question: Question, views: list[View], features: Tensor) -> dict[str, Any]:
+def _predictions(
+    model: ServedModel, question: Question, errors: Sequence[str | None], features: Tensor
+) -> dict[str, Any]:
     """The answer to a request, with a row for each image; runs in the worker thread."""
     options = question.options
     names = None if options.classes is None else tuple(options.classes)
@@ -153,15 +141,15 @@ def _predictions(model: ServedModel, question: Question, views: list[View], feat
     lowest = options.min_confidence or 0.0
     if options.coverage is not None:
         lowest = used.calibration_.threshold(options.coverage)
-    images = [one.name for one, view in zip(question.images, views, strict=True) if isinstance(view, np.ndarray)]
+    readable = [image.name for image, error in zip(question.images, errors, strict=True) if error is None]
 
     def rows(classifier: Classifier, lowest: float) -> list[dict[str, Any]]:
-        found = iter(make_predictions(classifier, images, features, top=options.top, lowest=lowest))
-        rows = []
-        for one, view in zip(question.images, views, strict=True):
-            row = next(found) if isinstance(view, np.ndarray) else Prediction.unreadable(one.name, view.detail)
-            rows.append(row.as_json() | {"error": row.error})
-        return rows
+        found = iter(make_predictions(classifier, readable, features, top=options.top, lowest=lowest))
+        rows = [
+            next(found) if error is None else Prediction.unreadable(image.name, error)
+            for image, error in zip(question.images, errors, strict=True)
+        ]
+        return [row.as_json() | {"error": row.error} for row in rows]
 
     answer = {"model": model.name, "predictions": rows(used, lowest)}
     if options.zero_shot:
@@ -264,8 +252,7 @@ def _add_api(app: FastAPI, service: _Service, token: str | None) -> None:
 
     @app.get("/classes", dependencies=checked, summary="Models with their classes, and limits")
     async def classes() -> Facts:
-        models = [ModelFacts(**model.describe()) for model in service.models.values()]
-        return Facts(models=models, limits=service.limits)
+        return Facts(models=[model.describe() for model in service.models.values()], limits=service.limits)
 
     @app.get("/health", summary="Whether the service can answer; needs no token")
     async def health(response: Response) -> dict[str, str]:
@@ -282,18 +269,9 @@ def _add_api(app: FastAPI, service: _Service, token: str | None) -> None:
 
 def _add_page(app: FastAPI) -> None:
     """The web page; it needs no token, but asks for one."""
-    folder = files("slimprompt.service").joinpath("page")
-    contents = {
-        "/": ("text/html", folder.joinpath("index.html").read_text(encoding="utf-8")),
-        "/base.css": ("text/css", asset("page.css")),  # the style of all pages
-        "/page.css": ("text/css", folder.joinpath("page.css").read_text(encoding="utf-8")),
-        "/page.js": ("text/javascript", folder.joinpath("page.js").read_text(encoding="utf-8")),
-        "/icon.svg": ("image/svg+xml", folder.joinpath("icon.svg").read_text(encoding="utf-8")),
-    }
 
-    async def send(request: Request) -> Response:
-        kind, text = contents[request.url.path]
-        return Response(text, media_type=kind)
+    @app.get("/base.css", include_in_schema=False)
+    async def base() -> Response:
+        return Response(asset("page.css"), media_type="text/css")  # the style of all pages
 
-    for path in contents:
-        app.add_api_route(path, send, methods=["GET"], include_in_schema=False)
+    app.mount("/", StaticFiles(packages=[("slimprompt.service", "page")], html=True))

@@ -77,13 +77,17 @@ class Decoder:
             pool.shutdown(wait=False, cancel_futures=True)
 
     @asynccontextmanager
-    async def views(self, uploads: Sequence[Upload], backbone: Backbone) -> AsyncIterator[list[View]]:
-        """The eval view of each image, or why it has none; the images count as waiting until the block ends.
+    async def decoded(
+        self, uploads: Sequence[Upload], backbone: Backbone
+    ) -> AsyncIterator[tuple[np.ndarray, list[str | None]]]:
+        """The eval views of the images that can be read, uint8 (n_images, height, width, 3), and for each image None or why it cannot.
+
+        The images count as waiting until the block ends.
 
         Raises
         ------
         HTTPException
-            429 if too many images or pixels are waiting, 413 if the request has too many pixels; if no image can be used, the error of the
+            429 if too many images or pixels are waiting, 413 if the request has too many pixels; if no image can be read, the error of the
             first one.
         """
         if self.n_images and self.n_images + len(uploads) > self._limits.max_waiting:
@@ -92,11 +96,16 @@ class Decoder:
         try:
             # One by one: a header can take long too, and the next request should not wait for all of them.
             opened = [await _run(self._small, open_upload, one, self._limits) for one in uploads]
-            yield await self._decoded(opened, backbone)
+            found = await self._views(opened, backbone)
+            readable = [one for one in found if isinstance(one, np.ndarray)]
+            errors = [None if isinstance(one, np.ndarray) else one for one in found]
+            if not readable and errors[0] is not None:
+                raise errors[0]
+            yield np.stack(readable), [None if error is None else error.detail for error in errors]
         finally:
             self.n_images -= len(uploads)
 
-    async def _decoded(self, opened: list[Opened], backbone: Backbone) -> list[View]:
+    async def _views(self, opened: list[Opened], backbone: Backbone) -> list[View]:
         cost = sum(one.cost for one in opened if isinstance(one, OpenedImage))
         most = self._limits.max_request_megapixels * 1e6
         if cost > most:
@@ -105,20 +114,16 @@ class Decoder:
                 f"the images of the request have {cost / 1e6:,.0f} megapixels; at most {most / 1e6:g} are allowed "
                 "(--max-request-megapixels): shrink them or send several requests",
             )
-        is_large = cost > _SMALL
-        if is_large and self._large_cost and self._large_cost + cost > _LARGE_REQUESTS * most:
+        if cost <= _SMALL:
+            return await asyncio.gather(*(_run(self._small, eval_view, one, backbone) for one in opened))
+        if self._large_cost and self._large_cost + cost > _LARGE_REQUESTS * most:
             detail = f"too many large images at once: {self._large_cost / 1e6:,.0f} megapixels are waiting; try again"
             raise HTTPException(429, detail, RETRY)
-        self._large_cost += is_large * cost
+        self._large_cost += cost
         try:
-            pool = self._large if is_large else self._small
-            views = await asyncio.gather(*(_run(pool, eval_view, one, backbone) for one in opened))
+            return await asyncio.gather(*(_run(self._large, eval_view, one, backbone) for one in opened))
         finally:
-            self._large_cost -= is_large * cost
-        errors = [one for one in views if isinstance(one, HTTPException)]
-        if len(errors) == len(views):
-            raise errors[0]
-        return views
+            self._large_cost -= cost
 
 
 async def _run(pool: ThreadPoolExecutor, function: Callable[..., T], *arguments: object) -> T:
@@ -126,9 +131,7 @@ async def _run(pool: ThreadPoolExecutor, function: Callable[..., T], *arguments:
 
 
 def open_upload(upload: Upload, limits: Limits) -> Opened:
-    """An image file with its header read and its size checked; or 415 if it is none of `FORMATS` or of extreme shape, 413 if it has too
-    many pixels.
-    """
+    """An image file with its header read and its size checked; 415 if it is none of `FORMATS`, 413 if it has too many pixels."""
     name = one_line(upload.name, 100)
     try:
         image = Image.open(io.BytesIO(upload.data), formats=FORMATS)

@@ -8,6 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, Field
+
 from slimprompt.classifier import Classifier, load_classifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
@@ -15,6 +17,17 @@ from slimprompt.saved import FILE, read_model
 
 #: Sets of class names whose text features a model keeps.
 _KEPT = 32
+
+
+class ModelFacts(BaseModel):
+    """A served model."""
+
+    name: str
+    method: str = Field(description='"prompt", "zero-shot", "gda", …')
+    backbone: str
+    classes: list[str]
+    takes_new_names: bool
+    has_coverage: bool = Field(description="Whether `coverage` can be used with the model's own classes")
 
 
 class ServedModel:
@@ -30,16 +43,17 @@ class ServedModel:
         """The backbone, which models share."""
         return self.classifier.backbone_
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> ModelFacts:
         """What clients should know."""
-        return {
-            "name": self.name,
-            "method": self.classifier.method_,
-            "backbone": self.backbone.title,
-            "classes": list(self.classifier.class_names_),
-            "takes_new_names": self.classifier.takes_new_names,
-            "has_coverage": bool(self.classifier.calibration_.confidences),
-        }
+        used = self.classifier
+        return ModelFacts(
+            name=self.name,
+            method=used.method_,
+            backbone=self.backbone.title,
+            classes=list(used.class_names_),
+            takes_new_names=used.takes_new_names,
+            has_coverage=bool(used.calibration_.confidences),
+        )
 
     def _on_classes(self, names: tuple[str, ...] | None) -> Classifier:
         """The classifier on its own classes (None) or on others; an `InputError` if it cannot take them."""
