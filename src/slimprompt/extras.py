@@ -15,7 +15,6 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "hf": ("transformers", "sentencepiece"),
     "video": ("av",),
     "parquet": ("pyarrow",),
-    "datasets": ("datasets", "pyarrow"),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "serve": ("fastapi", "uvicorn", "python_multipart"),
     "tensorboard": ("tensorboard",),

@@ -117,7 +117,7 @@ def test_one_class_name_is_an_error(run, models, photos):
         failed(run("export", models / "plain", "--matrix", "m.safetensors", "--classes", text), message)
 
 
-@pytest.mark.parametrize("given", ["list.csv", "*.png", "{a,b}.png", "x.parquet", "x.tar", "hf-dataset:x"])
+@pytest.mark.parametrize("given", ["list.csv", "*.png", "{a,b}.png", "x.parquet", "x.tar"])
 def test_lists_and_patterns_need_out(run, models, tmp_path, monkeypatch, given):
     monkeypatch.chdir(tmp_path)
     for name in ("list.csv", "x.parquet", "x.tar"):

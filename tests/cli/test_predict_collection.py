@@ -137,7 +137,6 @@ def test_bad_input_is_one_line(run, model, photos, tmp_path):
         ("pyarrow", ["--out", "p.parquet"], "parquet"),
         ("pyarrow", ["--out", "p"], "parquet"),
         ("pyarrow", ["t.parquet", "--out", "p.csv"], "parquet"),
-        ("datasets", ["hf-dataset:x", "--out", "p.csv"], "datasets"),
         ("ray", ["--out", "p.csv", "--executor", "ray"], "ray"),
     ],
 )
@@ -145,6 +144,6 @@ def test_a_missing_extra_is_named(run, model, photos, tmp_path, monkeypatch, pac
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.parquet").touch()
     monkeypatch.setitem(sys.modules, package, None)  # importing it raises an ImportError
-    images = [] if given[0] in ("t.parquet", "hf-dataset:x") else [photos]
+    images = [] if given[0] == "t.parquet" else [photos]
     failed(run("predict", model, *images, *given), f"pip install 'slimprompt[{extra}]'")
     assert [path.name for path in tmp_path.iterdir()] == ["t.parquet"]

@@ -7,8 +7,7 @@ import os
 import pickle
 import tarfile
 from itertools import islice
-from pathlib import Path, PureWindowsPath
-from unittest.mock import Mock
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -181,49 +180,12 @@ def test_a_shard_that_breaks_off_ends_with_an_unreadable_row(paths: list[Path], 
         names(tmp_path / "b.tar.gz")
 
 
-def test_hugging_face_datasets(
-    images: Path, paths: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    datasets = pytest.importorskip("datasets")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    content = [path.read_bytes() for path in paths]
-    features = datasets.Features({"n": datasets.Value("int32"), "picture": datasets.Image()})
-    rows = {"n": list(range(len(paths))), "picture": [{"bytes": one, "path": None} for one in content]}
-    whole = datasets.Dataset.from_dict(rows, features=features)
-    whole.save_to_disk(tmp_path / "saved")
-    assert check_pixels(tmp_path / "saved", paths) == [f"{tmp_path}/saved[{row}]" for row in range(len(paths))]
-    datasets.DatasetDict({"train": whole.select(range(12)), "test": whole.select(range(12, 18))}).save_to_disk(
-        tmp_path / "dict"
-    )
-    expected = [f"{tmp_path}/dict/train[{row}]" for row in range(12)] + [
-        f"{tmp_path}/dict/test[{row}]" for row in range(6)
-    ]
-    assert check_pixels(tmp_path / "dict", paths) == expected
-    with pytest.raises(InputError, match="no column 'label'; its columns are n, picture"):
-        names(tmp_path / "saved", column="label")
-    given = f"hf-dataset:{images}"  # `load_dataset` takes names, and folders in the same way
-    assert check_pixels(given, paths) == [f"{images}/train[{row}]" for row in range(len(paths))]
-    assert check_pixels(f"{given}:train", paths)
-    with pytest.raises(InputError, match="no split 'val'; it has train"):
-        names(f"{given}:val")
-    with pytest.raises(InputError, match=r"cannot load the dataset .*nothing"):
-        names(f"hf-dataset:{tmp_path}/nothing")
-
-
-def test_a_dataset_keeps_its_name_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Mock(side_effect=InputError("no network"))
-    monkeypatch.setattr("slimprompt.collections.inputs.dataset", asked)
-    with pytest.raises(InputError, match="no network"):
-        open_collection([PureWindowsPath("hf-dataset:user/name:test")])
-    asked.assert_called_once_with("user/name", True)
-
-
 def test_inputs_that_cannot_be_used(images: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such image, folder or table: .*none.png"):
         names(tmp_path / "none.png")
     with pytest.raises(InputError, match="no images under"):
         names(images, tmp_path)
-    with pytest.raises(InputError, match="--column path is for CSV and Parquet files and datasets"):
+    with pytest.raises(InputError, match="--column path is for CSV and Parquet files"):
         names(images, column="path")
 
 

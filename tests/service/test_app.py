@@ -13,12 +13,17 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from PIL import Image
 
 from slimprompt.service.app import create_app
 from slimprompt.service.limits import Limits
 from slimprompt.service.models import ServedModel
+from slimprompt.service.server import LOOPBACK_NAMES
 from tests.html_page import Page
-from tests.service.conftest import RED, form, served
+from tests.service.conftest import RED, file_of, form, served
+
+#: More pixels than an image may have.
+LARGE = file_of(Image.new("1", (5001, 5000)))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +44,7 @@ def test_answers_are_those_of_the_classifier(client, models, files, photos, name
     probabilities = classifier.predict_proba(sorted(photos.glob("*/0.png")))
     assert answer["model"] == name and "zero_shot" not in answer
     for row, expected in zip(answer["predictions"], probabilities, strict=True):
-        assert set(row) == {"image", "answer", "concept_match", "classes"}
+        assert set(row) == {"image", "answer", "concept_match", "classes", "error"} and row["error"] is None
         assert row["image"] == "0.png" and row["answer"] == classifier.classes_[expected.argmax()]
         assert row["classes"][0]["probability"] == pytest.approx(expected.max(), abs=1e-5)
         assert len(row["classes"]) == 2
@@ -92,9 +97,30 @@ def test_unusable_options_are_one_line(client, files, data, message):
     assert message in response.json()["detail"] and "\n" not in response.json()["detail"]
 
 
-def test_one_bad_image_is_named(client, files):
-    response = client.post("/predict", files=[*files, *form(b"no image")], data={"model": "gda"})
+def test_unreadable_images_do_not_refuse_the_others(client, files):
+    bad = form(b"no image", LARGE)
+    alone = client.post("/predict", files=files, data={"model": "gda"}).json()
+    data = {"model": "gda", "zero_shot": "true"}
+    mixed = client.post("/predict", files=[bad[0], *files, bad[1]], data=data).json()
+    assert [row["answer"] for row in mixed["predictions"][1:-1]] == [row["answer"] for row in alone["predictions"]]
+    for rows in (mixed["predictions"], mixed["zero_shot"]):
+        assert len(rows) == len(files) + 2
+        for row, reason in ((rows[0], "0.png is not an image"), (rows[-1], "1.png has more than 25 megapixels")):
+            assert row["error"].startswith(reason) and row["answer"] is row["concept_match"] is None
+            assert row["classes"] == []
+
+
+def test_if_no_image_can_be_read_the_request_is_refused(client):
+    response = client.post("/predict", files=form(b"no image", LARGE), data={"model": "gda"})
     assert response.status_code == 415 and response.json()["detail"].startswith("0.png is not an image")
+
+
+def test_pixels_of_a_request_are_limited(only_prompt):
+    image = file_of(Image.new("1", (1000, 1000)))
+    with TestClient(create_app(only_prompt, Limits(max_request_megapixels=3))) as client:
+        assert client.post("/predict", files=form(*[image] * 3)).status_code == 200
+        response = client.post("/predict", files=form(*[image] * 4))
+        assert response.status_code == 413 and "--max-request-megapixels" in response.json()["detail"]
 
 
 def test_description_and_health(client, photos):
@@ -131,8 +157,14 @@ def test_the_openapi_document(client):
     for kind in ("multipart/form-data", "application/json"):
         assert {"images", "model", "top", "min_confidence", "classes"} <= set(bodies[kind]["schema"]["properties"])
     assert {"401", "413", "415", "422", "429"} <= set(document["paths"]["/predict"]["post"]["responses"])
-    for path in ("/docs", "/redoc"):  # they would load scripts from elsewhere
-        assert client.get(path).status_code == 404
+
+
+def test_the_page_of_the_api(client):
+    """Its scripts come from elsewhere, which is allowed on this page alone."""
+    response = client.get("/docs")
+    assert response.status_code == 200 and "swagger" in response.text and "openapi.json" in response.text
+    assert "https:" in response.headers["content-security-policy"]
+    assert "https:" not in client.get("/").headers["content-security-policy"]
 
 
 def test_the_page_holds_nothing_external(client):
@@ -176,17 +208,17 @@ def test_a_token(only_prompt):
 
 
 def test_other_web_sites_are_refused(only_prompt):
-    app = create_app(only_prompt, hosts={"localhost", "::1"})
+    app = create_app(only_prompt, hosts=LOOPBACK_NAMES)
     for host, status in {
         "localhost": 200,
         "LOCALHOST:80": 200,
         "[::1]:8000": 200,
-        "evil.example": 403,
-        "": 403,
+        "evil.example": 400,
+        "": 400,
     }.items():
         with TestClient(app, headers={"Host": host}) as client:
             assert client.get("/health").status_code == status, host
-        app = create_app(only_prompt, hosts={"localhost", "::1"})
+        app = create_app(only_prompt, hosts=LOOPBACK_NAMES)
     with TestClient(create_app(only_prompt)) as client:
         cross = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
         assert client.post("/predict", files=form(RED), headers=cross).status_code == 403
@@ -197,7 +229,7 @@ def test_other_web_sites_are_refused(only_prompt):
 def test_a_bug_is_one_answer_and_not_the_end(only_prompt, monkeypatch):
     app = create_app(only_prompt)
     with TestClient(app, raise_server_exceptions=False) as client:
-        monkeypatch.setattr("slimprompt.service.app.parse", lambda *_: 1 / 0)
+        monkeypatch.setattr("slimprompt.service.app._predictions", lambda *_: 1 / 0)
         response = client.post("/predict", files=form(RED))
         assert response.status_code == 500 and response.json() == {
             "detail": "this is a bug in slimprompt (ZeroDivisionError)"

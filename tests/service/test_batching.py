@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 import torch
 
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
+from slimprompt.images.encoding import encode_pixels
 from slimprompt.service.batching import Worker
 
 
-def pixels(n_images: int, seed: int) -> torch.Tensor:
-    return torch.randn(n_images, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
+def pixels(n_images: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (n_images, 32, 32, 3), dtype=np.uint8)
 
 
 class Blocked:
@@ -45,7 +47,7 @@ def test_requests_that_wait_are_encoded_together(tiny: Backbone, batch_size: int
     assert busy.worker.n_waiting == 3
     busy.release()
     for job, future in zip(jobs, futures, strict=True):
-        torch.testing.assert_close(future.result(60), tiny.encode_images(job), atol=1e-5, rtol=0)
+        torch.testing.assert_close(future.result(60), encode_pixels(tiny, job), atol=1e-5, rtol=0)
     busy.worker.stop()
     assert busy.batches == expected
 
@@ -66,7 +68,7 @@ def test_an_error_concerns_its_request_alone(tiny: Backbone) -> None:
 
 def test_a_batch_that_fails_does_not_end_the_worker(tiny: Backbone) -> None:
     busy = Blocked(tiny, 32)
-    failing = busy.worker.submit(tiny, torch.zeros(1, 3, 5, 5), len)  # the model takes 32 × 32 pixels
+    failing = busy.worker.submit(tiny, np.zeros((1, 5, 5, 3), np.uint8), len)  # the model takes 32 × 32 pixels
     busy.release()
     assert failing.exception(60) is not None
     assert busy.worker.is_running

@@ -19,7 +19,7 @@ from tests.hub_server import Hub, Repository
 def test_models_with_the_same_weights_share_a_backbone(models: dict[str, ServedModel]) -> None:
     assert list(models) == ["prompt", "gda", "zero-shot"]
     assert len({id(model.backbone) for model in models.values()}) == 1
-    assert [model.describe()["takes_new_names"] for model in models.values()] == [True, False, True]
+    assert [model.describe().takes_new_names for model in models.values()] == [True, False, True]
 
 
 def test_models_keep_their_own_preprocessing(saved: Path, tmp_path: Path, photos: Path) -> None:

@@ -188,10 +188,10 @@ def test_a_busy_service_is_asked_again(browser, only_prompt, discs):
     app = create_app(only_prompt, Limits(max_waiting=1))
     with served(app) as url:
         tab = Tab(browser, url).ready()
-        app.state.service.waiting.n_images = 1  # as if another client's image were waiting
+        app.state.service.decoder.n_images = 1  # as if another client's image were waiting
         tab.give(discs[0])
         tab.wait(lambda: tab.texts(".answers .wrong") == ["The service is busy; trying again …"])
-        app.state.service.waiting.n_images = 0
+        app.state.service.decoder.n_images = 0
         tab.answers(1)
         assert tab.texts(".answers .wrong") == [""]
         tab.check_log("429")

@@ -6,14 +6,17 @@ import json
 import logging
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import httpx
+import numpy as np
 import pytest
+from PIL import Image
 
 from slimprompt.errors import InputError
 from slimprompt.service import server
-from tests.service.conftest import RED, form
+from tests.service.conftest import RED, file_of, form
 from tests.service.test_uploads import REFUSED, UNUSABLE
 
 
@@ -141,10 +144,43 @@ def test_too_many_images_at_once_are_put_off(start, only_prompt):
     assert answers == [200] and is_well(client)
 
 
-def pixels():
-    import torch
+def test_large_images_do_not_delay_small_requests(start):
+    """Requests within all limits but the sum of pixels are refused before they are decoded; the largest allowed ones are decoded beside
+    small ones, and only a few of them may wait. Decoding one of these images takes about a second.
+    """
+    client, service = start(max_request_megapixels=50)
+    image = file_of(Image.new("RGB", (5000, 5000), "red"), compress_level=1)
+    statuses: list[int] = []
 
-    return torch.zeros(1, 3, 32, 32)
+    def send(n_images: int) -> None:
+        statuses.append(client.post("/predict", files=form(*[image] * n_images)).status_code)
+
+    large = [threading.Thread(target=send, args=(n_images,)) for n_images in (32, 2, 2, 2)]
+    for thread in large:
+        thread.start()
+    seconds = []
+    while len(seconds) < 60 and any(thread.is_alive() for thread in large):
+        start_time = time.monotonic()
+        assert client.post("/predict", files=form(RED)).status_code == 200
+        seconds.append(time.monotonic() - start_time)
+        time.sleep(0.05)
+    for thread in large:
+        thread.join(120)
+    assert sorted(statuses) == [200, 200, 200, 413]
+    assert len(seconds) > 5 and sorted(seconds)[int(0.95 * len(seconds))] < 1.0
+    assert service.decoder.n_images == 0 and is_well(client)
+
+
+def test_only_a_few_large_requests_wait(start):
+    client, service = start()
+    service.decoder._large_cost = 399e6  # as if they were being decoded
+    response = client.post("/predict", files=form(file_of(Image.new("1", (2500, 2500)))))
+    assert response.status_code == 429 and response.headers["retry-after"] == "1"
+    assert is_well(client)
+
+
+def pixels():
+    return np.zeros((1, 32, 32, 3), np.uint8)
 
 
 def test_a_hostile_crowd(start):
@@ -179,7 +215,7 @@ def test_a_hostile_crowd(start):
         assert client.get("/health").status_code == 200
     assert set(statuses) == {422} and len(statuses) == 3 * (len(UNUSABLE) + len(REFUSED) + 1)
     assert is_well(client)
-    assert service.waiting.n_images == 0
+    assert service.decoder.n_images == 0
 
 
 def test_concurrent_requests_have_their_own_answers(start, photos):

@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import struct
 import zlib
 
+import numpy as np
 import pytest
-from fastapi import HTTPException
+from fastapi import HTTPException, Request
 from PIL import Image
 
+from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
 from slimprompt.images.decode import open_image
+from slimprompt.images.views import eval_pixels
+from slimprompt.service.decoding import OpenedImage, View, eval_view, open_upload
 from slimprompt.service.limits import Limits
-from slimprompt.service.uploads import Upload, decode, parse
+from slimprompt.service.uploads import Question, Upload, Uploads
 from tests.service.conftest import RED, file_of
 
 LIMITS = Limits(max_images=3, max_classes=4, max_name_length=10, max_megapixels=1)
 FORM = "multipart/form-data; boundary=b"
+
+
+def parse(content_type: str, body: bytes, limits: Limits) -> Question:
+    """What a request with this body asks; it arrives in parts of 1,000 bytes."""
+    parts = iter([body[start : start + 1000] for start in range(0, len(body), 1000)])
+
+    async def receive() -> dict[str, object]:
+        part = next(parts, None)
+        return {"type": "http.request", "body": part or b"", "more_body": part is not None}
+
+    async def read() -> Question:
+        request = Request({"type": "http", "headers": [(b"content-type", content_type.encode())]}, receive)
+        async with Uploads(limits).read(request) as question:
+            return question
+
+    return asyncio.run(read())
+
+
+def decode(upload: Upload, backbone: Backbone) -> View:
+    return eval_view(open_upload(upload, LIMITS), backbone)
 
 
 def multipart(*parts: tuple[str, bytes], end: bytes = b"--b--\r\n") -> bytes:
@@ -78,16 +103,16 @@ UNUSABLE = {
         "give one of them",
     ),
     "too many names": (multipart(picture(), ('name="classes"', b"a\nb\nc\nd\ne")), "at most 4"),
-    "a long name": (multipart(picture(), ('name="classes"', b"abcdefghijk")), "11 characters; at most 10"),
+    "a long name": (multipart(picture(), ('name="classes"', b"a\nabcdefghijk")), "11 characters; at most 10"),
     "one name twice": (multipart(picture(), ('name="classes"', b"a_b\na b")), "the same words"),
-    "a control token": (multipart(picture(), ('name="classes"', b"</s>")), "control token"),
+    "a control token": (multipart(picture(), ('name="classes"', b"a\n</s>")), "control token"),
     "one name": (
         multipart(picture(), ('name="classes"', b"cat; dog")),
-        "'cat; dog' is one class name, and a classifier needs at least two",
+        "'cat; dog' is one class name; at least two are needed",
     ),
     "no names": (multipart(picture(), ('name="classes"', b" ")), "empty list of class names"),
-    "thousands of fields": (multipart(*[(f'name="x{n}"', b"1") for n in range(5000)]), "more than 24 fields"),
-    "a long field": (multipart(picture(), ('name="top"', b"1" * 10_000)), "too long"),
+    "thousands of fields": (multipart(*[(f'name="x{n}"', b"1") for n in range(5000)]), "Too many fields"),
+    "a long field": (multipart(picture(), ('name="top"', b"1" * 10_000)), "exceeded maximum size"),
     "thousands of headers": (b"--b\r\n" + b"A: b\r\n" * 5000, "cannot be read"),
 }
 
@@ -108,13 +133,13 @@ def test_unusable_forms(case: str) -> None:
         (b"9" * 10_000, "not valid JSON"),
         (b"\xff", "not valid JSON"),
         (b"[]", "expected a JSON object"),
-        (b'{"images": "x"}', "list of base64"),
-        (b'{"images": [1]}', "base64"),
+        (b'{"images": "x"}', "images: "),
+        (b'{"images": [1]}', "images.0: "),
         (b'{"images": ["*"]}', "image 1 is not valid base64"),
         (b'{"images": []}', "no images"),
         (b'{"images": ["aaaa"], "classes": "a,b"}', "classes"),
         (b'{"images": ["aaaa"], "classes": [1]}', "classes"),
-        (b'{"images": ["aaaa"], "classes": ["\\ud800"]}', "not text"),
+        (b'{"images": ["aaaa"], "classes": ["\\ud800"]}', "not valid JSON"),
     ],
 )
 def test_unusable_json(body: bytes, message: str) -> None:
@@ -146,14 +171,15 @@ def test_a_form_without_a_boundary() -> None:
         parse("multipart/form-data", multipart(picture()), LIMITS)
 
 
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
 def png_of_size(width: int, height: int) -> bytes:
     """A PNG file that claims this size and holds no pixels."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in chunks)
 
 
 def jpeg_of_scans(n_scans: int) -> bytes:
@@ -181,20 +207,29 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_images(case: str) -> None:
+def test_refused_images(case: str, tiny: Backbone) -> None:
     data, status = REFUSED[case]
-    with pytest.raises(HTTPException) as caught:
-        decode(Upload("evil\n.png", data), LIMITS)
-    assert caught.value.status_code == status
-    assert "evil .png" in caught.value.detail and "\n" not in caught.value.detail
+    found = decode(Upload("evil\n.png", data), tiny)
+    assert isinstance(found, HTTPException) and found.status_code == status
+    assert "evil .png" in found.detail and "\n" not in found.detail
 
 
-def test_ordinary_progressive_files_are_read() -> None:
-    assert decode(Upload("a.jpg", jpeg_of_scans(2)), LIMITS).size == (64, 64)
-    assert decode(Upload("a.png", file_of(Image.new("I;16", (400, 400)), "PNG")), LIMITS).mode == "RGB"
+def test_what_decoding_costs() -> None:
+    """Pixels, four times as much for 16 bits, the scans beyond those of an ordinary progressive file, and texts to unpack."""
+    texts = png_chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(1_000_000))) * 60
+    files = {
+        RED[:-12] + texts + RED[-12:]: 3e6,
+        RED: 1600,
+        file_of(Image.new("I;16", (400, 400)), "PNG"): 4 * 400 * 400,
+        jpeg_of_scans(0): 64 * 64,
+        jpeg_of_scans(80): 8.6 * 64 * 64,
+    }
+    for data, cost in files.items():
+        opened = open_upload(Upload("a", data), LIMITS)
+        assert isinstance(opened, OpenedImage) and opened.cost == pytest.approx(cost, rel=0.05)
 
 
-def test_images_are_read_as_files_are(tmp_path) -> None:
+def test_images_are_read_as_files_are(tiny: Backbone, tmp_path) -> None:
     """Rotation, transparency, palettes: the pixels are those of `predict`."""
     image = Image.new("RGBA", (30, 20), (255, 0, 0, 100))
     exif = Image.Exif()
@@ -203,6 +238,9 @@ def test_images_are_read_as_files_are(tmp_path) -> None:
         "a.png": file_of(image, "PNG", exif=exif),
         "b.jpg": file_of(image.convert("RGB"), "JPEG", exif=exif),
         "c.gif": file_of(image.convert("P"), "GIF"),
+        "d.png": file_of(Image.new("I;16", (400, 400)), "PNG"),
+        "e.jpg": jpeg_of_scans(2),
     }.items():
         (tmp_path / name).write_bytes(data)
-        assert decode(Upload(name, data), LIMITS).tobytes() == open_image(tmp_path / name).tobytes()
+        expected = eval_pixels(open_image(tmp_path / name), tiny.preprocess, name)
+        assert np.array_equal(decode(Upload(name, data), tiny), expected)

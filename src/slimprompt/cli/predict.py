@@ -32,7 +32,7 @@ def predict(
         list[Path],
         typer.Argument(
             help="Image files, or folders of them. With --out also CSV and Parquet files with a column of paths or images, "
-            "WebDataset shards (shards/{000..009}.tar), and Hugging Face datasets (a saved folder, or hf-dataset:NAME)."
+            "and WebDataset shards (shards/{000..009}.tar)."
         ),
     ],
     top: Annotated[int, typer.Option(min=1, help="Number of classes to show per image.")] = 1,
@@ -196,7 +196,7 @@ def _predict_few(
 
     if lists := [str(given) for given in images if is_list(given.as_posix())]:
         raise InputError(
-            f"{lists[0]} is not an image file or a folder of images: tables, shards, datasets and patterns need --out, such as "
+            f"{lists[0]} is not an image file or a folder of images: tables, shards and patterns need --out, such as "
             "--out predictions.csv"
         )
     paths = image_files(images)

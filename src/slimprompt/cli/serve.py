@@ -83,7 +83,7 @@ def read_token(path: Path | None) -> str | None:
 def _announce(models: dict[str, ServedModel], where: str, *, local: bool, has_token: bool) -> None:
     for model in models.values():
         facts = model.describe()
-        say(f"{model.name}: {facts['method']}, {len(facts['classes']):,} classes, {facts['backbone']}")
+        say(f"{model.name}: {facts.method}, {len(facts.classes):,} classes, {facts.backbone}")
     if not local and not has_token:
         note(
             "Everyone who can reach this machine can use the service:",

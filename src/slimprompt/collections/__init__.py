@@ -3,8 +3,8 @@
 | module | contents |
 |---|---|
 | `rows` | `Prediction`: what is known about one image; its columns |
-| `places` | where the content of one image is: a file, a member of a tar file, a row of a table or dataset |
-| `inputs` | the images of folders, files, CSV and Parquet files, WebDataset shards and Hugging Face datasets, one by one |
+| `places` | where the content of one image is: a file, a member of a tar file, a cell of a table |
+| `inputs` | the images of folders, files, CSV and Parquet files and WebDataset shards, one by one |
 | `parts` | parts of a collection, and the folder of finished ones, which is the output and from which a stopped command is resumed |
 | `output` | predictions as a CSV, JSON Lines or Parquet file |
 | `predict` | decode ahead, encode in batches, make rows; `predict_collection` |

@@ -1,7 +1,7 @@
 """The images of a collection, one by one, without opening them: what users give, as a lazy sequence of items.
 
-An input is an image file, a folder, a CSV or Parquet file, a WebDataset shard, a Hugging Face dataset, or a pattern of such
-files. One function per kind yields its items in a fixed order.
+An input is an image file, a folder, a CSV or Parquet file, a WebDataset shard, or a pattern of such files. One function per kind
+yields its items in a fixed order.
 """
 
 from __future__ import annotations
@@ -13,30 +13,16 @@ import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from slimprompt.collections.places import (
-    DatasetRow,
-    File,
-    Place,
-    TableCell,
-    TarMember,
-    Unreadable,
-    dataset,
-    file_stamp,
-    parquet_file,
-)
+from slimprompt.collections.places import File, Place, TableCell, TarMember, Unreadable, file_stamp, parquet_file
 from slimprompt.errors import InputError, did_you_mean, first_few, shown
-from slimprompt.files import check_regular, sha256
+from slimprompt.files import check_regular
 from slimprompt.images.decode import is_hidden, is_image_name, no_images, walk_images
 from slimprompt.spreadsheet import csv_rows
 
-#: Begins the name of a dataset that is not a folder: `hf-dataset:NAME` or `hf-dataset:NAME:SPLIT`.
-BY_NAME = "hf-dataset:"
 #: Columns that are looked for if none is named.
 _COLUMNS = ("path", "image")
-#: Files of a folder that `save_to_disk` of the package datasets wrote.
-_SAVED_DATASET = ("state.json", "dataset_dict.json")
 
 
 class Item(NamedTuple):
@@ -71,63 +57,42 @@ class Collection:
 
 
 def open_collection(given: Sequence[str | PurePath], column: str | None = None) -> Collection:
-    """The images of the given inputs; only the first image of each is looked for.
+    """The images of image files, folders, `.csv`, `.parquet` and `.tar` files, and patterns such as `shards/{000..009}.tar`.
 
-    Parameters
-    ----------
-    given
-        Image files, folders, `.csv` and `.parquet` files, `.tar` files, folders of `Dataset.save_to_disk`,
-        `hf-dataset:NAME`, or patterns such as `shards/{000..009}.tar` and `shards/*.tar`.
-    column
-        Column of tables and datasets with the paths or contents of the images; default: `path` or `image`.
-
-    Raises
-    ------
-    InputError
-        If an input does not exist, cannot be read or has no images.
+    Only the first image of each input is looked for. `column` of the tables has the paths or contents of the images; default: `path` or
+    `image`. An input that does not exist, cannot be read or has no images is an `InputError`.
     """
-    texts = [
-        one.as_posix() if isinstance(one, PurePath) else one for one in given
-    ]  # hf-dataset:user/name also on Windows
-    inputs = [_input(name) for text in texts for name in _expanded(text)]
+    inputs = [_input(name) for one in given for name in _expanded(str(one))]
     for one in inputs:
         first = next(one.items(one.name, column), None)
         if first is None:
             raise no_images(Path(one.name)) if one.items is _folder_items else InputError(f"{one.name} has no images")
         if isinstance(first.place, Unreadable) and first.image == one.name:
             raise InputError(first.place.reason)
-    if column is not None and not any(one.items in _WITH_COLUMNS for one in inputs):
-        raise InputError(f"--column {column} is for CSV and Parquet files and datasets; none of them was given")
+    if column is not None and not any(one.items in (_csv_items, _parquet_items) for one in inputs):
+        raise InputError(f"--column {column} is for CSV and Parquet files; none of them was given")
     return Collection(tuple(inputs), column)
 
 
 def is_list(given: str) -> bool:
-    """Whether an input is a table, a shard, a dataset or a pattern, not an image file or a folder of images."""
-    if given.startswith(BY_NAME) or _is_saved_dataset(Path(given)):
-        return True
+    """Whether an input is a table, a shard or a pattern, not an image file or a folder of images."""
     if os.path.exists(given):
         return Path(given).suffix.lower() in _BY_SUFFIX
     return glob.has_magic(given) or re.search(_BRACES, given) is not None
 
 
-def _is_saved_dataset(folder: Path) -> bool:
-    return any((folder / file).is_file() for file in _SAVED_DATASET)
-
-
 def _input(name: str) -> Input:
-    if name.startswith(BY_NAME):
-        return Input(name, _named_dataset_items)
     path = Path(name)
     if path.is_dir():
-        return Input(name, _saved_dataset_items if _is_saved_dataset(path) else _folder_items)
-    if not os.path.exists(path):
+        return Input(name, _folder_items)
+    if not path.exists():
         raise InputError(f"no such image, folder or table: {name}")
-    kind = path.suffix.lower()
     if re.search(r"\.(tar\.\w+|tgz)$", name.lower()):
         raise InputError(f"{name} is a compressed tar file, whose members cannot be read one by one: decompress it")
-    if kind in _BY_SUFFIX:
+    items = _BY_SUFFIX.get(path.suffix.lower())
+    if items is not None:
         check_regular(path)
-    return Input(name, _BY_SUFFIX.get(kind, _file_items))
+    return Input(name, items or _file_items)
 
 
 def _expanded(given: str) -> list[str]:
@@ -136,7 +101,7 @@ def _expanded(given: str) -> list[str]:
     >>> _expanded("shards/{08..11}.tar")
     ['shards/08.tar', 'shards/09.tar', 'shards/10.tar', 'shards/11.tar']
     """
-    if given.startswith(BY_NAME) or os.path.exists(given):
+    if os.path.exists(given):
         return [given]
     names = [given]
     while any(re.search(_BRACES, name) for name in names):
@@ -266,46 +231,4 @@ def _column_of(name: str, columns: Sequence[str], given: str | None) -> str:
     )
 
 
-# --- Hugging Face datasets -------------------------------------------------------------------------------------------
-
-
-def _saved_dataset_items(name: str, column: str | None) -> Iterator[Item]:
-    return _dataset_items(name, os.path.abspath(name), None, column, by_name=False)
-
-
-def _named_dataset_items(name: str, column: str | None) -> Iterator[Item]:
-    given, _, split = name.removeprefix(BY_NAME).partition(":")
-    if not given:
-        raise InputError(f"{name} names no dataset; expected {BY_NAME}NAME or {BY_NAME}NAME:SPLIT")
-    return _dataset_items(given, given, split or None, column, by_name=True)
-
-
-def _dataset_items(
-    shown_name: str, name: str, split: str | None, column: str | None, *, by_name: bool
-) -> Iterator[Item]:
-    """Rows of all splits of a dataset, or of one of them, named `dataset[row]` or `dataset/split[row]`."""
-    found = dataset(name, by_name)
-    by_split: dict[str | None, Any] = dict(found) if isinstance(found, dict) else {None: found}
-    if split is not None and split not in by_split:
-        splits = [str(one) for one in by_split]
-        raise InputError(f"the dataset {shown_name} has no split {split!r}; it has {first_few(splits)}")
-    for part, rows in by_split.items():
-        if split not in (None, part):
-            continue
-        chosen = column or _image_column(shown_name, rows.features)
-        _column_of(shown_name, rows.column_names, chosen)
-        files = sha256("; ".join(file_stamp(file["filename"]) for file in rows.cache_files).encode())[:16]
-        prefix = shown_name if part is None else f"{shown_name}/{part}"
-        for row in range(len(rows)):
-            yield Item(f"{prefix}[{row}]", DatasetRow(name, by_name, part, chosen, row, files))
-
-
-def _image_column(name: str, features: Any) -> str:
-    from datasets import Image
-
-    images = [column for column, feature in features.items() if isinstance(feature, Image)]
-    return images[0] if len(images) == 1 else _column_of(name, list(features), None)
-
-
 _BY_SUFFIX = {".csv": _csv_items, ".parquet": _parquet_items, ".tar": _tar_items}
-_WITH_COLUMNS = (_csv_items, _parquet_items, _saved_dataset_items, _named_dataset_items)

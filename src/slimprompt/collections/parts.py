@@ -23,7 +23,7 @@ from slimprompt.collections.inputs import Item
 from slimprompt.collections.output import write_parquet
 from slimprompt.collections.rows import Prediction
 from slimprompt.errors import InputError
-from slimprompt.files import check_folder, json_checksum, json_text, new_file, read_json, write_file
+from slimprompt.files import json_checksum, json_text, new_file, read_json, write_file
 from slimprompt.images.prefetch import prefetched
 
 #: Images of a part: what a kill loses at most, and what a Ray worker does at a time.
@@ -68,7 +68,6 @@ class PartsFolder:
     """The folder of finished parts; other files in it are an error."""
 
     def __init__(self, path: Path) -> None:
-        check_folder(path)
         self.path = path
         self._key, self._numbers = "", frozenset[int]()
         if path.is_dir() and (other := [one.name for one in path.iterdir() if not _is_own(one.name)]):

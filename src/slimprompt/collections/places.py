@@ -96,31 +96,6 @@ class TableCell(NamedTuple):
         return self.file
 
 
-class DatasetRow(NamedTuple):
-    """A row of a Hugging Face dataset."""
-
-    name: str
-    """Folder of `save_to_disk`, or name of a dataset."""
-    by_name: bool
-    split: str | None
-    column: str
-    row: int
-    files: str
-    """Stamp of the files of the dataset."""
-
-    def open(self, name: str) -> Image.Image:
-        """Read and decode the row."""
-        try:
-            value = undecoded(self.name, self.by_name, self.split, self.column)[self.row][self.column]
-        except (OSError, ValueError, IndexError, KeyError) as error:
-            raise InputError(f"cannot read the image {name}: {error}") from None
-        return _decode_value(value, name, self.name)
-
-    def stamp(self) -> str:
-        """Of the files of the dataset."""
-        return self.files
-
-
 class Unreadable(NamedTuple):
     """An image whose place is not known, because what should hold it is damaged."""
 
@@ -155,8 +130,6 @@ def _decode_value(value: Any, name: str, folder: str) -> Image.Image:
     raise InputError(f"cannot read the image {name}: the cell is empty")
 
 
-# --- Parquet ---------------------------------------------------------------------------------------------------------
-
 _TABLE_LOCK = threading.Lock()  # so that several threads do not read the same row group at once
 
 
@@ -167,13 +140,7 @@ def _row_group(path: str, _stamp: str, column: str, group: int) -> Any:
 
 
 def parquet_file(path: str | Path) -> Any:
-    """An open Parquet file; use it in a `with`.
-
-    Raises
-    ------
-    InputError
-        If pyarrow is missing, or the file cannot be read.
-    """
+    """An open Parquet file, for use in a `with`; an `InputError` if pyarrow is missing or the file cannot be read."""
     try:
         from pyarrow import parquet
     except ImportError:
@@ -182,37 +149,3 @@ def parquet_file(path: str | Path) -> Any:
         return parquet.ParquetFile(path)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read the Parquet file {path}: {error}") from None
-
-
-# --- Hugging Face datasets -------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=8)
-def dataset(name: str, by_name: bool) -> Any:
-    """A `Dataset`, or a dictionary of them by split.
-
-    Raises
-    ------
-    InputError
-        If the package is missing, or the dataset cannot be loaded.
-    """
-    try:
-        import datasets
-    except ImportError:
-        raise InputError(
-            "Hugging Face datasets need the package datasets: pip install 'slimprompt[datasets]'"
-        ) from None
-    try:
-        return datasets.load_dataset(name) if by_name else datasets.load_from_disk(name)
-    except Exception as error:  # of the network, the hub, the file system, Arrow
-        raise InputError(f"cannot load the dataset {name}: {error}") from None
-
-
-@lru_cache(maxsize=8)
-def undecoded(name: str, by_name: bool, split: str | None, column: str) -> Any:
-    """A split of a dataset whose image column is left as bytes and path."""
-    from datasets import Image
-
-    found = dataset(name, by_name)
-    found = (found if split is None else found[split]).select_columns([column])
-    return found.cast_column(column, Image(decode=False)) if isinstance(found.features[column], Image) else found

@@ -1,11 +1,11 @@
-"""HTTP service and web page for saved prompts and heads (`slimprompt serve`; extra `serve`).
+"""HTTP service and web page for saved models (`slimprompt serve`; extra `serve`).
 
 | module | contents |
 |---|---|
 | `limits` | what requests may hold |
-| `admission` | reading bodies within the limits, counting images in progress |
-| `uploads` | images and options of a request, from multipart forms or JSON; decoding |
-| `models` | several classifiers on shared backbones, and their answers as rows |
+| `uploads` | images and options of a request, from multipart forms or JSON, read within the limits |
+| `decoding` | image files → eval views, on threads, so that no request waits for the images of a large one |
+| `models` | several classifiers on shared backbones |
 | `batching` | the one thread that runs the models, on the images of several requests at once |
 | `metrics` | counters in Prometheus' text format |
 | `app` | the FastAPI application |

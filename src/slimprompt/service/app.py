@@ -1,46 +1,42 @@
 """The FastAPI application: prediction, description, metrics and the web page.
 
-A prediction request passes four stages: its body is read within limits (event loop), parsed and decoded (a few threads),
-encoded in a batch with other requests and answered (worker thread), and sent.
+A prediction request passes four stages: it is read and parsed within limits (event loop), its images are decoded (a few threads), encoded
+in a batch with those of other requests and answered (worker thread), and the answer is sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import os
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from importlib.resources import files
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-import torch
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, Field
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torch import Tensor
 
 from slimprompt import __version__
 from slimprompt.classifier import Classifier
-from slimprompt.collections.rows import make_predictions
+from slimprompt.collections.rows import Prediction, make_predictions
 from slimprompt.errors import InputError, choose
 from slimprompt.report.html import asset
-from slimprompt.service.admission import RETRY, Uploads, Waiting
 from slimprompt.service.batching import Worker
+from slimprompt.service.decoding import Decoder
 from slimprompt.service.limits import Limits
 from slimprompt.service.metrics import Metrics
-from slimprompt.service.models import ServedModel
-from slimprompt.service.uploads import Options, Question, Upload, decode, options_schema, parse
+from slimprompt.service.models import ModelFacts, ServedModel
+from slimprompt.service.uploads import RETRY, Options, Question, Uploads, request_body
 
-T = TypeVar("T")
 _BEARER = HTTPBearer(auto_error=False)
-#: Threads that parse and decode; a decoded image of the largest allowed size takes a few hundred MB.
-_DECODERS = min(4, os.cpu_count() or 1)
+_DOCS = "/docs"
 #: Browsers run nothing but the files of this service, and show it in no other page.
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
@@ -48,6 +44,17 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
+}
+#: FastAPI's page of the API: its scripts come from another server.
+_DOCS_POLICY = "default-src 'self' https: data: 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    401: {"description": "The token is missing or wrong"},
+    408: {"description": "The request took too long to arrive"},
+    413: {"description": "The request is too large, or has too many images or pixels"},
+    415: {"description": "No image can be read, or another content type"},
+    422: {"description": "The form, the JSON or an option cannot be used"},
+    429: {"description": "Too many images are waiting; see Retry-After"},
+    503: {"description": "Too many uploads at once, or the service is stopping; see Retry-After"},
 }
 
 
@@ -59,12 +66,15 @@ class ClassProbability(BaseModel):
 
 
 class Row(BaseModel):
-    """The answer for one image; the fields of `slimprompt predict --format json`."""
+    """The answer for one image; the fields of a JSON line of `slimprompt predict --out`."""
 
     image: str = Field(description="Name of the file, or its number in JSON")
-    answer: str = Field(description='The most likely class, or "none of these"')
-    concept_match: float = Field(description="Maximum concept matching: low for an image that is none of the classes")
+    answer: str | None = Field(description='The most likely class, or "none of these"; null if the image has an error')
+    concept_match: float | None = Field(
+        description="Maximum concept matching: low for an image that is none of the classes"
+    )
     classes: list[ClassProbability] = Field(description="The most likely classes, best first")
+    error: str | None = Field(description="Why the image has no answer")
 
 
 class Predictions(BaseModel):
@@ -73,17 +83,6 @@ class Predictions(BaseModel):
     model: str
     predictions: list[Row]
     zero_shot: list[Row] | None = Field(None, description="Answers of zero-shot classification, if asked for")
-
-
-class ModelFacts(BaseModel):
-    """A served model."""
-
-    name: str
-    method: str = Field(description='"prompt", "zero-shot", "gda", …')
-    backbone: str
-    classes: list[str]
-    takes_new_names: bool
-    has_coverage: bool = Field(description="Whether `coverage` can be used with the model's own classes")
 
 
 class Facts(BaseModel):
@@ -98,9 +97,8 @@ class _Service:
 
     def __init__(self, models: Mapping[str, ServedModel], limits: Limits) -> None:
         self.models, self.limits = models, limits
-        self.metrics, self.uploads, self.waiting = Metrics(), Uploads(limits), Waiting(limits)
-        self.worker = Worker(limits.batch_size, lambda: self.waiting.n_images, self.metrics.add_batch)
-        self._pool = ThreadPoolExecutor(_DECODERS, thread_name_prefix="slimprompt-decode")
+        self.metrics, self.uploads, self.decoder = Metrics(), Uploads(limits), Decoder(limits)
+        self.worker = Worker(limits.batch_size, lambda: self.decoder.n_images, self.metrics.add_batch)
 
     @asynccontextmanager
     async def running(self, _: FastAPI) -> AsyncIterator[None]:
@@ -110,32 +108,19 @@ class _Service:
             yield
         finally:
             await asyncio.to_thread(self.worker.stop)
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self.decoder.close()
 
     async def predict(self, request: Request) -> dict[str, Any]:
-        async with self.uploads.body(request) as body:
-            question = await self._in_pool(parse, request.headers.get("content-type", ""), body, self.limits)
-            del body
+        async with self.uploads.read(request) as question:
             model = self._model(question.options)
-            with self.waiting.admit(len(question.images)):
-                return await self._answer(model, question)
-
-    async def _answer(self, model: ServedModel, question: Question) -> dict[str, Any]:
-        views = [self._in_pool(_eval_view, model, upload, self.limits) for upload in question.images]
-        pixels = await asyncio.gather(*views, return_exceptions=True)
-        for one in pixels:
-            if isinstance(one, BaseException):
-                raise one
-        if not self.worker.is_running:
-            raise HTTPException(503, "the service is stopping", RETRY)
-        names = [upload.name for upload in question.images]
-        answer = self.worker.submit(
-            model.backbone,
-            torch.stack(pixels),  # type: ignore[arg-type]  # no exceptions are left
-            lambda features: _predictions(model, names, features, question.options),
-        )
-        result: dict[str, Any] = await asyncio.wrap_future(answer)
-        self.metrics.n_images += len(names)
+            async with self.decoder.decoded(question.images, model.backbone) as (views, errors):
+                if not self.worker.is_running:
+                    raise HTTPException(503, "the service is stopping", RETRY)
+                answer = self.worker.submit(
+                    model.backbone, views, lambda features: _predictions(model, question, errors, features)
+                )
+                result: dict[str, Any] = await asyncio.wrap_future(answer)
+        self.metrics.n_images += len(views)
         return result
 
     def _model(self, options: Options) -> ServedModel:
@@ -145,25 +130,26 @@ class _Service:
             return next(iter(self.models.values()))
         return choose("model", options.model, self.models)
 
-    async def _in_pool(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
-
-def _eval_view(model: ServedModel, upload: Upload, limits: Limits) -> Tensor:
-    return model.backbone.eval_view(decode(upload, limits))
-
-
-def _predictions(model: ServedModel, images: list[str], features: Tensor, options: Options) -> dict[str, Any]:
-    """The answer to a request; runs in the worker thread."""
+def _predictions(
+    model: ServedModel, question: Question, errors: Sequence[str | None], features: Tensor
+) -> dict[str, Any]:
+    """The answer to a request, with a row for each image; runs in the worker thread."""
+    options = question.options
     names = None if options.classes is None else tuple(options.classes)
     used = model.on_classes(names)
     lowest = options.min_confidence or 0.0
     if options.coverage is not None:
         lowest = used.calibration_.threshold(options.coverage)
+    readable = [image.name for image, error in zip(question.images, errors, strict=True) if error is None]
 
     def rows(classifier: Classifier, lowest: float) -> list[dict[str, Any]]:
-        found = make_predictions(classifier, images, features, top=options.top, lowest=lowest)
-        return [prediction.as_json() for prediction in found]
+        found = iter(make_predictions(classifier, readable, features, top=options.top, lowest=lowest))
+        rows = [
+            next(found) if error is None else Prediction.unreadable(image.name, error)
+            for image, error in zip(question.images, errors, strict=True)
+        ]
+        return [row.as_json() | {"error": row.error} for row in rows]
 
     answer = {"model": model.name, "predictions": rows(used, lowest)}
     if options.zero_shot:
@@ -172,20 +158,10 @@ def _predictions(model: ServedModel, images: list[str], features: Tensor, option
 
 
 class _Guard:
-    """Counts requests, sets the security headers, and refuses requests that other web sites let a browser send.
+    """Counts requests in `metrics`, sets the security headers, and refuses requests that other web sites let a browser send."""
 
-    Parameters
-    ----------
-    app
-        The application inside.
-    metrics
-        Where requests are counted.
-    hosts
-        Host names under which the service may be addressed; None allows all.
-    """
-
-    def __init__(self, app: ASGIApp, metrics: Metrics, hosts: Collection[str] | None) -> None:
-        self._app, self._metrics, self._hosts = app, metrics, hosts
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -197,28 +173,21 @@ class _Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message).update(_HEADERS)
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                if scope["path"] == _DOCS:
+                    headers["Content-Security-Policy"] = _DOCS_POLICY
             await send(message)
 
+        headers = Headers(scope=scope)
+        foreign = headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate"
+        refusal = JSONResponse({"detail": "requests of other web sites are refused"}, 403)
         try:
-            refusal = self._refusal(Headers(scope=scope))
-            await (refusal or self._app)(scope, receive, send_with_headers)
+            await (refusal if foreign else self._app)(scope, receive, send_with_headers)
         finally:
             self._metrics.statuses[status] += 1
             if scope["path"] == "/predict":
                 self._metrics.add_seconds(time.perf_counter() - start)
-
-    def _refusal(self, headers: Headers) -> Response | None:
-        host = headers.get("host", "").lower()
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        if self._hosts is not None and name.strip("[]") not in self._hosts:
-            detail = (
-                f"this service is addressed as {' or '.join(sorted(self._hosts))}, or needs a token (docs/service.md)"
-            )
-            return JSONResponse({"detail": detail}, 403)
-        if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
-            return JSONResponse({"detail": "requests of other web sites are refused"}, 403)
-        return None
 
 
 def create_app(
@@ -230,22 +199,22 @@ def create_app(
 ) -> FastAPI:
     """The application.
 
-    Parameters
-    ----------
-    models
-        Served models by name.
-    limits
-        Limits of requests.
-    token
-        Bearer token that prediction, description and metrics need.
-    hosts
-        Host names under which the service may be addressed, which keeps out web sites that let their own name point here;
-        None allows all.
+    Prediction, description and metrics need the bearer `token`, if there is one. The service is only addressed by the names in `hosts`,
+    which keeps out web sites that let their own name point here; None allows all.
     """
     service = _Service(models, limits or Limits())
-    app = FastAPI(title="slimprompt", version=__version__, docs_url=None, redoc_url=None, lifespan=service.running)
+    app = FastAPI(
+        title="slimprompt",
+        version=__version__,
+        docs_url=_DOCS,
+        swagger_ui_oauth2_redirect_url=None,
+        redoc_url=None,
+        lifespan=service.running,
+    )
     app.state.service = service
-    app.add_middleware(_Guard, metrics=service.metrics, hosts=hosts)
+    if hosts is not None:
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=sorted(hosts), www_redirect=False)
+    app.add_middleware(_Guard, metrics=service.metrics)
     app.add_exception_handler(InputError, _unusable)
     app.add_exception_handler(Exception, _bug)
     _add_api(app, service, token)
@@ -268,23 +237,14 @@ def _add_api(app: FastAPI, service: _Service, token: str | None) -> None:
             raise HTTPException(401, detail, {"WWW-Authenticate": "Bearer"})
 
     checked = [Depends(authorized)]
-    errors: dict[int | str, dict[str, Any]] = {
-        401: {"description": "The token is missing or wrong"},
-        408: {"description": "The request took too long to arrive"},
-        413: {"description": "The request is too large, or has too many images or pixels"},
-        415: {"description": "An image cannot be read, or another content type"},
-        422: {"description": "The form, the JSON or an option cannot be used"},
-        429: {"description": "Too many images are waiting; see Retry-After"},
-        503: {"description": "Too many uploads at once, or the service is stopping; see Retry-After"},
-    }
 
     @app.post(
         "/predict",
         response_model=Predictions,
         response_model_exclude_unset=True,
         dependencies=checked,
-        responses=errors,
-        openapi_extra={"requestBody": options_schema()},
+        responses=_ERRORS,
+        openapi_extra={"requestBody": request_body()},
         summary="Classify images",
     )
     async def predict(request: Request) -> Any:
@@ -292,8 +252,7 @@ def _add_api(app: FastAPI, service: _Service, token: str | None) -> None:
 
     @app.get("/classes", dependencies=checked, summary="Models with their classes, and limits")
     async def classes() -> Facts:
-        models = [ModelFacts(**model.describe()) for model in service.models.values()]
-        return Facts(models=models, limits=service.limits)
+        return Facts(models=[model.describe() for model in service.models.values()], limits=service.limits)
 
     @app.get("/health", summary="Whether the service can answer; needs no token")
     async def health(response: Response) -> dict[str, str]:
@@ -304,24 +263,15 @@ def _add_api(app: FastAPI, service: _Service, token: str | None) -> None:
 
     @app.get("/metrics", dependencies=checked, response_class=PlainTextResponse, summary="Prometheus metrics")
     async def metrics() -> Response:
-        text = service.metrics.text(n_waiting=service.worker.n_waiting, n_admitted=service.waiting.n_images)
+        text = service.metrics.text(n_waiting=service.worker.n_waiting, n_admitted=service.decoder.n_images)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
 def _add_page(app: FastAPI) -> None:
     """The web page; it needs no token, but asks for one."""
-    folder = files("slimprompt.service").joinpath("page")
-    contents = {
-        "/": ("text/html", folder.joinpath("index.html").read_text(encoding="utf-8")),
-        "/base.css": ("text/css", asset("page.css")),  # the style of all pages
-        "/page.css": ("text/css", folder.joinpath("page.css").read_text(encoding="utf-8")),
-        "/page.js": ("text/javascript", folder.joinpath("page.js").read_text(encoding="utf-8")),
-        "/icon.svg": ("image/svg+xml", folder.joinpath("icon.svg").read_text(encoding="utf-8")),
-    }
 
-    async def send(request: Request) -> Response:
-        kind, text = contents[request.url.path]
-        return Response(text, media_type=kind)
+    @app.get("/base.css", include_in_schema=False)
+    async def base() -> Response:
+        return Response(asset("page.css"), media_type="text/css")  # the style of all pages
 
-    for path in contents:
-        app.add_api_route(path, send, methods=["GET"], include_in_schema=False)
+    app.mount("/", StaticFiles(packages=[("slimprompt.service", "page")], html=True))

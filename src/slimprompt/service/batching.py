@@ -9,10 +9,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from slimprompt.clip.backbone import Backbone
+from slimprompt.images.encoding import encode_pixels
 
 #: Seconds that the worker waits for images of other requests that are being decoded.
 _WAIT = 0.005
@@ -20,7 +22,7 @@ _WAIT = 0.005
 
 class _Job(NamedTuple):
     backbone: Backbone
-    pixels: Tensor  # (n_images, 3, height, width)
+    views: np.ndarray  # uint8 (n_images, height, width, 3)
     answer: Callable[[Tensor], Any]
     future: Future[Any]
 
@@ -28,17 +30,9 @@ class _Job(NamedTuple):
 class Worker:
     """Encodes images in batches across requests, then answers each request from its image features.
 
-    A batch is what waits in the queue when the thread is free, up to the batch size; if more images have been admitted than
-    wait, it waits a few milliseconds for them. An error of one answer concerns its request alone.
-
-    Parameters
-    ----------
-    batch_size
-        Images that the image tower encodes at once.
-    n_admitted
-        How many images have been admitted and not yet answered.
-    on_batch
-        Called with the number of images of each batch.
+    A batch is what waits in the queue when the thread is free, up to `batch_size` images; if more images have been admitted than wait
+    (`n_admitted`), it waits a few milliseconds for them. `on_batch` is called with the size of each batch. An error of one answer concerns
+    its request alone.
     """
 
     def __init__(self, batch_size: int, n_admitted: Callable[[], int], on_batch: Callable[[int], None]) -> None:
@@ -67,20 +61,13 @@ class Worker:
         """Number of requests in the queue."""
         return self._queue.qsize()
 
-    def submit(self, backbone: Backbone, pixels: Tensor, answer: Callable[[Tensor], Any]) -> Future[Any]:
-        """Encode images in a batch with others; the future holds `answer(features)`, which runs in the thread.
+    def submit(self, backbone: Backbone, views: np.ndarray, answer: Callable[[Tensor], Any]) -> Future[Any]:
+        """Encode 8-bit eval views (n_images, height, width, 3) in a batch with others; the future holds `answer(features)`.
 
-        Parameters
-        ----------
-        backbone
-            Model that encodes the images.
-        pixels
-            Eval views (n_images, 3, height, width).
-        answer
-            Function of the image features (n_images, embed_dim).
+        The answer is computed in the thread, from the image features (n_images, embed_dim).
         """
         future: Future[Any] = Future()
-        self._queue.put(_Job(backbone, pixels, answer, future))
+        self._queue.put(_Job(backbone, views, answer, future))
         return future
 
     def _run(self) -> None:
@@ -104,18 +91,19 @@ class Worker:
                 break
             if job.future.set_running_or_notify_cancel():
                 jobs.append(job)
-                n_images += len(job.pixels)
+                n_images += len(job.views)
                 end = min(end, time.monotonic() + _WAIT)
         return jobs
 
     def _answer(self, backbone: Backbone, jobs: list[_Job]) -> None:
         try:
-            pixels = torch.cat([job.pixels for job in jobs])
+            views = np.concatenate([job.views for job in jobs])
             encoded = []
-            for batch in pixels.split(self._batch_size):
-                encoded.append(backbone.encode_images(batch))
+            for start in range(0, len(views), self._batch_size):
+                batch = views[start : start + self._batch_size]
+                encoded.append(encode_pixels(backbone, batch))
                 self._on_batch(len(batch))
-            features = torch.cat(encoded).split([len(job.pixels) for job in jobs])
+            features = torch.cat(encoded).split([len(job.views) for job in jobs])
         except Exception as error:  # such as a device that is out of memory: the next batch may succeed
             for job in jobs:
                 job.future.set_exception(error)

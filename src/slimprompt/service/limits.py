@@ -16,14 +16,12 @@ class Limits(BaseModel):
     max_megapixels: float = Field(
         25, gt=0, description="Pixels per image, in millions; a quarter of that for 16-bit and float greyscale"
     )
+    max_request_megapixels: float = Field(
+        100, gt=0, description="Pixels of all images of a request, in millions; four times that may wait to be decoded"
+    )
     max_classes: int = Field(200, ge=1, description="Class names that a request may give")
     max_name_length: int = Field(200, ge=1, description="Characters per class name that a request gives")
     max_waiting: int = Field(
         256, ge=1, description="Images of all requests that may be decoded, wait or be encoded at once"
     )
     batch_size: int = Field(32, ge=1, description="Images that the image tower encodes at once")
-
-    @property
-    def upload_bytes(self) -> int:
-        """Largest body."""
-        return int(self.max_upload_mb * 1e6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from itertools import accumulate
 
 import psutil
 
@@ -34,34 +35,24 @@ class Metrics:
         self._total_seconds += seconds
 
     def text(self, *, n_waiting: int, n_admitted: int) -> str:
-        """All metrics.
-
-        Parameters
-        ----------
-        n_waiting
-            Requests in the queue of the worker.
-        n_admitted
-            Images that are admitted and not yet answered.
-        """
-        lines = _metric("requests_total", "counter", "Requests by HTTP status.")
-        lines += [f'slimprompt_requests_total{{status="{code}"}} {n}' for code, n in sorted(self.statuses.items())]
-        lines += _metric("images_total", "counter", "Images that were answered.", self.n_images)
-        lines += _metric("encoded_images_total", "counter", "Images that the image tower encoded.", self.n_encoded)
-        lines += _metric("batches_total", "counter", "Batches that the image tower encoded.", self.n_batches)
-        lines += _metric("predict_seconds", "histogram", "Duration of prediction requests, with the upload.")
-        n_requests = 0
-        for bound, n in zip((*map(str, _BOUNDS), "+Inf"), self._seconds, strict=True):
-            n_requests += n
-            lines.append(f'slimprompt_predict_seconds_bucket{{le="{bound}"}} {n_requests}')
-        lines.append(f"slimprompt_predict_seconds_sum {self._total_seconds:.6f}")
-        lines.append(f"slimprompt_predict_seconds_count {n_requests}")
-        lines += _metric("queue_requests", "gauge", "Requests in the queue of the worker.", n_waiting)
-        lines += _metric("admitted_images", "gauge", "Images that are decoded, wait or are encoded.", n_admitted)
+        """All metrics, with the number of requests in the queue and of images in progress."""
+        requests = [f'{{status="{code}"}} {n}' for code, n in sorted(self.statuses.items())]
+        bounds = zip((*map(str, _BOUNDS), "+Inf"), accumulate(self._seconds), strict=True)
+        seconds = [f'_bucket{{le="{bound}"}} {n}' for bound, n in bounds]
+        seconds += [f"_sum {self._total_seconds:.6f}", f"_count {sum(self._seconds)}"]
         memory = psutil.Process().memory_info().rss
-        lines += _metric("resident_memory_bytes", "gauge", "Memory of the process.", memory)
+        metrics: list[tuple[str, str, str, list[str]]] = [
+            ("requests_total", "counter", "Requests by HTTP status.", requests),
+            ("images_total", "counter", "Images that were answered.", [f" {self.n_images}"]),
+            ("encoded_images_total", "counter", "Images that the image tower encoded.", [f" {self.n_encoded}"]),
+            ("batches_total", "counter", "Batches that the image tower encoded.", [f" {self.n_batches}"]),
+            ("predict_seconds", "histogram", "Duration of prediction requests, with the upload.", seconds),
+            ("queue_requests", "gauge", "Requests in the queue of the worker.", [f" {n_waiting}"]),
+            ("admitted_images", "gauge", "Images that are decoded, wait or are encoded.", [f" {n_admitted}"]),
+            ("resident_memory_bytes", "gauge", "Memory of the process.", [f" {memory}"]),
+        ]
+        lines = []
+        for name, kind, text, values in metrics:
+            lines += [f"# HELP slimprompt_{name} {text}", f"# TYPE slimprompt_{name} {kind}"]
+            lines += [f"slimprompt_{name}{value}" for value in values]
         return "\n".join(lines) + "\n"
-
-
-def _metric(name: str, kind: str, text: str, value: int | None = None) -> list[str]:
-    lines = [f"# HELP slimprompt_{name} {text}", f"# TYPE slimprompt_{name} {kind}"]
-    return lines if value is None else [*lines, f"slimprompt_{name} {value}"]

@@ -1,4 +1,4 @@
-"""Served models: saved prompts and heads on shared backbones."""
+"""Served models: classifiers on shared backbones."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, Field
 
 from slimprompt.classifier import Classifier, load_classifier
 from slimprompt.clip.backbone import Backbone
@@ -17,16 +19,19 @@ from slimprompt.saved import FILE, read_model
 _KEPT = 32
 
 
-class ServedModel:
-    """A classifier under a name. `on_classes` and `zero_shot` compute with torch: only the worker thread calls them.
+class ModelFacts(BaseModel):
+    """A served model."""
 
-    Parameters
-    ----------
-    name
-        Name in requests.
-    classifier
-        The loaded classifier.
-    """
+    name: str
+    method: str = Field(description='"prompt", "zero-shot", "gda", …')
+    backbone: str
+    classes: list[str]
+    takes_new_names: bool
+    has_coverage: bool = Field(description="Whether `coverage` can be used with the model's own classes")
+
+
+class ServedModel:
+    """A classifier under a name. `on_classes` and `zero_shot` compute with torch: only the worker thread calls them."""
 
     def __init__(self, name: str, classifier: Classifier) -> None:
         self.name, self.classifier = name, classifier
@@ -38,16 +43,17 @@ class ServedModel:
         """The backbone, which models share."""
         return self.classifier.backbone_
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> ModelFacts:
         """What clients should know."""
-        return {
-            "name": self.name,
-            "method": self.classifier.method_,
-            "backbone": self.backbone.title,
-            "classes": list(self.classifier.class_names_),
-            "takes_new_names": self.classifier.takes_new_names,
-            "has_coverage": bool(self.classifier.calibration_.confidences),
-        }
+        used = self.classifier
+        return ModelFacts(
+            name=self.name,
+            method=used.method_,
+            backbone=self.backbone.title,
+            classes=list(used.class_names_),
+            takes_new_names=used.takes_new_names,
+            has_coverage=bool(used.calibration_.confidences),
+        )
 
     def _on_classes(self, names: tuple[str, ...] | None) -> Classifier:
         """The classifier on its own classes (None) or on others; an `InputError` if it cannot take them."""
@@ -55,35 +61,29 @@ class ServedModel:
 
     def _zero_shot(self, names: tuple[str, ...] | None) -> Classifier:
         """Zero-shot classification on the same classes, with the temperature of CLIP itself."""
-        return Classifier.zero_shot(self.backbone, names or self.classifier.class_names_, self.classifier.templates_)
+        names = names or self.classifier.class_names_
+        return Classifier.zero_shot(self.backbone, names, self.classifier.templates_)
 
 
-def load_models(folders: Sequence[Path], **options: Any) -> dict[str, ServedModel]:
-    """Load saved prompts and heads; those with the same weights share one backbone.
+def load_models(models: Sequence[Path], **options: Any) -> dict[str, ServedModel]:
+    """Load saved models with the options of `load_classifier`; those with the same weights share one backbone.
 
     A model is named after its folder, or by the whole path if two folders have the same name.
-
-    Parameters
-    ----------
-    folders
-        Folders of saved prompts and heads, or their names on the Hugging Face hub, hf:user/name.
-    options
-        `pretrained`, `activation`, `device` and `precision`, for all models.
     """
-    for folder, n_times in Counter(folders).items():
+    for model, n_times in Counter(models).items():
         if n_times > 1:
-            raise InputError(f"the model {folder} was given twice")
-    short = Counter(_last_part(folder) for folder in folders)
+            raise InputError(f"the model {model} was given twice")
+    short = Counter(map(_last_part, models))
     backbones: dict[str, Backbone] = {}
-    models: dict[str, ServedModel] = {}
-    for folder in folders:
-        fingerprint = read_model(folder).description.backbone.fingerprint
-        classifier = load_classifier(folder, backbone=backbones.get(fingerprint), **options)
+    served: dict[str, ServedModel] = {}
+    for model in models:
+        fingerprint = read_model(model).description.backbone.fingerprint
+        classifier = load_classifier(model, backbone=backbones.get(fingerprint), **options)
         backbones[fingerprint] = classifier.backbone_
-        name = _last_part(folder)
-        name = name if short[name] == 1 else str(folder)
-        models[name] = ServedModel(name, classifier)
-    return models
+        name = _last_part(model)
+        name = name if short[name] == 1 else str(model)
+        served[name] = ServedModel(name, classifier)
+    return served
 
 
 def _last_part(model: Path) -> str:

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from slimprompt.errors import InputError
 
 #: Names under which a service on the loopback interface is addressed.
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 #: Seconds that a stopped server waits for running requests.
 _SHUTDOWN = 60
 #: Seconds within which a connection must begin a request.
@@ -27,15 +27,7 @@ _IDLE = 15.0
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet; an `InputError` if the address cannot be used.
-
-    Parameters
-    ----------
-    host
-        Name or address.
-    port
-        Port; 0 for a free one.
-    """
+    """A bound socket that does not listen yet, on a free port if `port` is 0; an `InputError` if the address cannot be used."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
@@ -87,31 +79,30 @@ def serve(server: uvicorn.Server, bound: socket.socket) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Finishes running requests also on SIGHUP, and leaves ignored signals ignored."""
+    """Finishes running requests also on SIGHUP, as on SIGINT and SIGTERM, unless it is ignored."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():  # signals reach the main thread only
-            yield
+        hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+        in_main = threading.current_thread() is threading.main_thread()  # signals reach the main thread only
+        if hangup is None or not in_main or signal.getsignal(hangup) is signal.SIG_IGN:
+            with super().capture_signals():
+                yield
             return
         received: list[int] = []
 
         def stop(number: int, frame: Any) -> None:
             received.append(number)
-            self.handle_exit(number, frame)
+            self.should_exit = True
 
-        names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows has no SIGHUP
-        before = {}
-        for number in (getattr(signal, name) for name in names):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, stop)
+        before = signal.signal(hangup, stop)
         try:
-            yield
+            with super().capture_signals():
+                yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            signal.signal(hangup, before)
         if received:
-            signal.raise_signal(received[-1])
+            signal.raise_signal(hangup)
 
 
 class _Protocol(H11Protocol):

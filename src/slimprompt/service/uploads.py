@@ -1,35 +1,39 @@
-"""Images and options of a request, from a multipart form or JSON, and decoding.
+"""Images and options of a request: its body is read within the limits, and is a multipart form or JSON.
 
-All functions take hostile input and are slow for large input: they run in threads, never in the event loop. They raise an
-`HTTPException` with the status that fits, or an `InputError`, which becomes status 422.
+Forms are parsed by Starlette while they arrive. Its limits on files and fields are used; what it has no means for is done here: the size
+of the body, of all bodies together, and the time that a body takes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-import io
-import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import HTTPException
-from PIL import Image, UnidentifiedImageError
+from fastapi import HTTPException, Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import from_json
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 
-from slimprompt.errors import InputError, one_line, shown, unknown, validate
-from slimprompt.images.decode import open_image
+from slimprompt.errors import InputError, shown, unknown, validate
 from slimprompt.names import check_class_names
 from slimprompt.service.limits import Limits
 
-#: Pillow's names of the formats that are decoded. Others start programs (EPS) or are hardly used.
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-#: Scans of a JPEG file. Each takes as long as the image, and a small file can hold many thousands of them.
-_SCANS = 100
-#: Longer side divided by the shorter one: preprocessing enlarges the shorter side to the size of the model's input.
-_ASPECT = 100
-#: Parts of a form beside images and class names.
-_OTHER_PARTS = 20
+#: Bodies that are held at once, in units of the largest body.
+_BODIES = 10
+#: Bytes of a body that is too large which are still read, in units of the largest body: a client that is sending does not
+#: see the answer if the connection is closed under it.
+_DISCARDED = 4
+#: Fields of a form beside class names.
+_OTHER_FIELDS = 20
+#: Seconds after which a refused client may try again.
+RETRY = {"Retry-After": "1"}
+_CLOSE = {"Connection": "close"}
 
 
 class Options(BaseModel):
@@ -49,7 +53,7 @@ class Options(BaseModel):
         description="The same, with the confidence that this fraction of the training images reached when they were held out",
     )
     classes: list[Annotated[str, AfterValidator(str.strip)]] | None = Field(
-        None, description="Other class names: the same prompt on new classes (not for heads, but zero-shot)"
+        None, description="Other class names: the same prompt on new classes (prompts and zero-shot only)"
     )
     zero_shot: bool = Field(False, description="Also answer with zero-shot classification, for comparison")
 
@@ -74,25 +78,150 @@ class Question(NamedTuple):
     options: Options
 
 
-def parse(content_type: str, body: bytes, limits: Limits) -> Question:
-    """Images and options of a request.
+class Uploads:
+    """Reads requests within the limits. Used by the event loop only, so it needs no lock."""
 
-    Raises
-    ------
-    HTTPException
-        415 for another content type, 413 for too many images.
-    InputError
-        If the form or JSON is malformed, or an option cannot be used.
-    """
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind == "multipart/form-data":
-        images, fields = _parse_form(content_type, body, limits)
-    elif kind == "application/json":
-        images, fields = _parse_json(body, limits)
-    else:
-        raise HTTPException(
-            415, f"content type {shown(kind)}: send images as multipart/form-data or in application/json"
+    def __init__(self, limits: Limits) -> None:
+        self._limits, self._most = limits, int(limits.max_upload_mb * 1e6)
+        self.n_bytes = 0
+        """Bytes of all requests that are being read or answered."""
+
+    @asynccontextmanager
+    async def read(self, request: Request) -> AsyncIterator[Question]:
+        """What a request asks; its bytes count until the block ends.
+
+        Raises
+        ------
+        HTTPException
+            408, 413, 415 or 503; see docs/service.md.
+        InputError
+            If the form or JSON is malformed, or an option cannot be used.
+        """
+        held = 0
+
+        async def counted() -> AsyncGenerator[bytes, None]:
+            nonlocal held
+            async for chunk in self._chunks(request):
+                self.n_bytes += len(chunk)
+                held += len(chunk)
+                if self.n_bytes > _BODIES * self._most:
+                    raise HTTPException(503, "too many uploads at once; try again", {**RETRY, **_CLOSE})
+                yield chunk
+
+        try:
+            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind == "multipart/form-data":
+                question = await self._form(request, counted())
+            elif kind == "application/json":
+                body = b"".join([chunk async for chunk in counted()])
+                question = await asyncio.to_thread(_json, body, self._limits)
+                del body
+            else:
+                detail = f"content type {shown(kind)}: send images as multipart/form-data or in application/json"
+                raise HTTPException(415, detail)
+            yield question
+        finally:
+            self.n_bytes -= held
+
+    async def _chunks(self, request: Request) -> AsyncIterator[bytes]:
+        """The body in parts, at most `_most` bytes, also without a Content-Length."""
+        declared = request.headers.get("content-length", "")
+        too_large = declared.isdecimal() and int(declared[:20]) > self._most
+        waits = request.headers.get("expect", "").lower() == "100-continue"
+        deadline = asyncio.get_running_loop().time() + self._limits.max_upload_seconds
+        n_bytes, more = 0, True
+        while more and not (too_large and (waits or n_bytes > _DISCARDED * self._most)):
+            left = deadline - asyncio.get_running_loop().time()
+            try:
+                message = await asyncio.wait_for(request.receive(), max(left, 0))
+            except asyncio.TimeoutError:
+                detail = f"the request was not sent completely within {self._limits.max_upload_seconds:g} s"
+                raise HTTPException(408, detail, _CLOSE) from None
+            if message["type"] == "http.disconnect":
+                raise HTTPException(400, "the client disconnected before the request was complete")
+            chunk, more = message.get("body", b""), message.get("more_body", False)
+            n_bytes += len(chunk)
+            too_large = too_large or n_bytes > self._most
+            if chunk and not too_large:
+                yield chunk
+        if too_large:
+            detail = f"the request has more than {self._limits.max_upload_mb:g} MB, the limit of this service (--max-upload-mb)"
+            raise HTTPException(413, detail, _CLOSE)
+
+    async def _form(self, request: Request, chunks: AsyncGenerator[bytes, None]) -> Question:
+        limits = self._limits
+        parser = _Parser(
+            request.headers,
+            chunks,
+            max_files=limits.max_images,
+            max_fields=limits.max_classes + _OTHER_FIELDS,
+            max_part_size=(limits.max_classes + 1) * (4 * limits.max_name_length + 2),
         )
+        try:
+            form = await parser.parse()
+        except MultiPartException as error:
+            async for _ in chunks:  # a client that is still sending would not see the answer
+                pass
+            if error.message.startswith("Too many files"):
+                raise _too_many_images(limits) from None
+            raise InputError(f"the form cannot be read: {error.message}") from None
+        if not parser.complete:
+            raise InputError("the form is incomplete: its last boundary is missing")
+        return _question(*_parts(form), limits)
+
+
+class _Parser(MultiPartParser):
+    """Starlette's parser; files stay in memory, whose use is limited, and a form may turn out to be incomplete."""
+
+    spool_max_size = sys.maxsize
+    complete = False
+
+    def on_end(self) -> None:
+        self.complete = True
+
+
+def _parts(form: FormData) -> tuple[list[Upload], dict[str, Any]]:
+    """The images of a form, and its options: class names may be repeated, one per line; an empty field counts as not given."""
+    images: list[Upload] = []
+    options: dict[str, Any] = {}
+    for name, value in form.multi_items():
+        if isinstance(value, UploadFile):
+            if name != "images":
+                raise unknown("file field", name, ["images"])
+            images.append(Upload(value.filename or f"image {len(images) + 1}", value.file.read()))
+        elif name == "classes":
+            options.setdefault(name, []).extend(line.strip() for line in value.splitlines() if line.strip())
+        elif name in options:
+            raise InputError(f"the field {shown(name)} was given twice")
+        elif value.strip():
+            options[name] = value.strip()
+    return images, options
+
+
+def _json(body: bytes, limits: Limits) -> Question:
+    try:
+        fields = from_json(body)
+    except ValueError as error:
+        raise InputError(f"the request is not valid JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise InputError(f"expected a JSON object with 'images', found {shown(fields)}")
+    texts = validate(JSONRequest, fields, "request").images
+    if len(texts) > limits.max_images:
+        raise _too_many_images(limits)
+    images = [Upload(f"image {number}", _base64(text, number)) for number, text in enumerate(texts, 1)]
+    return _question(images, {name: value for name, value in fields.items() if name != "images"}, limits)
+
+
+def _base64(text: str, number: int) -> bytes:
+    if text.startswith("data:"):
+        text = text.partition(",")[2]
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)  # the command base64 breaks lines
+    except (binascii.Error, ValueError):
+        raise InputError(f"image {number} is not valid base64 (given: {shown(text)})") from None
+
+
+def _question(images: list[Upload], fields: Mapping[str, Any], limits: Limits) -> Question:
     if not images:
         raise InputError("no images were sent: name the files of a form 'images', or give JSON a list 'images'")
     options = validate(Options, fields, "request")
@@ -108,8 +237,9 @@ def _check_names(names: Sequence[str], limits: Limits) -> None:
         raise InputError(
             f"{len(names):,} class names were given; at most {limits.max_classes:,} are allowed (--max-classes)"
         )
-    if not names:
-        raise InputError("an empty list of class names was given: at least two are needed")
+    if len(names) < 2:
+        given = f"{shown(names[0])} is one class name" if names else "an empty list of class names was given"
+        raise InputError(f"{given}; at least two are needed: give a form one name per line, or JSON a list")
     for name in names:
         if len(name) > limits.max_name_length:
             raise InputError(
@@ -117,161 +247,18 @@ def _check_names(names: Sequence[str], limits: Limits) -> None:
                 "(--max-name-length)"
             )
     check_class_names(names)
-    if len(names) < 2:
-        raise InputError(
-            f"{shown(names[0])} is one class name, and a classifier needs at least two: give a form one name per line, or JSON a list"
-        )
 
 
-def _too_many(limits: Limits) -> HTTPException:
+def _too_many_images(limits: Limits) -> HTTPException:
     return HTTPException(
         413, f"more than {limits.max_images} images in one request (--max-images); send several requests"
     )
 
 
-def _parse_json(body: bytes, limits: Limits) -> tuple[list[Upload], dict[str, Any]]:
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"the request is not valid JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise InputError(f"expected a JSON object with 'images', found {shown(fields)}")
-    texts = fields.pop("images", [])
-    if not isinstance(texts, list):
-        raise InputError(f"images must be a list of base64 texts (given: {shown(texts)})")
-    if len(texts) > limits.max_images:
-        raise _too_many(limits)
-    return [Upload(f"image {number}", _base64(text, number)) for number, text in enumerate(texts, 1)], fields
-
-
-def _base64(text: object, number: int) -> bytes:
-    if not isinstance(text, str):
-        raise InputError(f"image {number} must be a base64 text (given: {shown(text)})")
-    if text.startswith("data:"):
-        text = text.partition(",")[2]
-    try:
-        return base64.b64decode("".join(text.split()), validate=True)  # the command base64 breaks lines
-    except (binascii.Error, ValueError):
-        raise InputError(f"image {number} is not valid base64 (given: {shown(text)})") from None
-
-
-def _parse_form(content_type: str, body: bytes, limits: Limits) -> tuple[list[Upload], dict[str, Any]]:
-    from python_multipart.exceptions import FormParserError
-    from python_multipart.multipart import Field as FormField
-    from python_multipart.multipart import File, FormParser, parse_options_header
-
-    images: list[Upload] = []
-    fields: list[tuple[str, str]] = []
-    complete: list[bool] = []
-
-    def on_file(file: File) -> None:
-        if _text(file.field_name) != "images":
-            raise unknown("file field", _text(file.field_name), ["images"])
-        if len(images) == limits.max_images:
-            raise _too_many(limits)
-        file.file_object.seek(0)
-        images.append(Upload(_text(file.file_name) or f"image {len(images) + 1}", file.file_object.read()))
-
-    def on_field(field: FormField) -> None:
-        if len(fields) == limits.max_classes + _OTHER_PARTS:
-            raise InputError(f"the form has more than {len(fields)} fields; class names may be one per line")
-        if len(field.value or b"") > (limits.max_classes + 1) * (4 * limits.max_name_length + 2):
-            raise InputError(
-                f"the field {shown(_text(field.field_name))} is too long ({len(field.value or b''):,} bytes)"
-            )
-        fields.append((_text(field.field_name), _text(field.value)))
-
-    boundary = parse_options_header(content_type)[1].get(b"boundary")
-    try:
-        parser = FormParser(
-            "multipart/form-data",
-            on_field,
-            on_file,
-            lambda: complete.append(True),
-            boundary=boundary,
-            config={"MAX_MEMORY_FILE_SIZE": float("inf")},  # the body is in memory already
-        )
-        parser.write(body)
-        parser.finalize()
-    except (FormParserError, AssertionError) as error:
-        raise InputError(f"the form cannot be read: {error}") from None
-    if not complete:
-        raise InputError("the form is incomplete: its last boundary is missing")
-    return images, _form_options(fields)
-
-
-def _text(value: bytes | None) -> str:
-    return (value or b"").decode("utf-8", "replace")
-
-
-def _form_options(fields: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Fields of a form as options: class names may be repeated, one per line; an empty field counts as not given."""
-    options: dict[str, Any] = {}
-    for name, value in fields:
-        if name == "classes":
-            options.setdefault(name, []).extend(line.strip() for line in value.splitlines() if line.strip())
-        elif name in options:
-            raise InputError(f"the field {shown(name)} was given twice")
-        elif value.strip():
-            options[name] = value.strip()
-    return options
-
-
-def decode(upload: Upload, limits: Limits) -> Image.Image:
-    """An image file as RGB image, as `open_image` reads it; its size is checked before its pixels are decoded.
-
-    Raises
-    ------
-    HTTPException
-        415 if it is none of `FORMATS`, damaged or of extreme shape; 413 if it has too many pixels.
-    """
-    name = one_line(upload.name, 100)
-    try:
-        image = Image.open(io.BytesIO(upload.data), formats=FORMATS)
-        _check_image(image, name, upload.data, limits)
-        return open_image(image)
-    except HTTPException:
-        raise
-    except UnidentifiedImageError:
-        raise HTTPException(
-            415, f"{name} is not an image that can be read; allowed are {', '.join(FORMATS)} files"
-        ) from None
-    except Image.DecompressionBombError:
-        raise _too_large(name, limits) from None
-    except InputError as error:
-        raise HTTPException(415, f"{name}: {error}") from None
-    except Exception as error:  # Pillow's decoders raise almost anything for damaged data
-        reason = one_line(str(error) or type(error).__name__, 200)
-        raise HTTPException(415, f"{name} cannot be read: {reason}") from None
-
-
-def _check_image(image: Image.Image, name: str, data: bytes, limits: Limits) -> None:
-    # 16-bit and float images are converted in double precision
-    weight = 4 if image.mode.startswith("I") or image.mode == "F" else 1
-    if weight * image.width * image.height > limits.max_megapixels * 1e6:
-        raise _too_large(name, limits)
-    if max(image.size) > _ASPECT * min(image.size):
-        raise HTTPException(415, f"{name} has {image.width} × {image.height} pixels: one side is too short; crop it")
-    # In compressed data the byte FF is followed by 00, so these two bytes are the marker of a scan.
-    if image.format in ("JPEG", "MPO") and data.count(b"\xff\xda") > _SCANS:
-        raise HTTPException(415, f"{name} has more than {_SCANS} scans; save it again as an ordinary JPEG")
-
-
-def _too_large(name: str, limits: Limits) -> HTTPException:
-    return HTTPException(
-        413,
-        f"{name} has more than {limits.max_megapixels:g} megapixels (16-bit and float greyscale: a quarter of that), the "
-        "limit of this service (--max-megapixels); shrink it",
-    )
-
-
-def options_schema() -> Mapping[str, Any]:
-    """The two bodies of a prediction request, for the OpenAPI document."""
+def request_body() -> dict[str, Any]:
+    """The two bodies of a prediction request, for the OpenAPI document: the parser has limits, so FastAPI does not call it."""
     form = Options.model_json_schema()
-    form["properties"] = {
-        "images": {"type": "array", "items": {"type": "string", "format": "binary"}, "description": "Image files"},
-        **form["properties"],
-    }
-    form["required"] = ["images"]
+    files = {"type": "array", "items": {"type": "string", "format": "binary"}, "description": "Image files"}
+    form |= {"properties": {"images": files, **form["properties"]}, "required": ["images"]}
     schemas = {"multipart/form-data": form, "application/json": JSONRequest.model_json_schema()}
     return {"required": True, "content": {kind: {"schema": schema} for kind, schema in schemas.items()}}
