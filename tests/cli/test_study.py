@@ -22,9 +22,8 @@ from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.speed import measure_speed
-from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import read_grid, study_specs
-from tests.conftest import fingerprints, run_folders
+from tests.conftest import complete_study, fingerprints, run_folders
 from tests.fork_server import Command, start_command
 from tests.lab.conftest import note_imports, noted_imports
 
@@ -358,7 +357,7 @@ def test_interrupted_then_killed_then_finished(grid_file: Path, tmp_path: Path) 
 
     environment = RunEnvironment(runs=tmp_path / "undisturbed", cache=tmp_path / "other cache", device="cpu")
     specs = study_specs(read_grid(grid_file))
-    run_study(specs, environment.runs, InlineExecutor(environment), prompt_batch=8)
+    complete_study(specs, environment.runs, InlineExecutor(environment), prompt_batch=8)
     assert fingerprints(runs) == fingerprints(environment.runs)
 
 

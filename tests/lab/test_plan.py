@@ -16,7 +16,6 @@ from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.plan import Plan, check_disk, count_runs, plan_runs
 from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.speed import measure_speed
-from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import Grid, make_grid, studies_of, study_specs
 
 
@@ -35,7 +34,7 @@ def small_plan(small_grid: Callable[..., Grid], environment: RunEnvironment) -> 
 def test_the_plan_is_what_happens(small_plan: tuple[Grid, RunEnvironment, Plan], tmp_path: Path) -> None:
     grid, environment, plan = small_plan
     environment = replace(environment, cache=tmp_path / "cache")
-    outcome = run_study(study_specs(grid), environment.runs, InlineExecutor(environment), prompt_batch=16)
+    outcome = complete_study(study_specs(grid), environment.runs, InlineExecutor(environment), prompt_batch=16)
     records = outcome.complete
     assert plan.runs == len(records)
     assert plan.steps == sum(record.facts["steps"] for record in records)
@@ -84,7 +83,7 @@ def test_views_resized_by_pillow_and_by_torch_are_counted(
     studies = {str(number): study_specs(grid) for number, grid in enumerate(grids)}
     plan = plan_runs(studies, environment, workers=1)
     specs = [spec for some in studies.values() for spec in some]
-    records = run_study(specs, environment.runs, InlineExecutor(environment)).complete
+    records = complete_study(specs, environment.runs, InlineExecutor(environment)).complete
     assert plan.runs == len(records) == len(specs)
     (bank,) = cached_banks(tmp_path / "cache" / "features")
     assert sum(bank.test + bank.train for bank in plan.banks) == bank.features
@@ -189,7 +188,7 @@ def test_images_that_are_held_out_are_counted(
     sample = {"backbone": tiny_folder, "dataset": str(folder), "shots": 2}
     specs = [RunSpec(**sample, seed=seed, method=method) for seed in (1, 2) for method in ("gda", "zero-shot")]
     plan = plan_runs({"methods": specs}, environment, workers=1)
-    run_study(specs, environment.runs, InlineExecutor(environment))
+    complete_study(specs, environment.runs, InlineExecutor(environment))
     (bank,) = cached_banks(tmp_path / "cache" / "features")
     assert sum(bank.test + bank.train for bank in plan.banks) == bank.features
 
@@ -208,7 +207,7 @@ def test_methods_and_other_datasets_are_counted(
     plan = plan_runs({"methods": specs}, environment, workers=1)
     assert (plan.runs, plan.fitted, plan.steps, plan.training_seconds, plan.missing) == (3, 3, 0, 0.0, [])
     assert [(bank.test, bank.train) for bank in plan.banks] == [(16, 0), (20, 10 * (1 + 10))]
-    outcome = run_study(specs, environment.runs, InlineExecutor(environment))
+    outcome = complete_study(specs, environment.runs, InlineExecutor(environment))
     assert len(outcome.complete) == 3
     (bank,) = cached_banks(tmp_path / "cache" / "features")
     assert sum(bank.test + bank.train for bank in plan.banks) == bank.features

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-
-from slimprompt.images.store import StorePrecision, default_store_precision
 
 
 @dataclass(frozen=True)
@@ -24,8 +22,6 @@ class RunEnvironment:
     """Folder of the benchmarks; None: the environment variable SLIMPROMPT_DATA."""
     cache: Path | None = None
     """Cache directory; None: `files.cache_dir()`."""
-    features: StorePrecision = field(default_factory=default_store_precision)
-    """Precision of stored image features."""
     threads: int = 1
     """Threads of one run."""
     device: str = "auto"

@@ -80,7 +80,6 @@ def origin(environment: RunEnvironment) -> dict[str, Any]:
         "threads": environment.threads,
         "executor": environment.executor,
         "invocation": list(environment.invocation),
-        **({} if environment.features == "fp32" else {"stored_features": environment.features}),
         "versions": versions(),
         "machine": machine(),
         "git": git_state(),

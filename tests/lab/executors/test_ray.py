@@ -26,9 +26,8 @@ from slimprompt.lab.executors.ray import RayExecutor
 from slimprompt.lab.observer import StudyObserver
 from slimprompt.lab.records import Record, load_records
 from slimprompt.lab.spec import RunSpec
-from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import Grid, study_specs
-from tests.conftest import QUICK_HEALTH_CHECKS, fingerprints
+from tests.conftest import QUICK_HEALTH_CHECKS, complete_study, fingerprints
 from tests.fork_server import fork_of, start_command
 from tests.lab.conftest import note_imports, noted_imports
 
@@ -167,7 +166,7 @@ def small_study(
     specs = study_specs(small_grid(study="fixed-basis", shots=[2], seeds=[1, 2], recipe=recipe))
     if not undisturbed:
         inline = replace(environment, runs=environment.runs.with_name("inline"))
-        run_study(specs, inline.runs, InlineExecutor(inline))
+        complete_study(specs, inline.runs, InlineExecutor(inline))
         undisturbed.append(fingerprints(inline.runs))
     return specs, undisturbed[0]
 
@@ -253,7 +252,7 @@ def test_two_nodes_give_the_bytes_of_one_process_even_if_a_worker_and_a_node_are
 
     watch = KillWorkerAndNode(nodes)
     executor = RayExecutor(replace(environment, cache=tmp_path / "cache"), address=address)
-    outcome = run_study(specs, environment.runs, executor, watch)
+    outcome = complete_study(specs, environment.runs, executor, watch)
     watch.join()
     assert outcome.failed == []
     assert len(watch.killed) == 2, "a worker and a node were not killed, so nothing was tested"
@@ -286,7 +285,7 @@ def test_a_study_survives_the_loss_of_a_raylet(
     specs, expected = small_study(small_grid, environment, undisturbed)
     watch = KillRaylet(nodes[1])
     executor = RayExecutor(replace(environment, cache=tmp_path / "cache"), address=address)
-    outcome = run_study(specs, environment.runs, executor, watch)
+    outcome = complete_study(specs, environment.runs, executor, watch)
     watch.join()
     assert watch.killed, "nothing was killed, so nothing was tested"
     assert outcome.failed == []
@@ -306,7 +305,7 @@ def test_without_a_cluster_it_runs_on_this_machine(
         assert {ip.removeprefix("::ffff:") for ip in _listening(mine)} == {"127.0.0.1"}
         unused = ("monitor.py", "dashboard.py")
         assert not [one for one in mine if any(name in " ".join(one.cmdline()) for name in unused)]
-        outcome = run_study([run_spec()], environment.runs, executor)
+        outcome = complete_study([run_spec()], environment.runs, executor)
         assert len(outcome.complete) == 1
         assert not ray.is_initialized()  # the executor that started it has ended it
     (imported,) = noted_imports(tmp_path).values()
@@ -325,7 +324,7 @@ def test_executors_share_a_ray_and_workers_stay_alive(
         RayExecutor(environment, address="127.0.0.1:1")
     with closing(RayExecutor(environment)) as executor:
         with pytest.raises(InputError, match="unknown benchmark 'dtdd'"):
-            run_study([run_spec(dataset="dtdd")], environment.runs, RayExecutor(environment))
+            complete_study([run_spec(dataset="dtdd")], environment.runs, RayExecutor(environment))
         with pytest.raises(InputError, match="2 GPUs for one run"):
             RayExecutor(environment, gpus=2)
         assert ray.is_initialized()
@@ -335,7 +334,7 @@ def test_executors_share_a_ray_and_workers_stay_alive(
         executor.submit([run_spec(variant="dense")])
         executor.collect()
         assert executor._idle == [worker]
-        outcome = run_study([run_spec(seed=2)], environment.runs, executor)
+        outcome = complete_study([run_spec(seed=2)], environment.runs, executor)
         assert len(outcome.complete) == 1
         assert not ray.is_initialized()
 
