@@ -39,7 +39,7 @@ from slimprompt.files import (
 )
 from slimprompt.lab.spec import RunSpec, one_spelling, parse_spec
 from slimprompt.methods.table import find_method
-from slimprompt.progress import LINE_EVERY, progress
+from slimprompt.progress import progress
 from slimprompt.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def scan_records(root: Path, *, show: bool = False) -> tuple[list[Record], dict[
     records: list[Record] = []
     damaged: dict[Path, str] = {}
     folders = _run_folders(root)
-    with progress("reading runs", len(folders), "runs", show=show, line_every=LINE_EVERY, threads=False) as advance:
+    with progress("reading runs", len(folders), "runs", show=show) as advance:
         for folder in folders:
             try:
                 records.append(read_record(folder))
