@@ -17,7 +17,8 @@ import os
 import secrets
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,9 @@ os.environ["OMP_NUM_THREADS"] = "1"  # numpy, scipy and torch read it when they 
 if TYPE_CHECKING:
     from slimprompt.clip.backbone import Backbone
     from slimprompt.lab.environment import RunEnvironment
+    from slimprompt.lab.executors import Executor
     from slimprompt.lab.spec import RunSpec
+    from slimprompt.lab.study import Event, Outcome
     from slimprompt.paper.page import Report
     from slimprompt.paper.studies import Grid
 
@@ -319,6 +322,27 @@ def study_report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     root = tmp_path_factory.mktemp("study") / "runs"
     write_study(root, backbones=("pocket",), datasets=("dtd", "food101"), seeds=(1, 2))
     return build_report(root)
+
+
+def complete_study(
+    specs: Iterable[RunSpec],
+    runs: Path,
+    executor: Executor,
+    watch: Callable[[Event], object] = lambda event: None,
+    *,
+    prompt_batch: int = 1,
+) -> Outcome:
+    """Run a study to its end; `watch` is called with what happens."""
+    from slimprompt.lab.study import open_study, outcome_of, run_study
+
+    def watched() -> Generator[Event, None, None]:
+        with closing(run_study(study, executor, prompt_batch=prompt_batch)) as events:
+            for event in events:
+                watch(event)
+                yield event
+
+    study = open_study(specs, runs)
+    return outcome_of(study, watched())
 
 
 def fingerprints(runs: Path) -> dict[str, dict[str, str]]:

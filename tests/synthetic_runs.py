@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from slimprompt.files import json_checksum
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import METHODS
 from slimprompt.prompts.spec import FIXED_BASES, count_parameters
@@ -96,7 +97,8 @@ def write_run(
         else count_parameters(spec.variant, n_ctx=spec.n_ctx, width=WIDTH, rank=spec.rank, depth=spec.depth),
         **facts,
     }
-    (folder / "record.json").write_text(json.dumps(record))
+    record = json.loads(json.dumps(record))
+    (folder / "record.json").write_text(json.dumps(record | {"checksum": json_checksum(record)}))
     chosen = factors if factors is not None else factors_of(spec)
     save_file(
         {name: np.ascontiguousarray(value, dtype="float32") for name, value in chosen.items()},

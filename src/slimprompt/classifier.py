@@ -468,7 +468,7 @@ class Classifier(Estimator):
         self.templates_, self.views_ = tuple(templates or self.templates), views
         self.calibration_, self.training_images_ = calibration or Calibration(), training_images
         self.continued_from_, self.imported_ = continued_from, imported
-        self._concepts = None
+        self._concepts: Tensor | None = None
         return self
 
     # --- saving -------------------------------------------------------------------------------------------------------
@@ -539,12 +539,14 @@ class Classifier(Estimator):
         described, spec, trained = saved.description, saved.description.prompt, saved.model
         backbone = load_backbone_of(saved, backbone, pretrained, activation, device=device, precision=precision)
         prompt: Prompt | None = None
-        if isinstance(trained, Prompt) and spec is not None:
+        head: AnyHead
+        if isinstance(trained, Prompt):
+            assert spec is not None  # the description of every prompt has one
             if trained.width != backbone.text_width:
                 reason = f"A: its width {trained.width} is not the text width {backbone.text_width} of {backbone.name}"
                 raise damaged(saved.path, reason)
             prompt = trained.to(backbone.device)
-            head: AnyHead = prompt_head(backbone, described.class_names, prompt, spec.position)
+            head = prompt_head(backbone, described.class_names, prompt, spec.position)
         else:
             head = trained.to(backbone.device)
         params: dict[str, Any] = spec.prompt_fields() if spec else {}

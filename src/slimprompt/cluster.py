@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-import inspect
+import os
 import signal
 import socket
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from ipaddress import ip_address
 from typing import Any
 
 from slimprompt.errors import InputError
 
+#: Whether Ray accepts connections from other machines; read when ray is imported.
+_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
-def import_ray() -> Any:
-    """The package ray, or the error that says how to install it."""
+
+def import_ray(*, loopback: bool = False) -> Any:
+    """The package ray, or the error that says how to install it.
+
+    With `loopback`, a Ray that this process starts listens on this machine only: Ray does so on macOS and Windows, and on Linux if this
+    variable is 0 when it is imported.
+    """
+    given = os.environ.get(_CLUSTERS)
+    if loopback and given is None:
+        os.environ[_CLUSTERS] = "0"
     try:
         import ray
     except ImportError:
         raise InputError(
             "the Ray executor needs the package ray: pip install 'slimprompt[ray]', or leave out --executor ray"
         ) from None
+    finally:
+        if given is None:
+            os.environ.pop(_CLUSTERS, None)
     return ray
 
 
@@ -91,41 +105,14 @@ def _sigterm_handler_kept() -> Iterator[None]:
         signal.signal(signal.SIGTERM, handler)
 
 
-@contextmanager
-def loopback_only(ray: Any) -> Iterator[None]:
-    """While Ray is started: it listens on this machine's loopback address only, as it does by default on macOS and Windows.
-
-    On Linux it would accept connections from other machines, and whoever reaches Ray can run code.
-    """
-    constants = ray._private.ray_constants
-    before = getattr(constants, "ENABLE_RAY_CLUSTER", True)  # private: another version may not have it
-    constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = before
-
-
-@contextmanager
-def without_unused_processes(ray: Any) -> Iterator[None]:
-    """While Ray is started: it leaves out three processes that do nothing for one command, and the seconds of their start.
-
-    They are the autoscaler's, which adds machines to clusters; the one that sends logs to the driver, which does not print them; and
-    the server of the dashboard, which Ray starts for its usage statistics even if there is no dashboard.
-    """
-    parameter, services = ray._private.parameter, ray._private.services
-    params, start_server = parameter.RayParams, getattr(services, "start_api_server", None)
-    unused = {"no_monitor": True, "include_log_monitor": False}
-    known = inspect.signature(params).parameters  # private: another version may not have them
-    parameter.RayParams = partial(params, **{name: value for name, value in unused.items() if name in known})
-    if start_server is not None:
-        services.start_api_server = lambda *_, **__: (None, None)  # no address and no process, as if it could not start
-    try:
-        yield
-    finally:
-        parameter.RayParams = params
-        if start_server is not None:
-            services.start_api_server = start_server
+def _warn_if_reachable(ray: Any) -> None:
+    addresses = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    if any(not ip_address(address).is_loopback for address in addresses):
+        warnings.warn(
+            f"Ray accepts connections from other machines at {', '.join(sorted(addresses))}, and whoever reaches it can run code: "
+            "set RAY_AUTH_MODE=token, or import ray only after slimprompt has started it",
+            stacklevel=1,
+        )
 
 
 def _init(ray: Any, address: str | None) -> None:
@@ -133,8 +120,8 @@ def _init(ray: Any, address: str | None) -> None:
         if address is None:
             # Results are written to disk, so the object store is as small as Ray allows.
             quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
-            with loopback_only(ray), without_unused_processes(ray):
-                ray.init(address="local", object_store_memory=80_000_000, **quiet)
+            ray.init(address="local", object_store_memory=80_000_000, **quiet)
+            _warn_if_reachable(ray)
             return
         host, colon, port = address.rpartition(":")
         if colon and port.isdigit() and "://" not in address:  # Ray itself would retry for minutes

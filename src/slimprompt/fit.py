@@ -204,9 +204,11 @@ def fit(
     if skip_bad and shots is not None:
         images, sample, skipped = _replace_unreadable(bank, images, sample, shots, seed)
     train, unreadable = readable(bank, images, sample.train, skip_bad=skip_bad, kind="training images")
-    test = held_out(images, sample, at_most=at_most, seed=seed)
     # What a sample leaves over may lack classes, a test split may not.
-    test, more = readable(bank, images, test, skip_bad=skip_bad, kind="held-out images", every_class=bool(images.test))
+    left_out = held_out(images, sample, at_most=at_most, seed=seed)
+    test, more = readable(
+        bank, images, left_out, skip_bad=skip_bad, kind="held-out images", every_class=bool(images.test)
+    )
     _require_classes(images, train, "training images")
     task = make_task(bank, labelled_images(images, train), seed, templates, classifier.views)
     classifier.encode_task(task)

@@ -256,6 +256,7 @@ def describe_backbone(backbone: Backbone) -> dict[str, Any]:
 
 def model_parts(model: Prompt | AnyHead) -> tuple[str, dict[str, float], dict[str, Tensor]]:
     """The kind of a model, its numbers and its tensors on the CPU."""
+    values: dict[str, Any]
     if isinstance(model, Prompt):
         kind, values = "prompt", dict(model.tensors())
     else:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from slimprompt.cluster import loopback_only, without_unused_processes
+from slimprompt.cluster import import_ray
 from slimprompt.collections import ray as collections_ray
 from slimprompt.collections.inputs import open_collection
 from slimprompt.collections.parts import FinishedPart, Part, parts_of
@@ -41,10 +41,10 @@ needs_ray = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def cluster(forked_ray: str) -> Iterator[None]:
     """Ray with two CPUs, which all tests share; its processes are forks."""
-    import ray
+    ray = import_ray(loopback=True)
 
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
-    with loopback_only(ray), without_unused_processes(ray), pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", forked_ray)
         ray.init(address="local", num_cpus=2, num_gpus=0, object_store_memory=80_000_000, **quiet)
     yield

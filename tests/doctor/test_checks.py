@@ -18,7 +18,7 @@ from slimprompt.doctor import machine, numerics, speed, zero_shot
 from slimprompt.doctor.check import FAILED, OK, SKIPPED, Check, Outcome, Subject, run_checks
 from slimprompt.doctor.checks import CHECKS
 from slimprompt.errors import InputError
-from slimprompt.lab.speed import Speed
+from slimprompt.lab.plan import Speed
 from slimprompt.progress import duration
 
 
@@ -155,7 +155,7 @@ def test_the_data_root_must_be_a_folder(subject: Subject, tmp_path: Path) -> Non
 
 def test_the_time_of_a_fit_includes_its_calibration(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """320 images in 2 views, 200 steps, and three times 120 steps on two thirds of the images."""
-    second = Speed("pocket", step=1.0, token=0.0, image=1.0, embed_dim=1, text_width=1)
+    second = Speed(step=1.0, token=0.0, image=1.0)
     monkeypatch.setattr(speed, "measure_speed", lambda *_, **__: second)
     details = only(speed.check_speed(subject)).details
     assert f"{duration(640)} of encoding images, {duration(200 + 3 * 120)} of training and calibration" in details

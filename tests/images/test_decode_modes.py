@@ -16,8 +16,7 @@ from slimprompt.cli import app
 from slimprompt.data import BENCHMARKS, base_new, few_shot, load_benchmark, load_folder
 from slimprompt.images.store import cached_banks
 from slimprompt.lab.environment import RunEnvironment
-from slimprompt.lab.run import make_run
-from slimprompt.lab.run_cache import RunCache
+from slimprompt.lab.run import LoadedInputs, make_run
 from slimprompt.lab.spec import RunSpec
 from tests.conftest import draw
 
@@ -77,7 +76,7 @@ def test_fit_and_evaluate(eurosat: Path, photos: Path, tmp_path: Path) -> None:
 
 def test_a_run(eurosat: Path, run_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
     environment = RunEnvironment(runs=tmp_path / "runs", device="cpu", data_root=eurosat)
-    record = make_run(run_spec(dataset="eurosat", split="base", shots=1), RunCache(environment))
+    record = make_run(run_spec(dataset="eurosat", split="base", shots=1), LoadedInputs(environment))
     assert record.error is None
     names = stored_views()
     assert names == {"plain:", "plain:1/0", "plain:1/1"}

@@ -42,14 +42,15 @@ def quick_workers(worker_server: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def note_imports(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module for `RunEnvironment.imports`; every process that imports it writes what it has imported, for `noted_imports`."""
+    """A basis of one's own; every process that imports it writes what it has imported, for `noted_imports`."""
     (folder / "noting.py").write_text(
         "import os, sys\nfrom pathlib import Path\n"
         "Path(__file__).with_name(f'noting-{os.getpid()}.txt').write_text(' '.join(sys.modules))\n"
+        "def basis(p0, rank, generator):\n    return p0[:, :rank]\n"
     )
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # for workers of Ray
-    return "noting"
+    return "noting:basis"
 
 
 def noted_imports(folder: Path) -> dict[int, set[str]]:

@@ -21,8 +21,8 @@ import slimprompt.training.evaluation
 import slimprompt.training.loop  # noqa: F401
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
-from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import make_grid, study_specs
+from tests.conftest import complete_study
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
         child = os.fork()
         if child == 0:
             environment = RunEnvironment(runs=runs, device="cpu")
-            outcome = run_study(specs, runs, InlineExecutor(environment))
+            outcome = complete_study(specs, runs, InlineExecutor(environment))
             os._exit(1 if outcome.failed else 0)
         if attempt <= kills:
             time.sleep(0.02 * 30 ** rng.random())  # 0.02 to 0.6 s, mostly short: fast machines soon reach the end

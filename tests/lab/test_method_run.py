@@ -12,21 +12,20 @@ from slimprompt.data import base_new, few_shot, load_folder, read_manifest
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.records import CURVE, Record
-from slimprompt.lab.run import make_run, prompt_batch_key
-from slimprompt.lab.run_cache import RunCache
+from slimprompt.lab.run import LoadedInputs, batch_key, make_run
 from slimprompt.lab.spec import RunSpec
-from slimprompt.lab.study import run_study
 from slimprompt.methods.head import CacheHead, Head
 from slimprompt.methods.table import METHODS
-from slimprompt.methods.task import Task
+from slimprompt.methods.task import LabelledImages, Task, make_task
 from slimprompt.methods.zero_shot import zero_shot_features
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 from slimprompt.training.evaluation import accuracy, make_eval_set
+from tests.conftest import complete_study
 
 
 @pytest.fixture
-def run_cache(environment: RunEnvironment) -> RunCache:
-    return RunCache(environment)
+def loaded(environment: RunEnvironment) -> LoadedInputs:
+    return LoadedInputs(environment)
 
 
 @pytest.fixture
@@ -58,16 +57,15 @@ def stored_head(record: Record, class_names: tuple[str, ...]) -> Head | CacheHea
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_is_fitted_to_the_sample_of_the_prompts(
-    method_spec: Callable[..., RunSpec], run_spec: Callable[..., RunSpec], run_cache: RunCache, method: str
+    method_spec: Callable[..., RunSpec], run_spec: Callable[..., RunSpec], loaded: LoadedInputs, method: str
 ) -> None:
     spec = method_spec(method)
-    record = make_run(spec, run_cache)
+    record = make_run(spec, loaded)
     assert record.error is None
     images = load_folder(spec.dataset)
-    sample, bank = few_shot(images, 2, 1), run_cache.bank(spec)
-    task = Task(
-        bank, [images.path(item) for item in sample.train], [item.label for item in sample.train], images.class_names, 1
-    )
+    sample, bank = few_shot(images, 2, 1), loaded.bank(spec)
+    paths, labels = [images.path(item) for item in sample.train], [item.label for item in sample.train]
+    task = make_task(bank, LabelledImages(paths, labels, images.class_names), seed=1)
     fitted = METHODS[method].fit(task)
     test = make_eval_set(
         bank, [images.path(item) for item in images.test], [item.label for item in images.test], images.class_names
@@ -82,20 +80,20 @@ def test_a_method_is_fitted_to_the_sample_of_the_prompts(
     assert set(record.facts["times"]) == {"setup", "features", "training", "evaluation", "total"}
     assert not (record.folder / CURVE).exists()
     manifest = read_manifest(record.folder / "manifest.json")
-    assert manifest == run_cache.manifest(run_spec())
+    assert manifest == loaded.manifest(run_spec())
 
 
-def test_the_zero_shot_method_is_the_zero_shot_level(method_spec: Callable[..., RunSpec], run_cache: RunCache) -> None:
-    metrics = make_run(method_spec("zero-shot", class_subset="base"), run_cache).metrics
+def test_the_zero_shot_method_is_the_zero_shot_level(method_spec: Callable[..., RunSpec], loaded: LoadedInputs) -> None:
+    metrics = make_run(method_spec("zero-shot", class_subset="base"), loaded).metrics
     for name in ("seen", "unseen", "harmonic"):
         assert metrics[name] == metrics[f"zero_shot_{name}"]
 
 
 def test_a_method_without_new_names_has_no_accuracy_on_new_classes(
-    method_spec: Callable[..., RunSpec], run_cache: RunCache
+    method_spec: Callable[..., RunSpec], loaded: LoadedInputs
 ) -> None:
     spec = method_spec("gda", class_subset="base")
-    record = make_run(spec, run_cache)
+    record = make_run(spec, loaded)
     assert set(record.metrics) == {"seen", "zero_shot_seen", "zero_shot_unseen", "zero_shot_harmonic"}
     base, _ = base_new(few_shot(load_folder(spec.dataset), 2, 1))
     assert len(record.factors()["weights"]) == len(base.class_names)
@@ -106,11 +104,11 @@ def test_methods_do_not_form_prompt_batches(
     method_spec: Callable[..., RunSpec], run_spec: Callable[..., RunSpec]
 ) -> None:
     specs = [run_spec(), *(method_spec(method) for method in METHODS)]
-    assert len({prompt_batch_key(spec) for spec in specs}) == len(specs)
+    assert len({batch_key(spec) for spec in specs}) == len(specs)
 
 
 def test_a_failed_fit_is_recorded_and_tried_again(
-    method_spec: Callable[..., RunSpec], run_cache: RunCache, monkeypatch: pytest.MonkeyPatch
+    method_spec: Callable[..., RunSpec], loaded: LoadedInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = method_spec("gda")
 
@@ -119,10 +117,10 @@ def test_a_failed_fit_is_recorded_and_tried_again(
 
     with monkeypatch.context() as patch:
         patch.setattr("slimprompt.methods.gda.fit", fail)
-        record = make_run(spec, run_cache)
+        record = make_run(spec, loaded)
     assert record.error == "RuntimeError: singular matrix"
     assert "traceback" in record.facts
-    assert make_run(spec, run_cache).complete
+    assert make_run(spec, loaded).complete
 
 
 def test_an_interrupted_study_of_methods_is_resumed(
@@ -138,9 +136,9 @@ def test_an_interrupted_study_of_methods_is_resumed(
             return records
 
     with pytest.raises(KeyboardInterrupt):
-        run_study(specs, environment.runs, Stopped(environment), prompt_batch=8)
+        complete_study(specs, environment.runs, Stopped(environment), prompt_batch=8)
     before = {path: path.read_bytes() for path in environment.runs.glob("*/*") if path.is_file()}
-    outcome = run_study(specs, environment.runs, InlineExecutor(environment), prompt_batch=8)
+    outcome = complete_study(specs, environment.runs, InlineExecutor(environment), prompt_batch=8)
     assert [record.spec.label for record in outcome.present] == list(METHODS)[:4]
     assert not outcome.failed
     assert {record.spec.label for record in outcome.complete} == {*list(METHODS)[4:], "joint r2", "dense m4"}
@@ -152,14 +150,14 @@ def test_an_interrupted_study_of_methods_is_resumed(
 def test_other_datasets_are_classified_by_their_names_only(
     run_spec: Callable[..., RunSpec],
     method_spec: Callable[..., RunSpec],
-    run_cache: RunCache,
+    loaded: LoadedInputs,
     collections: dict[str, str],
 ) -> None:
     cold = collections["cold"]
     spec = run_spec(evaluate_on=[cold], recipe={"epochs": 4, "views": 2, "batch_size": 4, "lr": 0.5})
-    record, plain = make_run(spec, run_cache), make_run(RunSpec(**dict(spec) | {"evaluate_on": ()}), run_cache)
-    zero_shot = make_run(method_spec("zero-shot", evaluate_on=[cold]), run_cache)
-    bank, images = run_cache.bank(spec), load_folder(cold)
+    record, plain = make_run(spec, loaded), make_run(RunSpec(**dict(spec) | {"evaluate_on": ()}), loaded)
+    zero_shot = make_run(method_spec("zero-shot", evaluate_on=[cold]), loaded)
+    bank, images = loaded.bank(spec), load_folder(cold)
     test = make_eval_set(
         bank, [images.path(item) for item in images.test], [item.label for item in images.test], images.class_names
     )

@@ -1,23 +1,23 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-from slimprompt.errors import InputError
 from slimprompt.images.cached import cached_banks
+
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
-from slimprompt.lab.plan import Plan, check_disk, count_runs, plan_runs
+from slimprompt.lab.plan import Plan, Speed, measure_speed, plan_study, weight
 from slimprompt.lab.spec import RunSpec
-from slimprompt.lab.speed import measure_speed
-from slimprompt.lab.study import run_study
-from slimprompt.paper.studies import Grid, make_grid, studies_of, study_specs
+from slimprompt.lab.study import open_study
+from slimprompt.methods.task import DEFAULT_VIEWS
+from slimprompt.paper.studies import Grid, make_grid, study_specs
+from tests.conftest import complete_study
 
 
 @pytest.fixture(autouse=True)
@@ -27,73 +27,65 @@ def _short_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def small_plan(small_grid: Callable[..., Grid], environment: RunEnvironment) -> tuple[Grid, RunEnvironment, Plan]:
-    grid = small_grid(study="all", shots=[1, 2], seeds=[1, 2])
-    return grid, environment, plan_runs(studies_of(grid), environment, workers=2)
+def environment(environment: RunEnvironment, tmp_path: Path) -> RunEnvironment:
+    return replace(environment, cache=tmp_path / "cache")
 
 
-def test_the_plan_is_what_happens(small_plan: tuple[Grid, RunEnvironment, Plan], tmp_path: Path) -> None:
-    grid, environment, plan = small_plan
-    environment = replace(environment, cache=tmp_path / "cache")
-    outcome = run_study(study_specs(grid), environment.runs, InlineExecutor(environment), prompt_batch=16)
-    records = outcome.complete
-    assert plan.runs == len(records)
-    assert plan.steps == sum(record.facts["steps"] for record in records)
-    assert plan.tokens == sum(record.facts["steps"] * record.facts["tokens_per_step"] for record in records)
-    (bank,) = cached_banks(tmp_path / "cache" / "features")
-    assert sum(bank.test + bank.train for bank in plan.banks) == bank.features
-    on_disk = sum(path.stat().st_blocks * 512 for path in environment.runs.rglob("*")) + bank.size
-    assert on_disk / 2 < plan.disk_bytes < on_disk * 2
-
-    after = plan_runs(studies_of(grid), environment, workers=2)
-    assert (after.runs, after.complete, after.steps) == (plan.runs, plan.runs, plan.steps)
-    assert after.seconds == 0 and after.disk_bytes == 0  # nothing is left to do
+def plan(specs: Sequence[RunSpec], environment: RunEnvironment, workers: int = 1) -> Plan:
+    return plan_study(open_study(specs, environment.runs), environment, workers)
 
 
-def test_counts_by_hand(small_plan: tuple[Grid, RunEnvironment, Plan]) -> None:
-    _, _, plan = small_plan
-    # per dataset, shot and seed: 2 dense, 1 joint, 2 fixed; 3 base-to-new; 16 shots are not in the grid, so both shots
-    # have transfers: 2 with a source, 2 random
-    assert plan.studies == {
-        "headline": 3 * 8,
-        "rank-sweep": 8,
-        "fixed-basis": 2 * 8,
-        "base-to-new": 3 * 8,
-        "transfer": 4 * 8,
-        "geometry": 8,
-    }
-    assert plan.runs == (5 + 3 + 4) * 8
-    assert (plan.sources, plan.complete) == (0, 0)
-    warm = next(task for task in plan.tasks if task.dataset.endswith("warm") and task.split == "all")
-    assert (warm.classes, warm.runs) == (5, 9 * 4)
-    # 3 epochs of 5 images in one batch of 4 (1 shot), or of 10 images in two
-    assert warm.steps == 9 * 2 * 3 * (1 + 2)
-    # start + context of 2 or 4 + per class: colour, disc, full stop, end
-    assert warm.tokens_per_step == (1 + 2 + 5 * 4, 1 + 4 + 5 * 4)
-    assert plan.seconds is not None and plan.seconds > 0
-    assert plan.seconds == pytest.approx((plan.training_seconds + plan.encoding_seconds) / 2)
-    assert plan.missing == []
+def stored(environment: RunEnvironment) -> SimpleNamespace:
+    """Number and bytes of the stored image features."""
+    (bank,) = cached_banks(environment.cache / "features")
+    return SimpleNamespace(features=bank.features, size=bank.size)
+
+
+def test_the_plan_is_what_happens(small_grid: Callable[..., Grid], environment: RunEnvironment) -> None:
+    specs = study_specs(small_grid(study="all", shots=[1, 2], seeds=[1, 2]))
+    found = plan(specs, environment, workers=2)
+    records = complete_study(specs, environment.runs, InlineExecutor(environment), prompt_batch=16).complete
+    assert found.steps == sum(record.facts["steps"] for record in records)
+    assert found.tokens == sum(record.facts["steps"] * record.facts["tokens_per_step"] for record in records)
+    assert found.images == stored(environment).features
+    assert found.missing == [] and found.seconds is not None and found.seconds > 0
+    on_disk = sum(path.stat().st_blocks * 512 for path in environment.runs.rglob("*")) + stored(environment).size
+    assert on_disk / 2 < found.disk_bytes < on_disk * 2
+    assert plan(specs, environment, workers=2) == Plan(workers=2, seconds=0.0)  # nothing is left to do
+
+
+def test_the_cost_by_hand(
+    small_grid: Callable[..., Grid], environment: RunEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slimprompt.lab.plan.measure_speed", lambda *_, **__: Speed(step=1.0, token=0.1, image=10.0))
+    grid = small_grid(study="headline", shots=[2], seeds=[1])
+    warm = grid.datasets[0]
+    found = plan([spec for spec in study_specs(grid) if spec.dataset == warm], environment, workers=2)
+    # 3 epochs of 10 images in two batches; start, context of 2 or 4, and per class: colour, disc, full stop, end
+    assert found.steps == 3 * 6
+    assert found.tokens == 6 * ((1 + 2 + 20) + 2 * (1 + 4 + 20))
+    assert found.images == 20 + 10 * 2
+    training = 7 * (1 + 0.1 * 23) + 2 * 7 * (1 + 0.1 * 25)  # one step more for the evaluation
+    assert found.seconds == pytest.approx((training + 10 * 40) / 2)
+
+
+def test_several_weights_of_one_architecture_are_counted_each(environment: RunEnvironment) -> None:
+    one, three = (
+        plan([RunSpec(backbone="RN50", pretrained=tag, dataset="pocket-sketch", shots=1, seed=1) for tag in tags], environment)
+        for tags in (("openai",), ("openai", "cc12m", "yfcc15m"))
+    )
+    assert (three.images, three.disk_bytes) == (3 * one.images, 3 * one.disk_bytes)
 
 
 def test_views_resized_by_pillow_and_by_torch_are_counted(
-    small_grid: Callable[..., Grid], environment: RunEnvironment, tmp_path: Path
+    small_grid: Callable[..., Grid], environment: RunEnvironment
 ) -> None:
-    environment = replace(environment, cache=tmp_path / "cache")
     recipes = [{"epochs": 3, "views": 2, "batch_size": 4, "resize": resize} for resize in ("pillow", "torch")]
     grids = [small_grid(study="headline", shots=[2], recipe=recipe) for recipe in recipes]
-    studies = {str(number): study_specs(grid) for number, grid in enumerate(grids)}
-    plan = plan_runs(studies, environment, workers=1)
-    specs = [spec for some in studies.values() for spec in some]
-    records = run_study(specs, environment.runs, InlineExecutor(environment)).complete
-    assert plan.runs == len(records) == len(specs)
-    (bank,) = cached_banks(tmp_path / "cache" / "features")
-    assert sum(bank.test + bank.train for bank in plan.banks) == bank.features
-    assert [record.spec.recipe.resize for record in records].count("torch") == len(specs) / 2
-
-
-def test_sources_are_counted(small_grid: Callable[..., Grid], environment: RunEnvironment) -> None:
-    plan = count_runs(studies_of(small_grid(study="transfer", shots=[2])), environment, workers=1)
-    assert (plan.studies, plan.runs, plan.sources) == ({"transfer": 8}, 10, 2)
+    specs = [spec for grid in grids for spec in study_specs(grid)]
+    found = plan(specs, environment)
+    complete_study(specs, environment.runs, InlineExecutor(environment))
+    assert found.images == stored(environment).features
 
 
 def test_what_is_missing_is_said(
@@ -101,114 +93,56 @@ def test_what_is_missing_is_said(
 ) -> None:
     monkeypatch.delenv("SLIMPROMPT_DATA", raising=False)
     datasets = [*small_grid().datasets, "dtd"]
-    plan = plan_runs(studies_of(small_grid(study="headline", datasets=datasets)), environment, workers=1)
-    assert plan.runs == 3 * 2 * 3
-    assert len(plan.tasks) == 2
-    (missing,) = plan.missing
+    found = plan(study_specs(small_grid(study="headline", datasets=datasets)), environment)
+    (missing,) = found.missing
     assert missing.startswith("dtd: no data root for dtd")
-    assert plan.seconds is None
-    nowhere = plan_runs(
-        studies_of(small_grid(study="headline", backbones=["local-dir:/nowhere"])), environment, workers=1
-    )
+    assert found.seconds is None and found.steps > 0
+    nowhere = plan(study_specs(small_grid(study="headline", backbones=["local-dir:/nowhere"])), environment)
     assert nowhere.missing[0].startswith("local-dir:/nowhere: cannot load")
-    assert nowhere.tasks[0].tokens_per_step is None
-    assert nowhere.steps > 0
 
 
 def test_rendered_benchmarks_are_not_rendered_for_a_plan(environment: RunEnvironment, tmp_path: Path) -> None:
-    grid = make_grid({"study": "headline", "backbones": "pocket", "shots": [1, 24], "seeds": 1}, pocket=True)
-    plan = plan_runs(studies_of(grid), replace(environment, data_root=tmp_path / "data"), workers=1)
+    axes = {"backbones": "pocket", "datasets": "pocket-sketch", "shots": [1, 24], "seeds": 1}
+    grid = make_grid({"study": "headline", **axes}, pocket=True)
+    found = plan(study_specs(grid), replace(environment, data_root=tmp_path / "data"))
     assert not (tmp_path / "data").exists()
-    sketch = next(task for task in plan.tasks if task.dataset == "pocket-sketch")
-    assert sketch.classes == 24
     epochs = grid.recipe.epochs
-    assert sketch.steps == 3 * epochs * (grid.recipe.steps_per_epoch(24) + grid.recipe.steps_per_epoch(24 * 24))
-    bank = next(bank for bank in plan.banks if bank.dataset == "pocket-sketch")
-    assert (bank.test, bank.train) == (24 * 24, 24 * 24 * len(grid.recipe.views_at(0)))
-
-
-def disk_of(free: float) -> Callable[[Path], SimpleNamespace]:
-    return lambda folder: SimpleNamespace(free=free)
-
-
-def test_a_study_that_does_not_fit_on_the_disk_is_refused(
-    environment: RunEnvironment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    specs = study_specs(make_grid({"study": "headline"}, pocket=True))
-    plan = plan_runs({"headline": specs}, environment, workers=1)
-    for free, warns in ((2 * plan.disk_bytes, False), (1.1 * plan.disk_bytes, True)):
-        monkeypatch.setattr(shutil, "disk_usage", disk_of(free))
-        assert bool(check_disk(specs, environment)) == warns
-    monkeypatch.setattr(shutil, "disk_usage", disk_of(0.9 * plan.disk_bytes))
-    with pytest.raises(InputError, match=r"the missing runs need about 0\.\d GB at .*, where 0\.\d GB are free"):
-        check_disk(specs, environment)
-
-
-def test_features_on_disk_are_not_needed_again(
-    environment: RunEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    specs = study_specs(make_grid({"study": "headline"}, pocket=True))
-    environment = replace(environment, cache=tmp_path / "cache")
-    plan = plan_runs({"headline": specs}, environment, workers=1)
-    (tmp_path / "cache" / "features").mkdir(parents=True)
-    with (tmp_path / "cache" / "features" / "pocket-0.sqlite").open("wb") as bank:
-        bank.truncate(plan.disk_bytes // 2)
-    monkeypatch.setattr(shutil, "disk_usage", disk_of(0.6 * plan.disk_bytes))
-    check_disk(specs, environment)
-
-
-def test_disk_is_not_checked_for_what_cannot_be_counted(
-    small_grid: Callable[..., Grid], environment: RunEnvironment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SLIMPROMPT_DATA", raising=False)
-    monkeypatch.setattr(shutil, "disk_usage", disk_of(0))
-    assert check_disk(study_specs(make_grid({"study": "headline"})), environment) == ""  # no annotation files
-    assert check_disk(study_specs(small_grid(study="headline")), environment) == ""  # a backbone of one's own
-
-
-def test_the_papers_plan(data_root: Path, environment: RunEnvironment) -> None:
-    grid = make_grid(
-        {"datasets": ["dtd", "fgvc_aircraft"], "backbones": ["ViT-B-16"], "seeds": [1], "study": "headline"}
-    )
-    plan = plan_runs(studies_of(grid), replace(environment, data_root=data_root), workers=1)
-    # start, 4 or 16 context tokens, and every class's own tokens; a few more where short names are filled up
-    needed = {"dtd": (191, 203), "fgvc_aircraft": (729, 741)}
-    for task in plan.tasks:
-        assert task.tokens_per_step is not None
-        for planned, exact in zip(task.tokens_per_step, needed[task.dataset], strict=True):
-            assert exact <= planned <= 1.05 * exact
-    assert plan.missing == []
+    assert found.steps == 3 * epochs * (grid.recipe.steps_per_epoch(24) + grid.recipe.steps_per_epoch(24 * 24))
+    assert found.images == 24 * 24 + 24 * 24 * len(grid.recipe.views_at(0))
 
 
 def test_images_that_are_held_out_are_counted(
     tiny_folder: str, collections: dict[str, str], environment: RunEnvironment, tmp_path: Path
 ) -> None:
     """Without a test split, runs are evaluated on the images that they do not train on."""
-    environment, folder = replace(environment, cache=tmp_path / "cache"), tmp_path / "photos"
+    folder = tmp_path / "photos"
     shutil.copytree(Path(collections["warm"]) / "train", folder)
     sample = {"backbone": tiny_folder, "dataset": str(folder), "shots": 2}
     specs = [RunSpec(**sample, seed=seed, method=method) for seed in (1, 2) for method in ("gda", "zero-shot")]
-    plan = plan_runs({"methods": specs}, environment, workers=1)
-    run_study(specs, environment.runs, InlineExecutor(environment))
-    (bank,) = cached_banks(tmp_path / "cache" / "features")
-    assert sum(bank.test + bank.train for bank in plan.banks) == bank.features
+    found = plan(specs, environment)
+    complete_study(specs, environment.runs, InlineExecutor(environment))
+    assert found.images == stored(environment).features
 
 
 def test_methods_and_other_datasets_are_counted(
-    tiny_folder: str, collections: dict[str, str], environment: RunEnvironment, tmp_path: Path
+    tiny_folder: str, collections: dict[str, str], environment: RunEnvironment
 ) -> None:
-    environment = replace(environment, cache=tmp_path / "cache")
     sample = {"backbone": tiny_folder, "dataset": collections["warm"], "shots": 2, "seed": 1}
-    methods = [
-        {"method": "gda"},
-        {"method": "linear-probe"},
-        {"method": "zero-shot", "evaluate_on": [collections["cold"]]},
-    ]
+    methods = [{"method": "gda"}, {"method": "linear-probe"}]
     specs = [RunSpec(**sample, **method) for method in methods]
-    plan = plan_runs({"methods": specs}, environment, workers=1)
-    assert (plan.runs, plan.fitted, plan.steps, plan.training_seconds, plan.missing) == (3, 3, 0, 0.0, [])
-    assert [(bank.test, bank.train) for bank in plan.banks] == [(16, 0), (20, 10 * (1 + 10))]
-    outcome = run_study(specs, environment.runs, InlineExecutor(environment))
-    assert len(outcome.complete) == 3
-    (bank,) = cached_banks(tmp_path / "cache" / "features")
-    assert sum(bank.test + bank.train for bank in plan.banks) == bank.features
+    specs.append(RunSpec(**sample, method="zero-shot", evaluate_on=[collections["cold"]]))
+    found = plan(specs, environment)
+    assert (found.fitted, found.steps, found.missing) == (3, 0, [])
+    assert found.images == 16 + 20 + 10 * (1 + DEFAULT_VIEWS)
+    complete_study(specs, environment.runs, InlineExecutor(environment))
+    assert found.images == stored(environment).features
+
+
+def test_relative_cost_of_runs(run_spec: Callable[..., RunSpec]) -> None:
+    """More shots, more epochs and more classes cost more; a method costs next to nothing."""
+    plain = weight(run_spec())
+    assert weight(run_spec(shots=4)) == pytest.approx(2 * plain, rel=0.01)
+    assert weight(run_spec(recipe={"epochs": 6, "views": 2, "batch_size": 4})) == pytest.approx(2 * plain, rel=0.01)
+    assert weight(run_spec(class_subset="base")) == pytest.approx(plain / 4, rel=0.05)
+    method = RunSpec(backbone="pocket", dataset="dtd", shots=16, seed=1, method="gda")
+    assert weight(method) < plain

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from slimprompt.data import base_new, few_shot, load_folder, read_manifest
+from slimprompt.files import json_checksum
 from slimprompt.images.bank import FeatureBank
-from slimprompt.images.cached import cached_banks
 from slimprompt.lab.environment import RunEnvironment
-from slimprompt.lab.records import Record, find_run
-from slimprompt.lab.run import make_run, make_runs, prompt_batch_key
-from slimprompt.lab.run_cache import RunCache, SetupError
+from slimprompt.lab.inputs import KnownInputs
+from slimprompt.lab.records import Record, complete_runs, find_run
+from slimprompt.lab.run import Batch, LoadedInputs, SetupError, batch_key, make_run, make_runs
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.zero_shot import zero_shot_features
 from slimprompt.prompts.prompt import Prompt
@@ -31,16 +31,16 @@ MakeSpec = Callable[..., RunSpec]
 
 
 @pytest.fixture
-def run_cache(environment: RunEnvironment) -> RunCache:
-    return RunCache(environment)
+def loaded(environment: RunEnvironment) -> LoadedInputs:
+    return LoadedInputs(environment)
 
 
-def test_a_run_folder_is_whole(run_spec: MakeSpec, run_cache: RunCache) -> None:
+def test_a_run_folder_is_whole(run_spec: MakeSpec, loaded: LoadedInputs) -> None:
     spec = run_spec()
-    record = make_run(spec, run_cache)
+    record = make_run(spec, loaded)
     assert record.error is None
-    assert record.folder == run_cache.environment.runs / spec.fingerprint
-    assert run_folders(run_cache.environment.runs) == [spec.fingerprint]
+    assert record.folder == loaded.environment.runs / spec.fingerprint
+    assert run_folders(loaded.environment.runs) == [spec.fingerprint]
     data = json.loads((record.folder / "record.json").read_text())
     assert data["status"] == "complete"
     assert data["trainable_parameters"] == 2 * (4 + 32)
@@ -59,11 +59,11 @@ def test_a_run_folder_is_whole(run_spec: MakeSpec, run_cache: RunCache) -> None:
     assert record.curve()["lr"].tolist() == [spec.recipe.lr_at(epoch) for epoch in range(3)]
 
 
-def test_accuracy_is_that_of_the_stored_factors(run_spec: MakeSpec, run_cache: RunCache) -> None:
+def test_accuracy_is_that_of_the_stored_factors(run_spec: MakeSpec, loaded: LoadedInputs) -> None:
     spec = run_spec(recipe={"epochs": 4, "views": 2, "batch_size": 4, "lr": 0.5})
-    record = make_run(spec, run_cache)
+    record = make_run(spec, loaded)
     images = load_folder(spec.dataset)
-    bank = run_cache.bank(spec)
+    bank = loaded.bank(spec)
     features = bank.features([images.path(item) for item in images.test])
     labels = torch.tensor([item.label for item in images.test])
     context = torch.from_numpy(record.factors()["B"] @ record.factors()["A"]).float()
@@ -83,22 +83,22 @@ KEPT = {"epochs": 3, "views": 2, "batch_size": 4, "anchor": 8.0, "prograd": True
 @pytest.mark.parametrize(
     ("fields", "parameters"),
     [
-        ({"words": "a photo of a"}, 2 * (4 + 32)),
-        ({"words": "a photo of a", "anchored": True}, 2 * (4 + 32)),
+        ({"words": "a photo of a", "n_ctx": None}, 2 * (4 + 32)),
+        ({"words": "a photo of a", "n_ctx": None, "anchored": True}, 2 * (4 + 32)),
         ({"variant": "fixed-B", "basis": "orthogonal", "depth": 3}, 2 * 32 * 3),
         ({"variant": "dense", "depth": 2, "recipe": KEPT}, 4 * 32 * 2),
     ],
     ids=["word start", "anchored", "deep", "deep, kept close"],
 )
 def test_runs_beyond_the_paper(
-    run_spec: MakeSpec, run_cache: RunCache, fields: dict[str, Any], parameters: int
+    run_spec: MakeSpec, loaded: LoadedInputs, fields: dict[str, Any], parameters: int
 ) -> None:
     spec = run_spec(**fields, class_subset="base")
-    record = make_run(spec, run_cache)
+    record = make_run(spec, loaded)
     assert record.error is None
     assert record.facts["trainable_parameters"] == parameters
     factors = {name: torch.from_numpy(value).float() for name, value in record.factors().items()}
-    backbone = run_cache.bank(spec).backbone
+    backbone = loaded.bank(spec).backbone
     words = word_embeddings(backbone, spec.words) if spec.words else None
     if spec.anchored:
         assert not factors["A0"].any()
@@ -106,48 +106,47 @@ def test_runs_beyond_the_paper(
     else:
         assert "W" not in factors
     context = factors["B"] @ factors["A"] + factors.get("W", 0)
-    evaluated = run_cache.evaluation(spec).sets["unseen"]
-    encode = SharedPrefixTextEncoder(backbone, evaluated.class_names, spec.n_ctx, depth=spec.depth)
+    evaluated = loaded.evaluations(spec)["unseen"].eval_set
+    encode = SharedPrefixTextEncoder(backbone, evaluated.class_names, 4, depth=spec.depth)
     with torch.inference_mode():
         assert record.metrics["unseen"] == accuracy(evaluated.features, encode(context), evaluated.labels)
 
 
-def test_deep_runs_form_prompt_batches_and_lend_their_basis(run_spec: MakeSpec, run_cache: RunCache) -> None:
+def test_deep_runs_form_prompt_batches_and_lend_their_basis(run_spec: MakeSpec, loaded: LoadedInputs) -> None:
     deep = {"depth": 2}
     specs = [run_spec(**deep), run_spec(variant="dense", **deep), run_spec(variant="fixed-A", basis="svd", **deep)]
-    assert len({prompt_batch_key(spec) for spec in specs}) == 1
-    assert prompt_batch_key(run_spec()) != prompt_batch_key(specs[0])
-    records = make_runs(specs, run_cache)
+    assert len({batch_key(spec) for spec in specs}) == 1
+    assert batch_key(run_spec()) != batch_key(specs[0])
+    records = make_runs(Batch(specs), loaded)
     assert [record.error for record in records] == [None] * 3
     assert {record.facts["trained_together"] for record in records} == {3}
-    learned = make_run(run_spec(variant="fixed-B", basis="learned", **deep), run_cache)
+    learned = make_run(run_spec(variant="fixed-B", basis="learned", **deep), loaded)
     assert learned.facts["source_run"] == specs[0].fingerprint
     assert np.array_equal(learned.factors()["B"], records[0].factors()["B"])
 
 
 def test_a_basis_learned_at_one_depth_is_used_at_another(
-    run_spec: MakeSpec, run_cache: RunCache, collections: dict[str, str]
+    run_spec: MakeSpec, loaded: LoadedInputs, collections: dict[str, str]
 ) -> None:
     cold = collections["cold"]
-    sources = {depth: make_run(run_spec(dataset=cold, depth=depth), run_cache).factors()["B"] for depth in (1, 3)}
+    sources = {depth: make_run(run_spec(dataset=cold, depth=depth), loaded).factors()["B"] for depth in (1, 3)}
     for learned, used in ((1, 3), (3, 1)):
         fields = {"variant": "fixed-B", "basis": "source", "source": cold, "source_depth": learned}
-        record = make_run(run_spec(**fields, depth=used), run_cache)
+        record = make_run(run_spec(**fields, depth=used), loaded)
         assert record.error is None
         assert np.array_equal(record.factors()["B"], sources[learned])
         assert record.factors()["A"].shape == ((3, 2, 32) if used == 3 else (2, 32))
     assert not np.array_equal(sources[1], sources[3])
 
 
-def test_words_that_do_not_match_n_ctx_fail_with_a_reason(run_spec: MakeSpec, run_cache: RunCache) -> None:
-    record = make_run(run_spec(words="a close-up of a"), run_cache)
-    assert record.error is not None
-    assert "are 6 tokens" in record.error
+def test_words_that_do_not_fit_the_rank_fail_with_a_reason(run_spec: MakeSpec, loaded: LoadedInputs) -> None:
+    record = make_run(run_spec(words="photo", n_ctx=None), loaded)
+    assert record.error is not None and "rank 2 does not fit" in record.error
 
 
-def test_base_split_draws_first_then_cuts(run_spec: MakeSpec, run_cache: RunCache) -> None:
+def test_base_split_draws_first_then_cuts(run_spec: MakeSpec, loaded: LoadedInputs) -> None:
     spec = run_spec(class_subset="base", shots=3, recipe={"epochs": 4, "views": 2, "batch_size": 4, "lr": 0.5})
-    record = make_run(spec, run_cache)
+    record = make_run(spec, loaded)
     drawn = few_shot(load_folder(spec.dataset), 3, 1)
     base, new = base_new(drawn)
     manifest = read_manifest(record.folder / "manifest.json")
@@ -155,7 +154,7 @@ def test_base_split_draws_first_then_cuts(run_spec: MakeSpec, run_cache: RunCach
     assert manifest.class_names == ("brown disc", "orange disc", "pink disc")
     factors = record.factors()
     context = torch.from_numpy(factors["B"] @ factors["A"]).float()
-    bank = run_cache.bank(spec)
+    bank = loaded.bank(spec)
     for name, part in (("seen", base), ("unseen", new)):
         with torch.inference_mode():
             text = SharedPrefixTextEncoder(bank.backbone, part.class_names, spec.n_ctx)(context)
@@ -168,9 +167,9 @@ def test_base_split_draws_first_then_cuts(run_spec: MakeSpec, run_cache: RunCach
 
 
 def test_a_folder_without_test_images_is_judged_on_what_the_draw_left(
-    run_spec: MakeSpec, run_cache: RunCache, photos: Path
+    run_spec: MakeSpec, loaded: LoadedInputs, photos: Path
 ) -> None:
-    one, two = (make_run(run_spec(dataset=str(photos), shots=shots), run_cache) for shots in (2, 4))
+    one, two = (make_run(run_spec(dataset=str(photos), shots=shots), loaded) for shots in (2, 4))
     assert (one.facts["n_images"], two.facts["n_images"]) == ({"train": 6, "test": 12}, {"train": 12, "test": 6})
 
 
@@ -185,19 +184,19 @@ def test_the_same_spec_gives_the_same_bytes(run_spec: MakeSpec, tmp_path: Path) 
     for turn in ("first", "second"):
         # Another cache each time: the features are encoded again, in another order.
         environment = RunEnvironment(runs=tmp_path / turn, cache=tmp_path / f"{turn} cache", device="cpu")
-        run_cache = RunCache(environment)
+        loaded = LoadedInputs(environment)
         for spec in specs if turn == "first" else [specs[3], specs[0], specs[2], specs[1]]:
-            make_run(spec, run_cache)
+            make_run(spec, loaded)
         made.append(fingerprints(environment.runs))
     assert made[0] == made[1]
     assert len(made[0]) == 4
 
 
-def test_every_variant_of_a_seed_starts_from_the_same_p0(run_spec: MakeSpec, run_cache: RunCache) -> None:
+def test_every_variant_of_a_seed_starts_from_the_same_p0(run_spec: MakeSpec, loaded: LoadedInputs) -> None:
     p0 = initial_context(4, 32, seed=1).numpy()
-    dense = make_run(run_spec(variant="dense"), run_cache).factors()
+    dense = make_run(run_spec(variant="dense"), loaded).factors()
     assert np.array_equal(dense["B0"], np.eye(4)) and np.array_equal(dense["A0"], p0)
-    full = make_run(run_spec(rank=4), run_cache).factors()
+    full = make_run(run_spec(rank=4), loaded).factors()
     assert np.allclose(full["B0"] @ full["A0"], p0, atol=1e-6)
 
 
@@ -212,45 +211,47 @@ def test_every_variant_of_a_seed_starts_from_the_same_p0(run_spec: MakeSpec, run
     ],
 )
 def test_only_the_factor_that_trains_moves(
-    run_spec: MakeSpec, run_cache: RunCache, fields: dict[str, str], moves: set[str]
+    run_spec: MakeSpec, loaded: LoadedInputs, fields: dict[str, str], moves: set[str]
 ) -> None:
-    factors = make_run(run_spec(**fields), run_cache).factors()
+    factors = make_run(run_spec(**fields), loaded).factors()
     assert {name for name in "AB" if not np.array_equal(factors[name], factors[name + "0"])} == moves
 
 
 def test_learned_basis_and_transfers_take_over_the_trained_factor(
-    run_spec: MakeSpec, run_cache: RunCache, collections: dict[str, str]
+    run_spec: MakeSpec, loaded: LoadedInputs, collections: dict[str, str]
 ) -> None:
-    joint = make_run(run_spec(), run_cache).factors()
-    learned = make_run(run_spec(variant="fixed-B", basis="learned"), run_cache)
+    joint = make_run(run_spec(), loaded).factors()
+    learned = make_run(run_spec(variant="fixed-B", basis="learned"), loaded)
     assert np.array_equal(learned.factors()["B"], joint["B"])
     assert learned.facts["source_run"] == run_spec().fingerprint
     target = {"dataset": collections["cold"], "basis": "source", "source": collections["warm"]}
-    source_b = make_run(run_spec(variant="fixed-B", **target), run_cache).factors()
-    source_a = make_run(run_spec(variant="fixed-A", **target), run_cache).factors()
+    source_b = make_run(run_spec(variant="fixed-B", **target), loaded).factors()
+    source_a = make_run(run_spec(variant="fixed-A", **target), loaded).factors()
     own: Prompt = start_prompt("joint", width=32, seed=1, n_ctx=4, rank=2)
     assert np.array_equal(source_b["B"], joint["B"]) and np.array_equal(source_a["A"], joint["A"])
     assert np.array_equal(source_b["A0"], own.A.detach().numpy())  # the trained factor keeps its own start
     assert np.array_equal(source_a["B0"], own.B.detach().numpy())
 
 
-def test_a_run_without_its_source_fails_with_the_reason(run_spec: MakeSpec, run_cache: RunCache) -> None:
-    record = make_run(run_spec(variant="fixed-B", basis="learned"), run_cache)
+def test_a_run_without_its_source_fails_with_the_reason(run_spec: MakeSpec, loaded: LoadedInputs) -> None:
+    record = make_run(run_spec(variant="fixed-B", basis="learned"), loaded)
     assert record.status == "failed"
     assert record.error is not None and "joint r2" in record.error and "which does not exist" in record.error
 
 
-def test_a_source_of_other_weights_is_refused(run_spec: MakeSpec, run_cache: RunCache) -> None:
-    source = make_run(run_spec(), run_cache)
+def test_a_source_of_other_weights_is_refused(run_spec: MakeSpec, loaded: LoadedInputs) -> None:
+    source = make_run(run_spec(), loaded)
     path = source.folder / "record.json"
     data = json.loads(path.read_text())
     del data["checksum"]
-    path.write_text(json.dumps(data | {"backbone_fingerprint": "0" * 64}))
+    data["backbone_fingerprint"] = "0" * 64
+    path.write_text(json.dumps(data | {"checksum": json_checksum(data)}))
+    batch = Batch([run_spec(variant="fixed-B", basis="learned")], KnownInputs(complete_runs(path.parents[1])))
     with pytest.raises(SetupError, match="other weights"):
-        make_run(run_spec(variant="fixed-B", basis="learned"), RunCache(run_cache.environment))
+        make_runs(batch, LoadedInputs(loaded.environment))
 
 
-def test_a_failure_is_kept_and_tried_again(run_spec: MakeSpec, run_cache: RunCache, tmp_path: Path) -> None:
+def test_a_failure_is_kept_and_tried_again(run_spec: MakeSpec, loaded: LoadedInputs, tmp_path: Path) -> None:
     for colour in ("red", "green"):
         for number in range(4):
             draw(tmp_path / "own" / colour / f"{number}.png", colour, number)
@@ -258,37 +259,37 @@ def test_a_failure_is_kept_and_tried_again(run_spec: MakeSpec, run_cache: RunCac
     whole = broken.read_bytes()
     broken.write_bytes(whole[:60])
     spec = run_spec(dataset=str(tmp_path / "own"), shots=1)
-    failed = make_run(spec, run_cache)
+    failed = make_run(spec, loaded)
     assert failed.status == "failed"
     assert failed.error is not None and "red/0.png" in failed.error
     assert "Traceback" in failed.facts["traceback"]
     assert [path.name for path in failed.folder.iterdir()] == ["record.json"]
     broken.write_bytes(whole)
-    fresh = RunCache(run_cache.environment)
+    fresh = LoadedInputs(loaded.environment)
     assert make_run(spec, fresh).complete
-    assert find_run(run_cache.environment.runs, spec) == make_run(spec, fresh)
+    assert find_run(loaded.environment.runs, spec) == make_run(spec, fresh)
 
 
-def test_an_unexpected_error_is_a_failed_run_too(run_spec: MakeSpec, run_cache: RunCache) -> None:
-    record = make_run(run_spec(recipe={"epochs": 2, "views": 1, "lr": 1e30}), run_cache)
+def test_an_unexpected_error_is_a_failed_run_too(run_spec: MakeSpec, loaded: LoadedInputs) -> None:
+    record = make_run(run_spec(recipe={"epochs": 2, "views": 1, "lr": 1e30}), loaded)
     assert record.status == "failed"
     assert record.error is not None and "the loss became" in record.error
 
 
 @pytest.mark.parametrize("fields", [{"precision": "bf16"}, {"position": "middle"}, {"position": "front"}])
 def test_precision_and_position_reach_the_model(
-    run_spec: MakeSpec, run_cache: RunCache, fields: dict[str, str]
+    run_spec: MakeSpec, loaded: LoadedInputs, fields: dict[str, str]
 ) -> None:
-    plain, other = make_run(run_spec(), run_cache), make_run(run_spec(**fields), run_cache)
+    plain, other = make_run(run_spec(), loaded), make_run(run_spec(**fields), loaded)
     assert other.error is None
     assert np.array_equal(plain.factors()["A0"], other.factors()["A0"])
     assert not np.array_equal(plain.factors()["A"], other.factors()["A"])
 
 
-def test_a_complete_run_is_never_made_again(run_spec: MakeSpec, run_cache: RunCache) -> None:
-    record = make_run(run_spec(), run_cache)
+def test_a_complete_run_is_never_made_again(run_spec: MakeSpec, loaded: LoadedInputs) -> None:
+    record = make_run(run_spec(), loaded)
     changed = (record.folder / "record.json").stat().st_mtime_ns
-    assert make_run(run_spec(), RunCache(run_cache.environment)) == record
+    assert make_run(run_spec(), LoadedInputs(loaded.environment)) == record
     assert (record.folder / "record.json").stat().st_mtime_ns == changed
 
 
@@ -301,12 +302,12 @@ def test_a_complete_run_is_never_made_again(run_spec: MakeSpec, run_cache: RunCa
     ],
 )
 def test_what_cannot_be_had_at_all_stops(
-    run_spec: MakeSpec, run_cache: RunCache, monkeypatch: pytest.MonkeyPatch, fields: dict[str, str], message: str
+    run_spec: MakeSpec, loaded: LoadedInputs, monkeypatch: pytest.MonkeyPatch, fields: dict[str, str], message: str
 ) -> None:
     monkeypatch.delenv("SLIMPROMPT_DATA", raising=False)
     with pytest.raises(SetupError, match=message):
-        make_run(run_spec(**fields), run_cache)
-    assert not run_cache.environment.runs.exists()
+        make_run(run_spec(**fields), loaded)
+    assert not loaded.environment.runs.exists()
 
 
 def test_what_the_reader_warns_of_is_recorded(run_spec: MakeSpec, environment: RunEnvironment, tmp_path: Path) -> None:
@@ -317,14 +318,14 @@ def test_what_the_reader_warns_of_is_recorded(run_spec: MakeSpec, environment: R
             draw(tmp_path / "dtd" / "images" / name, "red", label)
             items[part].append([name, label, f"class {label}"])
     (tmp_path / "dtd" / "split_zhou_DescribableTextures.json").write_text(json.dumps(items))
-    record = make_run(run_spec(dataset="dtd", shots=1), RunCache(replace(environment, data_root=tmp_path)))
+    record = make_run(run_spec(dataset="dtd", shots=1), LoadedInputs(replace(environment, data_root=tmp_path)))
     assert record.complete
     (note,) = record.facts["notes"]
     assert "not comparable with published ones" in note
 
 
-def test_classes_with_too_few_images_are_recorded(run_spec: MakeSpec, run_cache: RunCache) -> None:
-    enough, few = (make_run(run_spec(shots=shots), run_cache) for shots in (1, 1000))
+def test_classes_with_too_few_images_are_recorded(run_spec: MakeSpec, loaded: LoadedInputs) -> None:
+    enough, few = (make_run(run_spec(shots=shots), loaded) for shots in (1, 1000))
     assert enough.facts["notes"] == []
     names = "brown disc (5), orange disc (5), pink disc (5), …"
     assert few.facts["notes"] == [f"{few.spec.dataset}: fewer than 1000 images, all used: {names}"]
@@ -335,33 +336,19 @@ def test_missing_pictures_stop(run_spec: MakeSpec, environment: RunEnvironment, 
     items = {part: [[f"a/{i}.jpg", i, f"class {i}"] for i in range(47)] for part in ("train", "val", "test")}
     (tmp_path / "dtd" / "split_zhou_DescribableTextures.json").write_text(json.dumps(items))
     with pytest.raises(SetupError, match="141 of 141 images of dtd are missing"):
-        make_run(run_spec(dataset="dtd"), RunCache(replace(environment, data_root=tmp_path)))
+        make_run(run_spec(dataset="dtd"), LoadedInputs(replace(environment, data_root=tmp_path)))
 
 
 def test_runs_of_a_process_share_what_is_the_same(
-    run_spec: MakeSpec, run_cache: RunCache, monkeypatch: pytest.MonkeyPatch
+    run_spec: MakeSpec, loaded: LoadedInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_run(run_spec(), run_cache)
+    make_run(run_spec(), loaded)
     encoded: list[int] = []
     original = FeatureBank._encode
     monkeypatch.setattr(FeatureBank, "_encode", lambda bank, batch: (encoded.append(len(batch)), original(bank, batch)))
-    loaded: list[str] = []
-    monkeypatch.setattr("slimprompt.clip.backbone.load_backbone", lambda name, *_, **__: loaded.append(name))
-    second: Record = make_run(run_spec(variant="dense"), run_cache)
+    backbones: list[str] = []
+    monkeypatch.setattr("slimprompt.clip.backbone.load_backbone", lambda name, *_, **__: backbones.append(name))
+    second: Record = make_run(run_spec(variant="dense"), loaded)
     assert second.complete
     assert encoded == []  # no image was encoded again
-    assert loaded == []  # nor was the backbone loaded
-
-
-def test_a_run_on_features_in_half_precision_says_so(
-    run_spec: MakeSpec, environment: RunEnvironment, tmp_path: Path
-) -> None:
-    """Other runs have no such entry."""
-    facts = {}
-    for features in ("fp32", "fp16"):
-        place = replace(environment, runs=tmp_path / features, cache=tmp_path / "cache", features=features)
-        facts[features] = make_run(run_spec(), RunCache(place)).facts
-    assert "stored_features" not in facts["fp32"]
-    assert facts["fp16"]["stored_features"] == "fp16"
-    one, other = cached_banks(tmp_path / "cache" / "features")
-    assert one.features == other.features
+    assert backbones == []  # nor was the backbone loaded

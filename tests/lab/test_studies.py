@@ -10,7 +10,7 @@ from slimprompt.lab.grid import unused_values
 from slimprompt.lab.studies import STUDIES
 from slimprompt.lab.study import with_sources
 from slimprompt.methods.table import METHODS
-from slimprompt.paper.studies import ALL_STUDIES, PAPER, POCKET, make_grid, studies_of, study_specs
+from slimprompt.paper.studies import CATALOGUE, PAPER, POCKET, make_grid, studies_of, study_specs
 
 BEYOND = [
     "joint r4 from “a photo of a”",
@@ -107,5 +107,5 @@ def test_a_grid_replaces_rank_and_position() -> None:
 def test_all_stays_the_papers() -> None:
     assert set(STUDIES).isdisjoint(studies_of(make_grid({"study": "all"})))
     both = make_grid({"study": ["all", "baselines"]})
-    assert {"headline", "baselines"} < set(studies_of(both)) < set(ALL_STUDIES)
+    assert {"headline", "baselines"} < set(studies_of(both)) < set(CATALOGUE.studies)
     assert len(study_specs(both)) == 3540 + 9 * 126

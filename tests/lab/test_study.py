@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,19 +22,19 @@ from slimprompt.analysis.methods import costs
 from slimprompt.analysis.observations import observe
 from slimprompt.analysis.results import Results
 from slimprompt.errors import InputError
+from slimprompt.files import json_checksum
 from slimprompt.lab.environment import RunEnvironment
-from slimprompt.lab.executors import ATTEMPTS, Executor, default_workers, retries, worker_devices
+from slimprompt.lab.executors import Executor, default_workers, worker_devices
 from slimprompt.lab.executors.inline import InlineExecutor
+from slimprompt.lab.executors.pool import ATTEMPTS, retries
 from slimprompt.lab.executors.processes import ProcessExecutor
-from slimprompt.lab.observer import StudyObserver
 from slimprompt.lab.records import Record, find_run, load_records, read_record, remove_run, store_run
-from slimprompt.lab.run import prompt_batch_key
-from slimprompt.lab.run_cache import SetupError
+from slimprompt.lab.run import Batch, SetupError, batch_key
 from slimprompt.lab.spec import RunSpec
-from slimprompt.lab.study import run_study, with_sources
+from slimprompt.lab.study import Ended, Event, Started, with_sources
 from slimprompt.paper.studies import Grid, study_specs
 from slimprompt.report.methods_tables import methods_tables
-from tests.conftest import fingerprints, run_folders
+from tests.conftest import complete_study, fingerprints, run_folders
 from tests.robustness.kills import run_campaign
 
 MakeGrid = Callable[..., Grid]
@@ -52,7 +52,8 @@ class Pretend:
         self._running: list[list[RunSpec]] = []
         self.closed = False
 
-    def submit(self, specs: Sequence[RunSpec]) -> None:
+    def submit(self, batch: Batch) -> None:
+        specs = batch.specs
         self.submitted += specs
         self.groups.append(list(specs))
         self._running.append(list(specs))
@@ -73,21 +74,15 @@ class Pretend:
         self.closed = True
 
 
-class Noted(StudyObserver):
+class Noted:
+    """The runs that were started."""
+
     def __init__(self) -> None:
-        self.events: list[tuple[str, Any]] = []
+        self.started: list[str] = []
 
-    def begin(self, specs: list[RunSpec], present: list[Record]) -> None:
-        self.events.append(("begin", (len(specs), len(present))))
-
-    def started(self, specs: Sequence[RunSpec]) -> None:
-        self.events += [("started", spec.fingerprint) for spec in specs]
-
-    def ended(self, record: Record) -> None:
-        self.events.append((record.status, record.spec.fingerprint))
-
-    def end(self) -> None:
-        self.events.append(("end", None))
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self.started += [spec.fingerprint for spec in event.specs]
 
 
 # --- what may start when ---------------------------------------------------------------------------------------------
@@ -97,7 +92,7 @@ class Noted(StudyObserver):
 def test_sources_are_complete_before_their_dependants_start(small_grid: MakeGrid, tmp_path: Path, slots: int) -> None:
     specs = study_specs(small_grid())
     executor = Pretend(tmp_path, slots)
-    outcome = run_study(specs, tmp_path, executor)
+    outcome = complete_study(specs, tmp_path, executor)
     assert len(outcome.complete) == len(with_sources(specs)) == len(executor.submitted)
     assert executor.closed
     assert max(map(len, executor.together)) <= slots
@@ -108,7 +103,7 @@ def test_sources_are_complete_before_their_dependants_start(small_grid: MakeGrid
 
 def test_no_two_runs_encode_the_same_images_at_once(small_grid: MakeGrid, tmp_path: Path) -> None:
     executor = Pretend(tmp_path, slots=50)
-    run_study(study_specs(small_grid()), tmp_path, executor)
+    complete_study(study_specs(small_grid()), tmp_path, executor)
     first = executor.together[: len({spec.dataset for spec in executor.submitted})]
     assert len({spec.dataset for spec in first[-1]}) == len(
         first[-1]
@@ -122,65 +117,60 @@ def test_a_failed_source_fails_its_dependants_with_the_reason(small_grid: MakeGr
     dependants = [spec for spec in specs if spec.source_spec() == bad]
     assert len(dependants) == 3  # learned basis, and both factors as a source
     watch = Noted()
-    outcome = run_study(specs, tmp_path, Pretend(tmp_path, failing=lambda spec: spec == bad), watch)
+    outcome = complete_study(specs, tmp_path, Pretend(tmp_path, failing=lambda spec: spec == bad), watch)
     assert {record.spec.fingerprint for record in outcome.failed} == {spec.fingerprint for spec in [bad, *dependants]}
     for record in outcome.failed[1:]:
         assert record.error == f"its source run failed: {bad.title} ({bad.fingerprint}): told to"
-    assert not {("started", spec.fingerprint) for spec in dependants} & set(watch.events)
+    assert {spec.fingerprint for spec in dependants}.isdisjoint(watch.started)
     # the same study again: the source is tried again, then what needs it
     again = Pretend(tmp_path)
-    assert run_study(specs, tmp_path, again).failed == []
+    assert complete_study(specs, tmp_path, again).failed == []
     assert {spec.fingerprint for spec in again.submitted} == {spec.fingerprint for spec in [bad, *dependants]}
     assert again.submitted[0] == bad
 
 
 def test_only_what_is_missing_is_made(small_grid: MakeGrid, tmp_path: Path) -> None:
     specs = with_sources(study_specs(small_grid()))
-    run_study(specs[:7], tmp_path, Pretend(tmp_path))
+    complete_study(specs[:7], tmp_path, Pretend(tmp_path))
     there = len(load_records(tmp_path))
-    watch = Noted()
     executor = Pretend(tmp_path)
-    outcome = run_study(specs, tmp_path, executor, watch)
+    outcome = complete_study(specs, tmp_path, executor)
     assert len(outcome.present) == there
     assert len(executor.submitted) == len(specs) - there
-    assert watch.events[0] == ("begin", (len(specs), there))
-    assert watch.events[-1] == ("end", None)
 
 
 def change_record(record: Record, **entries: Any) -> None:
     """Replace entries of a record on disk."""
     path = record.folder / "record.json"
     data = json.loads(path.read_text())
-    data.pop("checksum", None)  # as version 0.1 wrote it; with a checksum the changed record is damaged
-    path.write_text(json.dumps(data | entries))
+    del data["checksum"]
+    path.write_text(json.dumps({**data, **entries, "checksum": json_checksum(data | entries)}))
 
 
 @pytest.mark.usefixtures("quick_workers")
 def test_runs_of_other_weights_are_not_mixed(run_spec: MakeSpec, environment: RunEnvironment) -> None:
     """Nothing is stored, however often the study is repeated, also if it does not contain the runs of the other weights."""
     first, second = run_spec(), run_spec(seed=2)
-    (record,) = run_study([first], environment.runs, InlineExecutor(environment)).complete
+    (record,) = complete_study([first], environment.runs, InlineExecutor(environment)).complete
     change_record(record, backbone_fingerprint="0" * 64)
     removal = rf"runs rm --runs {environment.runs} --where backbone_fingerprint={'0' * 64}`"
     for specs in ([first, second], [first, second], [second]):
         with pytest.raises(InputError, match=f"made with other weights of .* than the present ones.*{removal}"):
-            run_study(specs, environment.runs, InlineExecutor(environment))
+            complete_study(specs, environment.runs, InlineExecutor(environment))
     with pytest.raises(InputError, match="made with other weights"):
-        run_study([second, run_spec(seed=3)], environment.runs, ProcessExecutor(environment, 2))
+        complete_study([second, run_spec(seed=3)], environment.runs, ProcessExecutor(environment, 2))
     assert run_folders(environment.runs) == [first.fingerprint]
 
 
 def test_complete_runs_of_two_weights_are_refused(run_spec: MakeSpec, environment: RunEnvironment) -> None:
     """Earlier versions could mix them; nothing is left to train, but the outcome would be an average over both."""
     specs = [run_spec(), run_spec(seed=2)]
-    record, _ = run_study(specs, environment.runs, InlineExecutor(environment)).complete
+    record, _ = complete_study(specs, environment.runs, InlineExecutor(environment)).complete
     change_record(record, backbone_fingerprint="0" * 64)
-    executor, watch = Pretend(environment.runs), Noted()
+    executor = Pretend(environment.runs)
     with pytest.raises(InputError, match=f"other weights of .* than those of {specs[0].fingerprint}"):
-        run_study(specs, environment.runs, executor, watch)
-    assert executor.closed and watch.events == [("end", None)]
-    change_record(record, backbone_fingerprint=None)  # not known: accepted
-    assert len(run_study(specs, environment.runs, Pretend(environment.runs)).present) == 2
+        complete_study(specs, environment.runs, executor)
+    assert executor.closed
 
 
 def test_runs_on_changed_images_are_not_mixed(
@@ -188,20 +178,17 @@ def test_runs_on_changed_images_are_not_mixed(
 ) -> None:
     own = Path(shutil.copytree(collections["warm"], tmp_path / "own"))
     first, second = (run_spec(dataset=str(own), seed=seed) for seed in (1, 2))
-    (record,) = run_study([first], environment.runs, InlineExecutor(environment)).complete
+    complete_study([first], environment.runs, InlineExecutor(environment))
     image = own / "test" / "red disc" / "8.png"
     content = image.read_bytes()
     image.unlink()
     removal = rf"runs rm --runs {environment.runs} --where dataset={own}`"
     for specs in ([first], [first, second], [second]):
         with pytest.raises(InputError, match=f"made with other images of {own} than the present ones.*{removal}"):
-            run_study(specs, environment.runs, InlineExecutor(environment))
+            complete_study(specs, environment.runs, InlineExecutor(environment))
     assert run_folders(environment.runs) == [first.fingerprint]
     image.write_bytes(content)
-    assert len(run_study([first], environment.runs, InlineExecutor(environment)).present) == 1
-    image.unlink()
-    change_record(record, dataset_fingerprints={})  # as older versions stored it
-    assert len(run_study([first, second], environment.runs, InlineExecutor(environment)).complete) == 1
+    assert len(complete_study([first], environment.runs, InlineExecutor(environment)).present) == 1
 
 
 def test_runs_on_another_folder_of_the_same_name_are_not_mixed(
@@ -215,12 +202,12 @@ def test_runs_on_another_folder_of_the_same_name_are_not_mixed(
         shutil.copytree(collections[images], tmp_path / folder / "photos")
     spec = run_spec(dataset="photos")
     monkeypatch.chdir(tmp_path / "one")
-    run_study([spec], environment.runs, InlineExecutor(environment))
+    complete_study([spec], environment.runs, InlineExecutor(environment))
     monkeypatch.chdir(tmp_path / "other")
     with pytest.raises(InputError, match="other images of photos"):
-        run_study([spec], environment.runs, InlineExecutor(environment))
+        complete_study([spec], environment.runs, InlineExecutor(environment))
     monkeypatch.chdir(tmp_path / "same")
-    assert len(run_study([spec], environment.runs, InlineExecutor(environment)).present) == 1
+    assert len(complete_study([spec], environment.runs, InlineExecutor(environment)).present) == 1
 
 
 def test_changed_images_that_runs_are_only_evaluated_on(
@@ -228,10 +215,10 @@ def test_changed_images_that_runs_are_only_evaluated_on(
 ) -> None:
     own = Path(shutil.copytree(collections["cold"], tmp_path / "own images"))
     spec = run_spec(evaluate_on=(str(own),))
-    run_study([spec], environment.runs, InlineExecutor(environment))
+    complete_study([spec], environment.runs, InlineExecutor(environment))
     (own / "test" / "blue disc" / "8.png").unlink()
     with pytest.raises(InputError, match=rf"runs rm --runs {environment.runs} --where 'evaluate_on={own}'`"):
-        run_study([spec], environment.runs, InlineExecutor(environment))
+        complete_study([spec], environment.runs, InlineExecutor(environment))
 
 
 @pytest.mark.usefixtures("quick_workers")
@@ -239,7 +226,7 @@ def test_what_cannot_be_had_stops_the_study(run_spec: MakeSpec, environment: Run
     specs = [run_spec(dataset="dtdd", seed=seed) for seed in range(3)]
     for executor in (InlineExecutor(environment), ProcessExecutor(environment, 2)):
         with pytest.raises(SetupError, match="unknown benchmark 'dtdd'"):
-            run_study(specs, environment.runs, executor)
+            complete_study(specs, environment.runs, executor)
     assert not environment.runs.exists()
 
 
@@ -249,7 +236,7 @@ def test_a_folder_that_cannot_hold_runs_is_refused_before_anything_is_trained(
     (tmp_path / "file").write_text("")
     executor = Pretend(tmp_path / "file")
     with pytest.raises(InputError, match="is a file; give a folder"):
-        run_study([run_spec()], tmp_path / "file", executor)
+        complete_study([run_spec()], tmp_path / "file", executor)
     assert executor.submitted == [] and executor.closed
 
 
@@ -260,9 +247,9 @@ def test_benchmarks_with_only_test_images_are_refused_before_anything_runs(run_s
     for specs in ([good, run_spec(dataset="imagenet_sketch")], [good, transferred]):
         executor = Pretend(tmp_path)
         with pytest.raises(InputError, match="which has only test images"):
-            run_study(specs, tmp_path, executor)
+            complete_study(specs, tmp_path, executor)
         assert executor.submitted == []
-    assert len(run_study([good], tmp_path, Pretend(tmp_path)).complete) == 1
+    assert len(complete_study([good], tmp_path, Pretend(tmp_path)).complete) == 1
 
 
 # --- together ----------------------------------------------------------------------------------------------------
@@ -271,14 +258,14 @@ def test_benchmarks_with_only_test_images_are_refused_before_anything_runs(run_s
 def test_groups_see_the_same_images_and_keep_their_order(small_grid: MakeGrid, tmp_path: Path) -> None:
     specs = with_sources(study_specs(small_grid()))
     executor = Pretend(tmp_path, slots=3)
-    outcome = run_study(specs, tmp_path, executor, prompt_batch=4)
+    outcome = complete_study(specs, tmp_path, executor, prompt_batch=4)
     assert len(outcome.complete) == len(specs)
     assert max(map(len, executor.groups)) == 4
     for group in executor.groups:
-        assert len({prompt_batch_key(spec) for spec in group}) == 1
+        assert len({batch_key(spec) for spec in group}) == 1
         assert {spec.source_spec() for spec in group}.isdisjoint(group)
     other = Pretend(tmp_path / "other", slots=1)
-    run_study(specs, tmp_path / "other", other, prompt_batch=4)
+    complete_study(specs, tmp_path / "other", other, prompt_batch=4)
     assert sorted(map(str, other.groups)) == sorted(map(str, executor.groups))  # whatever the executor
 
 
@@ -288,28 +275,28 @@ def test_an_interrupted_batch_is_completed_with_the_same_prompts(run_spec: MakeS
     for spec, batch in ((specs[1], names[:3]), (specs[4], [names[4], "0" * 16])):  # the second is of another study
         store_run(tmp_path, spec, {"status": "complete", "metrics": {"accuracy": 1}, "prompt_batch": batch})
     executor, watch = Pretend(tmp_path), Noted()
-    outcome = run_study(specs, tmp_path, executor, watch, prompt_batch=3)
+    outcome = complete_study(specs, tmp_path, executor, watch, prompt_batch=3)
     assert executor.groups == [specs[:3], specs[3:4], specs[5:6]]
     missing = [names[index] for index in (0, 2, 3, 5)]
     assert [record.spec.fingerprint for record in outcome.complete] == missing
-    assert [name for event, name in watch.events if event == "started"] == missing
+    assert watch.started == missing
     # batches smaller than the interrupted one were asked for
     (tmp_path / "other").mkdir()
     store_run(tmp_path / "other", specs[1], {"status": "complete", "metrics": {}, "prompt_batch": names[:3]})
     executor = Pretend(tmp_path / "other")
-    run_study(specs[:3], tmp_path / "other", executor, prompt_batch=2)
+    complete_study(specs[:3], tmp_path / "other", executor, prompt_batch=2)
     assert executor.groups == [[specs[0], specs[2]]]
 
 
 def test_complete_runs_of_a_batch_are_trained_again_but_kept(run_spec: MakeSpec, environment: RunEnvironment) -> None:
     specs = [run_spec(rank=rank) for rank in (1, 2, 3)]
     executor = InlineExecutor(environment)
-    executor.submit(specs)
+    executor.submit(Batch(specs))
     before = executor.collect()
     contents = fingerprints(environment.runs)
     kept = (before[0].folder / "record.json").read_bytes()
     remove_run(before[1].folder)
-    executor.submit(specs)
+    executor.submit(Batch(specs))
     after = executor.collect()
     assert [record.facts["trained_together"] for record in after] == [3, 3, 3]
     assert after[1].facts["prompt_batch"] == [spec.fingerprint for spec in specs]
@@ -331,7 +318,7 @@ def test_one_run_s_failure_is_not_its_neighbours(
 ) -> None:
     good, bad = run_spec(variant="fixed-B", basis="svd"), run_spec(variant="fixed-B", basis="learned")
     executor = InlineExecutor(environment)
-    executor.submit([good, bad])
+    executor.submit(Batch([good, bad]))
     first, second = executor.collect()
     assert first.complete
     assert not second.complete and "which does not exist" in str(second.error)
@@ -341,10 +328,12 @@ def test_one_run_s_failure_is_not_its_neighbours(
         return Prompt(prompt.B, prompt.A * float("nan"), prompt.trainable) if variant == "joint" else prompt
 
     monkeypatch.setattr("slimprompt.methods.prompt.start_prompt", start_with_nan)
-    executor.submit([run_spec(variant="joint"), run_spec(variant="dense", rank=None)])
+    executor.submit(Batch([run_spec(variant="joint"), run_spec(variant="dense", rank=None)]))
     first, second = executor.collect()
     assert not first.complete and "the loss became nan at step 1" in str(first.error)
     assert second.complete and second.facts["trained_together"] == 1
+    (note,) = second.facts["notes"]
+    assert "trained alone" in note and "the loss became nan at step 1" in note
 
 
 # --- processes -------------------------------------------------------------------------------------------------------
@@ -362,7 +351,7 @@ def undisturbed() -> Undisturbed:
 def reference(undisturbed: Undisturbed, grid: Grid, tmp_path: Path, prompt_batch: int = 1) -> Path:
     if prompt_batch not in undisturbed:
         environment = RunEnvironment(runs=tmp_path / "undisturbed", cache=tmp_path / "undisturbed cache", device="cpu")
-        outcome = run_study(study_specs(grid), environment.runs, InlineExecutor(environment), prompt_batch=prompt_batch)
+        outcome = complete_study(study_specs(grid), environment.runs, InlineExecutor(environment), prompt_batch=prompt_batch)
         assert outcome.failed == []
         undisturbed[prompt_batch] = environment.runs
     return undisturbed[prompt_batch]
@@ -382,17 +371,15 @@ def test_processes_give_the_bytes_of_one_process_even_if_one_is_killed(
     expected = reference(undisturbed, grid, tmp_path, prompt_batch)
     executor = ProcessExecutor(replace(environment, cache=tmp_path / "own cache"), 2)
 
-    class KillOnce(StudyObserver):
-        killed = 0
+    killed: list[int] = []
 
-        def ended(self, record: Record) -> None:
-            if not self.killed and executor._busy:
-                self.killed = executor._busy[0].process.pid
-                os.kill(self.killed, signal.SIGKILL)
+    def kill_once(event: Event) -> None:
+        if isinstance(event, Ended) and not killed and executor._running:
+            killed.append(next(iter(executor._running)).process.pid)
+            os.kill(killed[0], signal.SIGKILL)
 
-    watch = KillOnce()
-    outcome = run_study(study_specs(grid), environment.runs, executor, watch, prompt_batch=prompt_batch)
-    assert watch.killed
+    outcome = complete_study(study_specs(grid), environment.runs, executor, kill_once, prompt_batch=prompt_batch)
+    assert killed
     assert outcome.failed == []
     assert fingerprints(environment.runs) == fingerprints(expected)
 
@@ -404,7 +391,7 @@ def test_prompt_batches_equal_separate_runs(
 ) -> None:
     grid = small_grid(shots=[2])
     alone = reference(undisturbed, grid, tmp_path)
-    outcome = run_study(study_specs(grid), environment.runs, ProcessExecutor(environment, 2), prompt_batch=8)
+    outcome = complete_study(study_specs(grid), environment.runs, ProcessExecutor(environment, 2), prompt_batch=8)
     assert outcome.failed == []
     assert max(record.facts["trained_together"] for record in outcome.complete) > 2
     for record in outcome.complete:
@@ -423,7 +410,7 @@ def test_a_run_whose_process_always_dies_is_given_up(run_spec: MakeSpec, environ
 
     def kill_all() -> None:
         while not ended.is_set():
-            for worker in list(executor._busy):
+            for worker in list(executor._running):
                 if worker.process.pid and worker.process.pid not in victims:
                     victims.add(worker.process.pid)
                     os.kill(worker.process.pid, signal.SIGKILL)
@@ -432,13 +419,33 @@ def test_a_run_whose_process_always_dies_is_given_up(run_spec: MakeSpec, environ
     killer = threading.Thread(target=kill_all)
     killer.start()
     try:
-        outcome = run_study([run_spec()], environment.runs, executor)
+        outcome = complete_study([run_spec()], environment.runs, executor)
     finally:
         ended.set()
         killer.join()
     (record,) = outcome.failed
     assert len(victims) == ATTEMPTS
-    assert record.error is not None and f"by signal 9 (SIGKILL), {ATTEMPTS} times" in record.error
+    assert record.error is not None and f"{ATTEMPTS} times, the last time by signal 9 (SIGKILL)" in record.error
+
+
+@pytest.mark.usefixtures("quick_workers")
+def test_an_exception_of_a_worker_is_recorded_with_its_traceback(
+    run_spec: MakeSpec, environment: RunEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it is raised, and without trying again; the study goes on."""
+    (tmp_path / "breaking.py").write_text(
+        "from slimprompt.lab import provenance\n"
+        "def origin(environment):\n    raise KeyError('no such entry')\n"
+        "provenance.origin = origin\n"
+        "def basis(p0, rank, generator):\n    return p0[:, :rank]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    specs = [run_spec(variant="fixed-B", basis="breaking:basis"), run_spec(dataset=run_spec().dataset, seed=2)]
+    outcome = complete_study(specs[:1], environment.runs, ProcessExecutor(environment, 1))
+    (record,) = outcome.failed
+    assert record.error == "KeyError: 'no such entry'"
+    assert "breaking.py" in record.facts["traceback"]
+    assert len(complete_study(specs[1:], environment.runs, ProcessExecutor(environment, 1)).complete) == 1
 
 
 def test_default_workers_fill_the_machine(environment: RunEnvironment) -> None:
@@ -478,7 +485,7 @@ def test_executors_have_the_same_three_methods(environment: RunEnvironment) -> N
 def test_the_record_names_the_executor_that_ran(run_spec: MakeSpec, environment: RunEnvironment) -> None:
     executors = {"inline": InlineExecutor(environment), "processes": ProcessExecutor(environment, 1)}
     for seed, (name, executor) in enumerate(executors.items()):
-        outcome = run_study([run_spec(seed=seed)], environment.runs, executor)
+        outcome = complete_study([run_spec(seed=seed)], environment.runs, executor)
         assert [record.facts["executor"] for record in outcome.complete] == [name]
 
 
@@ -514,10 +521,10 @@ def test_workers_are_spread_over_the_gpus(
             started.append(environment.device)
 
     monkeypatch.setattr("slimprompt.lab.executors.processes.worker_devices", lambda _: ["cuda:0", "cuda:1"])
-    monkeypatch.setattr("slimprompt.lab.executors.processes._Worker", NoProcess)
+    monkeypatch.setattr("slimprompt.lab.executors.processes.WorkerProcess", NoProcess)
     executor = ProcessExecutor(environment, 4)
     for seed in range(4):
-        executor.submit([run_spec(seed=seed)])
+        executor.submit(Batch([run_spec(seed=seed)]))
     assert started == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
 
 
@@ -526,20 +533,17 @@ def test_workers_are_spread_over_the_gpus(
 def test_a_basis_of_your_own_in_every_executor(
     run_spec: MakeSpec, environment: RunEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Worker processes import the module that the environment names; without it, the run fails and says what to do."""
+    """Whoever makes a run imports the module that its basis names."""
     (tmp_path / "own_bases.py").write_text(
         "def first(p0, rank, generator):\n    return p0.new_ones(len(p0), rank).tril()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     spec = run_spec(variant="fixed-B", basis="own_bases:first")
     other = run_spec(variant="fixed-B", basis="own_bases:first", seed=2)
-    outcome = run_study([spec], environment.runs, InlineExecutor(environment))
-    assert "own_bases is not imported" in str(outcome.failed[0].error)
-    environment = replace(environment, imports=("own_bases",))
-    outcome = run_study([spec, other], environment.runs, ProcessExecutor(environment, 2))
+    outcome = complete_study([spec, other], environment.runs, ProcessExecutor(environment, 2))
     assert len(outcome.complete) == 2
     assert outcome.complete[0].factors()["B"].tolist() == [[1, 0], [1, 1], [1, 1], [1, 1]]
-    outcome = run_study([spec], tmp_path / "inline", InlineExecutor(replace(environment, runs=tmp_path / "inline")))
+    outcome = complete_study([spec], tmp_path / "inline", InlineExecutor(replace(environment, runs=tmp_path / "inline")))
     assert outcome.complete[0].spec.label == "fixed-B own_bases:first r2"
 
 
@@ -557,15 +561,12 @@ def test_a_method_of_your_own_in_every_executor(
         "    return FittedHead(Head(task.class_names, task.class_features[1:], 1.0), n_trained=7)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    fields = {"variant": None, "rank": None, "n_ctx": 16, "recipe": {}}
+    fields = {"variant": None, "rank": None, "n_ctx": None, "recipe": {}}
     spec, other, broken = (
         run_spec(method=f"own_methods:{name}", seed=seed, **fields)
         for name, seed in (("twice", 1), ("twice", 2), ("broken", 1))
     )
-    outcome = run_study([spec], environment.runs, InlineExecutor(environment))
-    assert "own_methods is not imported; import it first (--import own_methods)" in str(outcome.failed[0].error)
-    environment = replace(environment, imports=("own_methods",))
-    outcome = run_study([spec, other, broken], environment.runs, ProcessExecutor(environment, 2))
+    outcome = complete_study([spec, other, broken], environment.runs, ProcessExecutor(environment, 2))
     assert [record.spec.label for record in outcome.complete] == ["own_methods:twice"] * 2
     assert [str(record.error) for record in outcome.failed] == [
         "the method 'own_methods:broken' returned a FittedHead that cannot be used: weights: 5 class names, but the shape is (4, 24)"
@@ -578,7 +579,7 @@ def test_a_method_of_your_own_in_every_executor(
     (row,) = tables["methods"].rows
     assert row.labels[1] == "own_methods:twice"
     inline = replace(environment, runs=tmp_path / "inline")
-    outcome = run_study([spec], inline.runs, InlineExecutor(inline))
+    outcome = complete_study([spec], inline.runs, InlineExecutor(inline))
     (here,) = outcome.complete
     there = find_run(environment.runs, spec)
     assert there is not None and there.metrics == here.metrics

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from slimprompt.classifiers.prompt import PromptClassifier
 from typer import Typer
 from typer.testing import CliRunner
 
-from slimprompt.classifiers.prompt import PromptClassifier
 from slimprompt.cli.quickstart import quickstart as command
 from slimprompt.errors import InputError
 from slimprompt.lab.records import Record

@@ -21,9 +21,8 @@ import slimprompt.training.evaluation
 import slimprompt.training.loop
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
-from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import make_grid, study_specs
-from tests.conftest import fingerprints
+from tests.conftest import complete_study, fingerprints
 from tests.robustness.kills import chosen_operations, count_operations, kill_before
 
 
@@ -46,7 +45,7 @@ def main() -> None:
     def study(runs: Path) -> None:
         # One cache for all, filled by the undisturbed study: the kills concern the runs folder.
         environment = RunEnvironment(runs=runs, cache=folder / "cache", device="cpu")
-        outcome = run_study(specs, runs, InlineExecutor(environment), prompt_batch=prompt_batch)
+        outcome = complete_study(specs, runs, InlineExecutor(environment), prompt_batch=prompt_batch)
         assert outcome.failed == [], outcome.failed[0].error
 
     load_once(specs[0].backbone, specs[0].pretrained, device="cpu", precision="fp32", cache=folder / "cache")

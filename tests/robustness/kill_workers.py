@@ -29,8 +29,8 @@ from slimprompt.lab.executors import Executor
 from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.executors.processes import ProcessExecutor
 from slimprompt.lab.executors.ray import RayExecutor
-from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import make_grid, study_specs
+from tests.conftest import complete_study
 from tests.robustness import watched_workers
 from tests.robustness.kill_study import contents
 from tests.robustness.kills import count_operations, run_in_child
@@ -104,7 +104,7 @@ class Campaign:
             chosen._context = multiprocessing.get_context("fork")  # without the seconds in which Python starts
         else:
             chosen = InlineExecutor(environment)
-        outcome = run_study(self._specs, runs, chosen, prompt_batch=_PROMPT_BATCH)
+        outcome = complete_study(self._specs, runs, chosen, prompt_batch=_PROMPT_BATCH)
         assert outcome.failed == [], outcome.failed[0].error
 
 

@@ -11,10 +11,9 @@ import pytest
 from slimprompt.files import cache_dir
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
-from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import Grid, read_grid, study_specs
 from slimprompt.saved import read_model
-from tests.conftest import fingerprints, run_folders
+from tests.conftest import complete_study, fingerprints, run_folders
 from tests.robustness.commands import Step, run_job
 
 pytestmark = pytest.mark.slow
@@ -34,7 +33,7 @@ def undisturbed(grid_file: Path, tmp_path: Path) -> Path:
     """The runs of the grid."""
     environment = RunEnvironment(runs=tmp_path / "undisturbed", cache=tmp_path / "other cache", device="cpu")
     specs = study_specs(read_grid(grid_file))
-    run_study(specs, environment.runs, InlineExecutor(environment), prompt_batch=8)
+    complete_study(specs, environment.runs, InlineExecutor(environment), prompt_batch=8)
     return environment.runs
 
 

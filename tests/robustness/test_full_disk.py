@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from slimprompt.lab.observer import StudyObserver
 
 from slimprompt import FeatureBank
 from slimprompt.clip.backbone import Backbone
@@ -20,13 +21,11 @@ from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.executors.processes import ProcessExecutor
-from slimprompt.lab.observer import StudyObserver
 from slimprompt.lab.records import Record, load_records
-from slimprompt.lab.study import run_study
 from slimprompt.paper.studies import Grid, study_specs
 from slimprompt.saved import model_file, read_model, write_model
 from tests.cli.conftest import QUICK, failed, ok, run  # noqa: F401
-from tests.conftest import draw, fingerprints, run_folders
+from tests.conftest import complete_study, draw, fingerprints, run_folders
 from tests.lab.conftest import quick_workers, worker_server  # noqa: F401
 from tests.test_saved import ENTRIES, prompt
 
@@ -167,16 +166,16 @@ def test_a_study_on_a_full_disk(
 ) -> None:
     environment = replace(environment, cache=tmp_path / "cache")  # on another disk
     specs = study_specs(small_grid(study="rank-sweep", shots=[2], ranks=[1, 2, 3]))
-    run_study(specs, environment.runs, InlineExecutor(environment))
+    complete_study(specs, environment.runs, InlineExecutor(environment))
     full = replace(environment, runs=disk.folder / "runs")
 
     disturbed = InlineExecutor(full) if executor == "inline" else ProcessExecutor(full, 1)
     with pytest.raises(InputError, match=r"No space left on device; what was written before is intact$"):
-        run_study(specs, full.runs, disturbed, FillAfterOne(disk, free=30_000))
+        complete_study(specs, full.runs, disturbed, FillAfterOne(disk, free=30_000))
     there = load_records(full.runs)
     assert 1 <= len(there) < len(specs)
     assert run_folders(full.runs) == [record.folder.name for record in there]  # nothing half written
     disk.empty()
-    outcome = run_study(specs, full.runs, InlineExecutor(full))
+    outcome = complete_study(specs, full.runs, InlineExecutor(full))
     assert (len(outcome.present), outcome.failed) == (len(there), [])
     assert fingerprints(full.runs) == fingerprints(environment.runs)

@@ -35,8 +35,7 @@ from slimprompt.errors import InputError
 from slimprompt.images.decode import open_image
 from slimprompt.images.hashes import FileHashes
 from slimprompt.lab.records import read_record
-from slimprompt.lab.run import make_run
-from slimprompt.lab.run_cache import RunCache
+from slimprompt.lab.run import LoadedInputs, make_run
 from slimprompt.methods.head import CacheHead, Head
 from slimprompt.paper.studies import read_grid
 from slimprompt.saved import describe_backbone, write_model
@@ -192,7 +191,7 @@ def test_remembered_hashes(tmp_path: Path) -> None:
 
 
 def test_run_folder(run_spec, environment) -> None:
-    record = make_run(run_spec(), RunCache(environment))
+    record = make_run(run_spec(), LoadedInputs(environment))
     path = record.folder / "record.json"
     content = path.read_bytes()
     fuzz(path, lambda: read_record(record.folder), 300)

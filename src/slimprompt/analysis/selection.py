@@ -10,8 +10,8 @@ from typing import Any
 from slimprompt.analysis.arms import Arm, dataset_title, dense, fixed_basis, joint
 from slimprompt.analysis.results import Results
 from slimprompt.lab.records import Record
-from slimprompt.user_functions import is_user_function
 from slimprompt.training.metrics import harmonic_mean
+from slimprompt.user_functions import is_user_function
 
 #: Key fields of the accuracies of prompts that train both factors, for `Results.axis`.
 JOINT_CELLS: dict[str, Any] = {"metric": "accuracy", "method": "factorized", "basis": "trainable"}

@@ -8,7 +8,7 @@ import signal
 import sys
 import warnings
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 
@@ -43,6 +43,9 @@ from slimprompt.errors import InputError, one_line
 from slimprompt.extras import explain_mismatch, explain_missing
 from slimprompt.startup import import_lightly
 
+if TYPE_CHECKING:
+    from slimprompt.lab.studies import Catalogue
+
 #: What torch says if an allocation fails, on GPUs and on the CPU.
 _NO_MEMORY = re.compile("out of memory|allocate memory")
 
@@ -73,6 +76,12 @@ def _main(
     pass
 
 
+def _studies() -> Catalogue:
+    from slimprompt.paper.studies import CATALOGUE
+
+    return CATALOGUE
+
+
 _USE, _STUDY, _LOOK = "Use it", "Study it", "Look around"
 app.command(rich_help_panel=_USE)(quickstart.quickstart)
 app.command(rich_help_panel=_USE)(fit.fit)
@@ -84,7 +93,7 @@ app.command("check-labels", rich_help_panel=_USE)(check_labels.check_labels)
 app.command(rich_help_panel=_USE)(export.export)
 app.command(rich_help_panel=_USE)(push.push)
 app.command("import-coop", rich_help_panel=_USE)(import_coop.import_coop)
-app.command(rich_help_panel=_STUDY)(study.study)
+app.command(rich_help_panel=_STUDY)(study.offering(_studies))
 app.add_typer(runs.app, name="runs", rich_help_panel=_STUDY)
 app.command(rich_help_panel=_STUDY)(report.report)
 app.command(rich_help_panel=_STUDY)(analysis.tables)

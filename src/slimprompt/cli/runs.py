@@ -31,7 +31,7 @@ def list_runs(
     where: Where = None,
 ) -> None:
     """List runs with their status and result, one per line."""
-    from slimprompt.lab.observer import result
+    from slimprompt.lab.display import result
     from slimprompt.lab.records import scan_records, select_records, unmet_conditions
 
     if folder is not None:
@@ -65,11 +65,12 @@ def show_run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as it is on disk.")] = False,
 ) -> None:
     """Show one run: its record and its learning curve."""
+    from slimprompt.files import read_text
     from slimprompt.lab.records import CURVE, RECORD, read_record
 
     record = read_record(_find(runs, run))
     if as_json:
-        say((record.folder / RECORD).read_text(encoding="utf-8").rstrip())
+        say(read_text(record.folder / RECORD).rstrip())
         return
     say(f"{record.spec.fingerprint}  {record.spec.title}\n{record.folder}: {record.status}")
     if record.error:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
+import warnings
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
+from dataclasses import asdict
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,14 +19,16 @@ from slimprompt.cli.options import DataRoot, Device, Log, note_codes, options_fr
 from slimprompt.cli.printing import count, print_json, print_table, say, size
 from slimprompt.errors import InputError, choose, first_few, unknown
 from slimprompt.lab.grid import Grid
-from slimprompt.tracking import find_tracker
-from slimprompt.training.recipe import Recipe, replace_fields
+from slimprompt.lab.studies import Catalogue
+from slimprompt.tracking import find_tracker, open_log
+from slimprompt.training.recipe import RECIPES, Recipe, replace_fields
 
 if TYPE_CHECKING:
     from slimprompt.lab.environment import RunEnvironment
     from slimprompt.lab.executors import Executor
-    from slimprompt.lab.plan import Plan
-    from slimprompt.lab.study import Outcome
+    from slimprompt.lab.records import Record
+    from slimprompt.lab.spec import RunSpec
+    from slimprompt.lab.study import Event, Outcome, Study
 
 _EXECUTORS = {
     "processes": "worker processes of this machine",
@@ -74,6 +82,7 @@ def study(
     *,
     axes: dict[str, Any],
     overrides: dict[str, Any],
+    catalogue: Catalogue,
 ) -> None:
     """Run a study of the paper, a comparison of methods, or a grid of your own.
 
@@ -84,28 +93,19 @@ def study(
     Example: slimprompt study rank-sweep --datasets oxford_pets --backbones ViT-B-16 --data-root DATA
     """
     if name is None:
-        _list_studies()
+        _list_studies(catalogue)
         return
     choose("executor", executor, _EXECUTORS)
-    grid, given = _grid(name, pocket, axes, recipe, overrides)
-    from slimprompt.data import BENCHMARKS, load_folder
+    grid, given = _grid(catalogue, name, pocket, axes, recipe, overrides)
     from slimprompt.files import cache_dir
     from slimprompt.lab.environment import RunEnvironment
-    from slimprompt.lab.grid import unused_values
     from slimprompt.lab.spec import import_user_functions
-    from slimprompt.lab.study import check_train_splits
-    from slimprompt.paper.studies import study_specs
+    from slimprompt.lab.study import open_study
 
-    specs = study_specs(grid)
-    check_train_splits(specs)  # before Ray or workers start
-    import_user_functions(specs)
-    for dataset in grid.datasets:
-        if dataset not in BENCHMARKS:
-            note_codes(load_folder(dataset).class_names, "rename the folders, or give a CSV file of path,label")
-    unused = {field: values for field, values in unused_values(grid, specs).items() if field in given}
-    if unused:
-        shown = "; ".join(f"{field} {first_few(values)}" for field, values in unused.items())
-        say(f"note: no run of {', '.join(grid.study)} uses these values of the grid: {shown}", err=True)
+    studies = catalogue.studies_of(grid)
+    opened = open_study(catalogue.study_specs(grid), runs)  # errors come before Ray or workers start
+    import_user_functions(opened.asked)
+    _note_grid(grid, given, opened)
     environment = RunEnvironment(
         runs=runs,
         data_root=data_root,
@@ -115,116 +115,138 @@ def study(
         invocation=("slimprompt", *sys.argv[1:]),
     )
     if plan:
-        _plan(grid, environment, workers, as_json=as_json)
+        _plan(opened, studies, environment, workers, as_json=as_json)
     else:
         if log is not None:
             find_tracker(log)
         chosen = _executor(executor, environment, workers, address, gpus)
-        if address is None:  # the disks of a cluster are elsewhere
-            _check_disk(grid, environment)
-        _run(name, grid, environment, chosen, prompt_batch=prompt_batch, as_json=as_json, log=log)
+        _run(name, opened, chosen, prompt_batch=prompt_batch, as_json=as_json, log=log)
 
 
-def _list_studies() -> None:
-    from slimprompt.paper.studies import ALL_STUDIES, PAPER, POCKET
+def offering(catalogue: Callable[[], Catalogue]) -> Callable[..., None]:
+    """The command `study` with these studies; they are imported when it runs."""
 
-    rows = []
-    for name, make in ALL_STUDIES.items():
-        about = (make.__doc__ or "").splitlines()[0].rstrip(".")
-        rows.append((name, f"{len(make(PAPER)):,}", f"{len(make(POCKET)):,}", about))
-    print_table(("study", "paper", "pocket", ""), rows, right=("paper", "pocket"))
-    say("\nThe numbers are runs. Studies share some of them; `all` contains those of the paper's studies, each once.")
-    say("Estimate the cost of a study with `slimprompt study NAME --plan`.")
+    @wraps(study)
+    def command(**given: Any) -> None:
+        study(**given, catalogue=catalogue())
+
+    signature = inspect.signature(study)
+    parameters = [parameter for name, parameter in signature.parameters.items() if name != "catalogue"]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return command
+
+
+def _list_studies(catalogue: Catalogue) -> None:
+    rows = [(name, (make.__doc__ or "").splitlines()[0].rstrip(".")) for name, make in catalogue.studies.items()]
+    print_table(("study", ""), rows)
+    say("\nCount the runs of a study and estimate their cost with `slimprompt study NAME --plan`.")
 
 
 def _grid(
-    name: str, pocket: bool, axes: dict[str, Any], recipe: str | None, overrides: dict[str, Any]
+    catalogue: Catalogue,
+    name: str,
+    pocket: bool,
+    axes: dict[str, Any],
+    recipe: str | None,
+    overrides: dict[str, Any],
 ) -> tuple[Grid, set[str]]:
     """The grid, and the names of the fields that the user gave."""
     from slimprompt.lab.grid import read_grid_file
-    from slimprompt.paper.studies import ALL_STUDIES, make_grid
 
     fields: dict[str, Any] = {"study": name}
-    if name not in ALL_STUDIES:
+    if name not in catalogue.studies:
         if Path(name).suffix.lower() not in (".yaml", ".yml"):
-            raise unknown("study", name, ALL_STUDIES, next_step="A grid of your own is a file GRID.yaml.")
+            raise unknown("study", name, catalogue.studies, next_step="A grid of your own is a file GRID.yaml.")
         fields, says_pocket = read_grid_file(Path(name))
         pocket = pocket or says_pocket
-    fields |= axes | ({"recipe": recipe} if recipe else {})
-    grid = make_grid(fields, pocket=pocket)
+    if recipe is not None:
+        fields["recipe"] = _named_recipe(name, recipe, fields.get("recipe"), overrides)
+    fields |= axes
+    grid = catalogue.make_grid(fields, pocket=pocket)
     return grid.model_copy(update={"recipe": replace_fields(grid.recipe, overrides)}), set(fields)
+
+
+def _named_recipe(name: str, recipe: str, in_file: Any, overrides: Mapping[str, Any]) -> Recipe:
+    """The recipe of `--recipe`, with the fields that the grid file sets."""
+    chosen: Recipe = choose("recipe", recipe, RECIPES)
+    if not isinstance(in_file, Mapping):
+        return chosen
+    if stay := [f"{field} {value}" for field, value in in_file.items() if field not in overrides]:
+        say(f"note: {name} sets {', '.join(stay)}, which stays with --recipe {recipe}", err=True)
+    return replace_fields(chosen, in_file)
+
+
+def _note_grid(grid: Grid, given: set[str], opened: Study) -> None:
+    """Say what looks like a mistake in a grid."""
+    from slimprompt.data import BENCHMARKS, load_folder
+    from slimprompt.lab.grid import unused_values
+
+    for dataset in grid.datasets:
+        if dataset not in BENCHMARKS:
+            note_codes(load_folder(dataset).class_names, "rename the folders, or give a CSV file of path,label")
+    unused = {field: values for field, values in unused_values(grid, opened.asked).items() if field in given}
+    if unused:
+        shown = "; ".join(f"{field} {first_few(values)}" for field, values in unused.items())
+        say(f"note: no run of {', '.join(grid.study)} uses these values of the grid: {shown}", err=True)
 
 
 # --- plan ------------------------------------------------------------------------------------------------------------
 
 
-def _plan(grid: Grid, environment: RunEnvironment, workers: int | None, *, as_json: bool) -> None:
+def _plan(
+    opened: Study,
+    studies: Mapping[str, list[RunSpec]],
+    environment: RunEnvironment,
+    workers: int | None,
+    *,
+    as_json: bool,
+) -> None:
     from slimprompt.lab.executors import default_workers
-    from slimprompt.lab.plan import count_runs, plan_runs
-    from slimprompt.paper.studies import studies_of
+    from slimprompt.lab.plan import plan_study
 
-    studies = studies_of(grid)
+    counts = {
+        "studies": {name: len(specs) for name, specs in studies.items()},
+        "runs": len(opened.specs),
+        "sources": len(opened.specs) - len(opened.asked),
+        "complete": len(opened.complete),
+    }
     if not as_json:
-        _print_counts(count_runs(studies, environment, workers or 1), environment)
-        say("counting tokens and measuring this machine …", err=True)
-    full = plan_runs(studies, environment, workers or default_workers(environment))
+        _print_counts(counts, environment.runs)
+        say("counting images and text tokens, and measuring this machine …", err=True)
+    found = asdict(plan_study(opened, environment, workers or default_workers(environment)))
     if as_json:
-        print_json(full.as_json())
+        print_json(counts | found)
     else:
-        _print_estimate(full)
+        _print_estimate(found)
 
 
-def _print_counts(plan: Plan, environment: RunEnvironment) -> None:
-    say(f"{plan.runs:,} runs, {plan.complete:,} of them complete in {environment.runs}")
-    for name, runs in plan.studies.items():
-        say(f"  {name:<13} {runs:>6,}")
-    if len(plan.studies) > 1 and sum(plan.studies.values()) + plan.sources > plan.runs:
+def _print_counts(counts: Mapping[str, Any], runs: Path) -> None:
+    say(f"{counts['runs']:,} runs, {counts['complete']:,} of them complete in {runs}")
+    for name, number in counts["studies"].items():
+        say(f"  {name:<13} {number:>6,}")
+    if sum(counts["studies"].values()) + counts["sources"] > counts["runs"]:
         say("  runs that several studies share are executed once")
-    if plan.sources:
-        say(f"  and {plan.sources:,} source runs whose factors others use")
+    if counts["sources"]:
+        say(f"  and {counts['sources']:,} source runs whose factors others use")
 
 
-def _print_estimate(plan: Plan) -> None:
+def _print_estimate(plan: Mapping[str, Any]) -> None:
     from slimprompt.progress import duration
 
-    if plan.tasks:
-        _print_tasks(plan)
-    for speed in plan.speeds:
+    if plan["seconds"] is not None:
         say(
-            f"{speed.backbone} on this machine, {count(plan.threads, 'thread')}: a step takes {1000 * speed.step:.1f} ms + "
-            f"{1000 * speed.token:.3f} ms per text token, an image {1000 * speed.image:.1f} ms"
+            f"{plan['steps']:,} steps with {plan['tokens'] / 1e6:,.1f} million text tokens; {plan['images']:,} image views"
         )
-    if plan.seconds is not None:
-        parts = f"{duration(plan.training_seconds)} of training, {duration(plan.encoding_seconds)} of encoding images"
-        say(f"about {duration(plan.seconds)} with {count(plan.workers, 'worker')} ({parts})")
-        if plan.fitted:
-            say(f"not included: {count(plan.fitted, 'run')} of other methods than prompts, which take seconds each")
-        say(f"about {size(plan.disk_bytes)} on disk")
-    for what in plan.missing[:2]:
+        say(f"about {duration(plan['seconds'])} with {count(plan['workers'], 'worker')}")
+        if plan["fitted"]:
+            say(f"not included: {count(plan['fitted'], 'run')} of other methods than prompts, which take seconds each")
+        say(f"about {size(plan['disk_bytes'])} on disk")
+    for what in plan["missing"][:2]:
         say(f"not estimated: {what}")
-    if len(plan.missing) > 2:
-        say(f"not estimated: {len(plan.missing) - 2} more, which --json lists")
-    if plan.missing:
+    if len(plan["missing"]) > 2:
+        say(f"not estimated: {len(plan['missing']) - 2} more, which --json lists")
+    if plan["missing"]:
         say("time and disk are not given, because they would not include the above")
-
-
-def _print_tasks(plan: Plan) -> None:
-    rows = []
-    for task in plan.tasks:
-        few, many = task.tokens_per_step or (("?", "?") if task.steps else ("—", "—"))
-        tokens = str(few) if few == many else f"{few}–{many}"
-        numbers = (f"{task.classes}", f"{task.runs:,}", tokens, f"{task.steps:,}")
-        rows.append((task.backbone, task.dataset, task.split, *numbers))
-    headings = ("backbone", "dataset", "classes of", "classes", "runs", "text tokens per step", "steps")
-    say()
-    print_table(headings, rows, right=headings[3:])
-    tokens = f", {plan.tokens / 1e6:,.1f} million text tokens" if plan.tokens else ""
-    say(f"{plan.steps:,} steps{tokens}\n")
-    banks = [(bank.backbone, bank.dataset, f"{bank.test:,}", f"{bank.train:,}") for bank in plan.banks]
-    counts = ("test images", "views of training images")
-    print_table(("feature bank", "dataset", *counts), banks, right=counts)
-    features = sum(bank.test + bank.train for bank in plan.banks)
-    say(f"{features:,} image features, each encoded once and shared by all runs that can use it\n")
 
 
 # --- run -------------------------------------------------------------------------------------------------------------
@@ -249,57 +271,64 @@ def _executor(
     return InlineExecutor(environment) if workers == 1 else ProcessExecutor(environment, workers)
 
 
-def _check_disk(grid: Grid, environment: RunEnvironment) -> None:
-    from slimprompt.lab.plan import check_disk
-    from slimprompt.paper.studies import study_specs
+def _run(name: str, opened: Study, executor: Executor, *, prompt_batch: int, as_json: bool, log: str | None) -> None:
+    from slimprompt.lab.display import shown
+    from slimprompt.lab.study import outcome_of, run_study
 
-    warning = check_disk(study_specs(grid), environment)
-    if warning:
-        say(f"warning: {warning}", err=True)
-
-
-def _run(
-    name: str,
-    grid: Grid,
-    environment: RunEnvironment,
-    executor: Executor,
-    *,
-    prompt_batch: int,
-    as_json: bool,
-    log: str | None,
-) -> None:
-    from slimprompt.lab.observer import LoggingObserver, study_observer
-    from slimprompt.lab.study import run_study
-    from slimprompt.paper.studies import study_specs
-
-    specs, observer = study_specs(grid), study_observer(name)
-    if log is not None:
-        observer = LoggingObserver(log, observer)
+    events = shown(name, opened, run_study(opened, executor, prompt_batch=prompt_batch))
     try:
-        outcome = run_study(specs, environment.runs, executor, observer, prompt_batch=prompt_batch)
+        outcome = outcome_of(opened, events if log is None else _logged(log, events))
     except KeyboardInterrupt:
-        say(f"stopped. Complete runs are in {environment.runs}; re-run the same command to resume", err=True)
+        say(f"stopped. Complete runs are in {opened.runs}; re-run the same command to resume", err=True)
         raise typer.Exit(130) from None
     if as_json:
         records = {"present": outcome.present, "complete": outcome.complete, "failed": outcome.failed}
         print_json({what: [one.spec.fingerprint for one in some] for what, some in records.items()}, indent=None)
     else:
-        _print_outcome(outcome, environment)
+        _print_outcome(outcome, opened.runs)
     if outcome.failed:
         raise typer.Exit(1)
 
 
-def _print_outcome(outcome: Outcome, environment: RunEnvironment) -> None:
+def _logged(target: str, events: Generator[Event, None, None]) -> Generator[Event, None, None]:
+    """The events of a study; runs that are complete now are written to a tracker, from this process, whichever executor runs them."""
+    from slimprompt.lab.study import Ended
+
+    failed = False
+    with closing(events):
+        for event in events:
+            if isinstance(event, Ended) and event.record.complete and not failed:
+                try:
+                    _log_run(target, event.record)
+                except InputError as error:
+                    failed = True
+                    warnings.warn(f"{error}; nothing more is logged", stacklevel=1)
+            yield event
+
+
+def _log_run(target: str, record: Record) -> None:
+    from slimprompt.training.loop import EpochResult
+
+    facts = {name: record.facts.get(name) for name in ("trainable_parameters", "backbone_fingerprint")}
+    name = f"{record.spec.label}-{record.spec.fingerprint}"
+    with open_log(target, name, record.spec.flat() | facts) as log:
+        if record.spec.is_prompt:
+            for row in record.curve().itertuples(index=False):
+                log.epoch(EpochResult(*row))
+        log.result(record.metrics)
+
+
+def _print_outcome(outcome: Outcome, runs: Path) -> None:
     from slimprompt.lab.records import runs_command
 
     total = len(outcome.present) + len(outcome.complete) + len(outcome.failed)
     present = f" ({len(outcome.present):,} were complete before)" if outcome.present else ""
-    say(f"{total - len(outcome.failed):,} of {total:,} runs complete in {environment.runs}{present}")
+    say(f"{total - len(outcome.failed):,} of {total:,} runs complete in {runs}{present}")
     for note in dict.fromkeys(note for record in outcome.complete for note in record.facts.get("notes", ())):
         say(f"note: {note}")
     for record in outcome.failed[:5]:
         say(f"failed: {record.spec.fingerprint} {record.spec.title}: {record.error}")
     if outcome.failed:
         more = f"{len(outcome.failed) - 5:,} more failed; " if len(outcome.failed) > 5 else ""
-        shown = runs_command("list", environment.runs, "--where", "status=failed")
+        shown = runs_command("list", runs, "--where", "status=failed")
         say(f"{more}re-run the same command to retry failed runs ({shown})")

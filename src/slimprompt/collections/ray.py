@@ -43,7 +43,7 @@ class RayPredictor:
     ) -> None:
         from slimprompt.collections.predict import LocalPredictor
 
-        self._ray = ray = import_ray()
+        self._ray = ray = import_ray(loopback=address is None)
         # Loaded here once, so that a bad model or option is an error before Ray starts.
         manifest = LocalPredictor(replace(spec, device="cpu", precision="fp32")).manifest
         self._started_here = connect(ray, address)

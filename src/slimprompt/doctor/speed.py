@@ -11,9 +11,9 @@ from slimprompt.data.catalogue import find_source
 from slimprompt.doctor.check import OK, SKIPPED, WARNING, Outcome, Subject
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors import default_workers
-from slimprompt.lab.plan import plan_runs
-from slimprompt.lab.speed import measure_speed
-from slimprompt.paper.studies import make_grid, studies_of
+from slimprompt.lab.plan import measure_speed, plan_study
+from slimprompt.lab.study import open_study
+from slimprompt.paper.studies import make_grid, study_specs
 from slimprompt.progress import duration
 from slimprompt.training.recipe import auto_recipe
 
@@ -25,7 +25,7 @@ def check_speed(subject: Subject) -> Iterator[Outcome]:
     from slimprompt.text.encoder import SharedPrefixTextEncoder
 
     backbone = subject.backbone
-    speed = measure_speed(backbone, backbone.name, image_size=400, seconds=0.1 if subject.quick else 0.5)
+    speed = measure_speed(backbone, image_size=400, seconds=0.1 if subject.quick else 0.5)
     measured = (
         f"a step takes {1000 * speed.step:.1f} ms + {1000 * speed.token:.3f} ms per text token, "
         f"an image {1000 * speed.image:.1f} ms"
@@ -33,10 +33,10 @@ def check_speed(subject: Subject) -> Iterator[Outcome]:
     recipe, n_images = auto_recipe(_FIT_SHOTS), _FIT_CLASSES * _FIT_SHOTS
     names = [f"large red square {number}" for number in range(_FIT_CLASSES)]
     tokens = SharedPrefixTextEncoder(backbone, names, _FIT_CONTEXT).n_tokens
-    encoding = n_images * len(recipe.views_at(0)) * speed.image
+    encoding = speed.seconds(0, 0, n_images * len(recipe.views_at(0)))
     folds = calibration_folds(list(range(_FIT_CLASSES)) * _FIT_SHOTS, seed=1)
     calibration = sum(recipe.steps(len(kept)) for kept, _ in folds)
-    training = (recipe.steps(n_images) + calibration) * (speed.step + speed.token * tokens)
+    training = speed.seconds(recipe.steps(n_images) + calibration, tokens)
     yield Outcome(
         OK,
         f"{measured}; a fit of {_FIT_CLASSES} classes and {_FIT_SHOTS} shots takes about "
@@ -61,12 +61,13 @@ def check_grid(subject: Subject) -> Iterator[Outcome]:
         return
     environment = RunEnvironment(runs=Path("runs"), data_root=root, device=subject.device)
     workers = default_workers(environment)
-    plan = plan_runs(studies_of(grid), environment, workers)
+    study = open_study(study_specs(grid), environment.runs)
+    plan = plan_study(study, environment, workers)
     if plan.seconds is None:
         yield Outcome(WARNING, "not estimated: " + "; ".join(plan.missing))
         return
     yield Outcome(
         OK,
-        f"{plan.runs - plan.complete:,} runs take about {duration(plan.seconds)} with {workers} workers and "
+        f"{len(study.specs) - len(study.complete):,} runs take about {duration(plan.seconds)} with {workers} workers and "
         f"{plan.disk_bytes / 1e9:.1f} GB of disk; `slimprompt study all --plan` shows details",
     )

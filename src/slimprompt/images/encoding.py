@@ -121,10 +121,10 @@ def encoded(
     for names, pixels in in_batches(readable(), batch):
         features = encode_padded(backbone, pixels)[: len(pixels)] if padded else encode_pixels(backbone, pixels)
         if before is not None:
-            yield _finite(backbone, *before)
+            yield before[0], check_finite(backbone, before[1])
         before = names, features
     if before is not None:
-        yield _finite(backbone, *before)
+        yield before[0], check_finite(backbone, before[1])
 
 
 def encode_eval_views(backbone: Backbone, images: Any) -> Tensor:
@@ -143,11 +143,11 @@ def encode_eval_views(backbone: Backbone, images: Any) -> Tensor:
     return torch.cat(features) if features else torch.empty(0, backbone.embed_dim)
 
 
-def _finite(backbone: Backbone, names: list[tuple[T, int]], features: Tensor) -> tuple[list[tuple[T, int]], Tensor]:
-    """An error if a feature is not a finite number, as fp16 can overflow."""
+def check_finite(backbone: Backbone, features: Tensor) -> Tensor:
+    """The features; an error if one is not a finite number, as fp16 can overflow."""
     if not torch.isfinite(features).all():
         advice = "are its weights damaged?" if backbone.precision == "fp32" else "use bf16 or fp32"
         raise InputError(
             f"the image tower of {backbone.name} gives features that are not finite in {backbone.precision}: {advice}"
         )
-    return names, features
+    return features

@@ -16,9 +16,9 @@ from slimprompt.errors import InputError, choose, one_line, shown, unknown, vali
 from slimprompt.files import read_text
 from slimprompt.lab.spec import PROMPT, RunSpec, one_spelling
 from slimprompt.methods.table import METHODS, find_method
-from slimprompt.user_functions import is_user_function
 from slimprompt.prompts.spec import FIXED_BASES, check_rank
 from slimprompt.training.recipe import RECIPES, Recipe, replace_fields
+from slimprompt.user_functions import is_user_function
 
 #: Runs that one grid may span, and bytes and nesting of a grid file.
 _MOST_RUNS, _MOST_BYTES, _MOST_DEPTH = 100_000, 2**20, 20

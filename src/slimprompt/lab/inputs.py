@@ -27,22 +27,36 @@ class Input(NamedTuple):
 
 
 def inputs(spec: RunSpec, facts: Mapping[str, Any]) -> dict[Input, str]:
-    """The fingerprint of each input of a run, from the facts of its record; older versions did not store all of them."""
-    backbone = " ".join(filter(None, (spec.backbone, spec.pretrained)))
+    """The fingerprint of each input of a run, from the facts of its record."""
+    found = {Input(_model_title(spec), "backbone_fingerprint"): facts.get("backbone_fingerprint")}
     datasets = facts.get("dataset_fingerprints", {})
-    found = {Input(backbone, "backbone_fingerprint"): facts.get("backbone_fingerprint")}
     found |= {Input(name, "dataset_fingerprints"): fingerprint for name, fingerprint in datasets.items()}
     return {one: fingerprint for one, fingerprint in found.items() if fingerprint}
+
+
+def _model_title(spec: RunSpec) -> str:
+    return " ".join(filter(None, (spec.backbone, spec.pretrained)))
 
 
 class KnownInputs:
     """The inputs of complete runs; for each fingerprint, one of the runs that were made with it."""
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(self, records: Iterable[Record] = ()) -> None:
         self._runs: dict[Input, dict[str, Record]] = defaultdict(dict)
         for record in records:
-            for one, fingerprint in inputs(record.spec, record.facts).items():
-                self._runs[one].setdefault(fingerprint, record)
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        """Note the inputs of one more run."""
+        for one, fingerprint in inputs(record.spec, record.facts).items():
+            self._runs[one].setdefault(fingerprint, record)
+
+    def of(self, specs: Iterable[RunSpec]) -> KnownInputs:
+        """Those that these runs read."""
+        names = {name for spec in specs for name in (_model_title(spec), spec.dataset, *spec.evaluate_on)}
+        known = KnownInputs()
+        known._runs.update({one: dict(runs) for one, runs in self._runs.items() if one.name in names})
+        return known
 
     def check_each_other(self) -> None:
         """Raise an `InputError` if the runs were not all made with the same inputs."""

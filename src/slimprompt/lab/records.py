@@ -16,19 +16,27 @@ import json
 import os
 import re
 import shlex
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from slimprompt.errors import InputError, problems, unknown
-from slimprompt.files import draft_folder, json_checksum, json_text, lock, publish, remove_folder
-from slimprompt.forked import run_forked
+from slimprompt.files import (
+    check_regular,
+    draft_folder,
+    json_checksum,
+    json_text,
+    lock,
+    publish,
+    read_json,
+    read_text,
+    remove_folder,
+)
 from slimprompt.lab.spec import RunSpec, one_spelling, parse_spec
 from slimprompt.methods.table import find_method
 from slimprompt.progress import progress
@@ -46,8 +54,8 @@ _CURVE_COLUMNS = ["epoch", "lr", "loss", "accuracy"]
 _LOCK = ".lock"
 COMPLETE, FAILED = "complete", "failed"
 _BASE_TO_NEW = ("seen", "unseen", "harmonic")
-#: Runs that one forked child reads at a time.
-_PART = 500
+#: Bytes of the largest record and the largest curve that are read.
+_MOST_RECORD, _MOST_CURVE = 4 * 2**20, 128 * 2**20
 _FINGERPRINT = re.compile("[0-9a-f]{16}")
 #: Values that the message of an unmet condition lists.
 _MOST_VALUES = 10
@@ -68,8 +76,7 @@ class Record:
     metrics: dict[str, float] = field(default_factory=dict)
     error: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    """All other entries of record.json: trainable_parameters, times, peak_memory_mb, versions, machine, … Records that are read
-    together share equal entries, so they are not to be changed."""
+    """All other entries of record.json: trainable_parameters, times, peak_memory_mb, versions, machine, …"""
 
     @property
     def complete(self) -> bool:
@@ -87,6 +94,7 @@ class Record:
 
         path = self.folder / FACTORS
         try:
+            check_regular(path)
             factors = {name: value.astype("float64") for name, value in load_file(path).items()}
         except Exception as error:  # safetensors has error types of its own
             raise _unreadable(path, error) from None
@@ -108,7 +116,7 @@ class Record:
 
         path = self.folder / CURVE
         try:  # pandas.read_csv takes ten times as long for so few lines
-            heading, *lines = path.read_text(encoding="utf-8").splitlines()
+            heading, *lines = read_text(path, most=_MOST_CURVE).splitlines()
             rows = [line.split(",") for line in lines if line]
             places = [heading.split(",").index(name) for name in _CURVE_COLUMNS]
             columns = {
@@ -118,7 +126,7 @@ class Record:
             curve = pd.DataFrame(columns)
             finite = np.isfinite(curve.to_numpy(dtype=float))
             finite[1:, _CURVE_COLUMNS.index("loss")] = True
-        except (OSError, ValueError, IndexError, OverflowError) as error:
+        except (ValueError, IndexError, OverflowError) as error:
             raise _unreadable(path, error) from None
         if curve.empty or not finite.all():
             raise _unreadable(path, "it holds no epochs" if curve.empty else "it holds entries that are not numbers")
@@ -134,6 +142,7 @@ class _RecordSchema(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     spec: dict[str, Any]
+    checksum: str
     status: Literal["complete", "failed"]
     metrics: dict[str, FiniteFloat] = Field(default_factory=dict)
     error: str | None = None
@@ -157,16 +166,15 @@ def read_record(folder: Path) -> Record:
     """The record of one run folder; an `InputError` if it is damaged."""
     path = folder / RECORD
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        checksum = data.pop("checksum", None)  # version 0.1 wrote none
-        if checksum is not None and checksum != json_checksum(data):
-            raise InputError("its checksum does not match its content")
+        data = read_json(path, most=_MOST_RECORD)
         _RecordSchema.model_validate(data)
+        if data.pop("checksum") != json_checksum(data):
+            raise InputError("its checksum does not match its content")
         spec = parse_spec(data.pop("spec"))
         _check_base_to_new(spec, data.get("metrics", {}))
     except ValidationError as error:
         raise _damaged(path, problems(error)[0]) from None
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from None
     if _FINGERPRINT.fullmatch(folder.name) and folder.name != spec.fingerprint:
         raise _damaged(path, f"its spec belongs to the run {spec.fingerprint}")
@@ -200,48 +208,17 @@ def scan_records(root: Path, *, show: bool = False) -> tuple[list[Record], dict[
     """
     if not root.is_dir():
         raise InputError(f"no runs folder at {root}: expected <folder>/<run>/{RECORD}, as `slimprompt study` writes it")
-    folders = _run_folders(root)
-    parts = [folders[start : start + _PART] for start in range(0, len(folders), _PART)]
-    with progress("reading runs", len(folders), "runs", show=show) as advance:
-        read = run_forked(
-            [partial(_read_folders, part) for part in parts], advance=lambda number: advance(len(parts[number]))
-        )
-    return [record for records, _ in read for record in records], {
-        folder: reason for _, damaged in read for folder, reason in damaged.items()
-    }
-
-
-def _read_folders(folders: Sequence[Path]) -> tuple[list[Record], dict[Path, str]]:
-    """The records of these run folders, and the damaged folders with their reasons."""
     records: list[Record] = []
     damaged: dict[Path, str] = {}
-    share = _Shared()
-    for folder in folders:
-        try:
-            records.append(share(read_record(folder)))
-        except InputError as error:
-            if folder.exists():  # otherwise it was removed, or is being replaced by its retry
+    folders = _run_folders(root)
+    with progress("reading runs", len(folders), "runs", show=show) as advance:
+        for folder in folders:
+            try:
+                records.append(read_record(folder))
+            except InputError as error:
                 damaged[folder] = str(error)
+            advance()
     return records, damaged
-
-
-class _Shared:
-    """Replaces entries of records by equal ones of earlier records: most runs of a study have the same machine and versions."""
-
-    def __init__(self) -> None:
-        self._known: dict[Any, Any] = {}
-
-    def __call__(self, record: Record) -> Record:
-        recipe = self._known.setdefault(repr(record.spec.recipe), record.spec.recipe)
-        return replace(
-            record,
-            spec=record.spec.model_copy(update={"recipe": recipe}),
-            metrics={sys.intern(name): value for name, value in record.metrics.items()},
-            facts={sys.intern(name): self._shared(value) for name, value in record.facts.items()},
-        )
-
-    def _shared(self, value: Any) -> Any:
-        return self._known.setdefault(repr(value), value) if isinstance(value, str | dict | list) else value
 
 
 def _run_folders(root: Path) -> list[Path]:
@@ -286,27 +263,20 @@ def select_records(records: Iterable[Record], where: Sequence[str] = ()) -> list
     A field is `status`, `backbone_fingerprint`, a field of the spec (`shots=1,4`) or of its recipe (`recipe.epochs=50`). An empty
     value selects records in which the field is not set.
     """
-    conditions = _conditions(where)
-    if not conditions:
-        return list(records)
-    return [
-        record
-        for record, values in ((record, _fields(record)) for record in records)
-        if all(_is_among(values[name], allowed) for name, allowed in conditions)
-    ]
+    conditions = [_Condition.parse(text) for text in where]
+    return [record for record in records if all(condition.holds(_fields(record)) for condition in conditions)]
 
 
 def unmet_conditions(records: Sequence[Record], where: Sequence[str]) -> list[str]:
     """The conditions that no record meets, with the values that the records have: `variant=jont: they have dense, joint`."""
-    fields = [_fields(record) for record in records]
-    found = []
-    for text, (name, allowed) in zip(where, _conditions(where), strict=True):
-        values = [one[name] for one in fields]
-        if values and not any(_is_among(value, allowed) for value in values):
-            distinct = sorted({str(value) for value in values if value is not None})
-            listing = ", ".join(distinct[:_MOST_VALUES]) + (", …" if len(distinct) > _MOST_VALUES else "")
-            found.append(f"no run has {text}: they have {listing or 'no value'}")
-    return found
+    fields, unmet = [_fields(record) for record in records], []
+    for text in where if fields else ():
+        condition = _Condition.parse(text)
+        if not any(map(condition.holds, fields)):
+            present = sorted({str(one[condition.field]) for one in fields if one[condition.field] is not None})
+            listing = ", ".join(present[:_MOST_VALUES]) + (", …" if len(present) > _MOST_VALUES else "")
+            unmet.append(f"no run has {text}: they have {listing or 'no value'}")
+    return unmet
 
 
 def _fields(record: Record) -> dict[str, Any]:
@@ -315,15 +285,16 @@ def _fields(record: Record) -> dict[str, Any]:
     return record.spec.flat() | {"status": record.status, "backbone_fingerprint": fingerprint}
 
 
-def _conditions(where: Sequence[str]) -> list[tuple[str, set[str]]]:
-    """(field, allowed values) of each condition."""
-    names = [
-        *("status", "backbone_fingerprint"),
-        *(name for name in RunSpec.model_fields if name != "recipe"),
-        *(f"recipe.{n}" for n in Recipe.model_fields),
-    ]
-    conditions: list[tuple[str, set[str]]] = []
-    for text in where:
+class _Condition(NamedTuple):
+    """`field=value[,value…]`."""
+
+    field: str
+    values: frozenset[str]
+
+    @classmethod
+    def parse(cls, text: str) -> _Condition:
+        own = [name for name in RunSpec.model_fields if name != "recipe"]
+        names = ["status", "backbone_fingerprint", *own, *(f"recipe.{name}" for name in Recipe.model_fields)]
         name, sign, values = text.partition("=")
         if not sign:
             raise InputError(f"{text!r} is not a condition: write field=value, such as shots=16 or recipe.epochs=50")
@@ -332,25 +303,23 @@ def _conditions(where: Sequence[str]) -> list[tuple[str, set[str]]]:
         parts = [value.strip() for value in values.split(",")]
         if another := [part for part in parts if "=" in part and part.split("=")[0] in names]:
             raise InputError(f"{text!r} holds two conditions: write --where {another[0]} as a condition of its own")
-        allowed = {*parts, values.strip()}  # a dataset may have commas in its name
-        conditions.append((name, {one_spelling(value) for value in allowed} if name == "backbone" else allowed))
-    return conditions
+        given = {*parts, values.strip()}  # a dataset may have commas in its name
+        return cls(name, frozenset(map(one_spelling, given) if name == "backbone" else given))
 
-
-def _is_among(value: Any, texts: set[str]) -> bool:
-    """Whether one of the texts is this value; a number may be written as 0.002 or 2e-3, and a truth value as true."""
-    if value is None:
-        return "" in texts
-    if isinstance(value, bool):
-        return str(value).lower() in {text.lower() for text in texts}
-    return str(value) in texts or (isinstance(value, float) and value in map(_number, texts))
+    def holds(self, fields: dict[str, Any]) -> bool:
+        """Whether the field has one of the values; a number may be written as 0.002 or 2e-3, and a truth value as true."""
+        value = fields[self.field]
+        if value is None:
+            return "" in self.values
+        if isinstance(value, bool):
+            return str(value).lower() in {text.lower() for text in self.values}
+        return str(value) in self.values or (isinstance(value, float) and value in map(_number, self.values))
 
 
 def _number(text: str) -> float | None:
-    try:
+    with suppress(ValueError):
         return float(text)
-    except ValueError:
-        return None
+    return None
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

@@ -1,20 +1,53 @@
-"""Specs → run folders: sample, train or fit, evaluate, record."""
+"""Specs → run folders: sample → task → method → evaluation → record."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from slimprompt.lab.environment import torch_threads
-from slimprompt.lab.method_run import MethodRun
-from slimprompt.lab.prompt_batch import PromptBatch
-from slimprompt.lab.records import Record, find_complete_run
-from slimprompt.lab.run_cache import RunCache
-from slimprompt.lab.spec import RunSpec, import_user_functions
+from slimprompt.data import Benchmark, base_new, few_shot, held_out, make_manifest, short_classes
+from slimprompt.data.catalogue import open_dataset
+from slimprompt.data.check import check_images
+from slimprompt.data.manifest import Manifest
+from slimprompt.errors import InputError, first_few
+from slimprompt.files import cache_dir
+from slimprompt.lab import provenance
+from slimprompt.lab.environment import RunEnvironment, torch_threads
+from slimprompt.lab.inputs import KnownInputs, inputs
+from slimprompt.lab.records import COMPLETE, FAILED, Record, find_complete_run, find_run, store_run
+from slimprompt.lab.spec import Model, RunSpec, SampleKey, import_user_functions
+from slimprompt.methods.table import find_method
+from slimprompt.training.metrics import harmonic_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from slimprompt.images.bank import FeatureBank
+    from slimprompt.methods.head import FittedHead
+    from slimprompt.methods.task import Task
+    from slimprompt.training.evaluation import EvalSet
 
 
-def prompt_batch_key(spec: RunSpec) -> tuple[Any, ...]:
-    """Runs with the same key use the same images and classes in the same order, so they can form a prompt batch.
+class SetupError(InputError):
+    """A backbone or dataset cannot be loaded, so that none of its runs can succeed: the study stops."""
+
+
+class Batch(NamedTuple):
+    """Runs on the same images and classes, and the inputs that complete runs of the folder were made with."""
+
+    specs: Sequence[RunSpec]
+    known: KnownInputs = KnownInputs()
+
+
+def batch_key(spec: RunSpec) -> tuple[Any, ...]:
+    """Runs with the same key use the same images and classes in the same order, so they can be trained together.
 
     The run of a method other than a prompt shares its key with no other run.
     """
@@ -22,13 +55,13 @@ def prompt_batch_key(spec: RunSpec) -> tuple[Any, ...]:
     return tuple(getattr(spec, name) for name in RunSpec.model_fields if name not in own)
 
 
-def make_run(spec: RunSpec, run_cache: RunCache) -> Record:
+def make_run(spec: RunSpec, loaded: LoadedInputs) -> Record:
     """`make_runs` for a single spec."""
-    return make_runs([spec], run_cache)[0]
+    return make_runs(Batch([spec]), loaded)[0]
 
 
-def make_runs(specs: Sequence[RunSpec], run_cache: RunCache) -> list[Record]:
-    """The records of runs with one `prompt_batch_key`, trained as a prompt batch unless all of them are complete.
+def make_runs(batch: Batch, loaded: LoadedInputs) -> list[Record]:
+    """The records of runs with one `batch_key`, made together unless all of them are complete.
 
     If some are complete, they are trained again with the others, because float rounding depends on the prompts that are
     trained together; their records stay. A run that fails is recorded with its error.
@@ -36,17 +69,357 @@ def make_runs(specs: Sequence[RunSpec], run_cache: RunCache) -> list[Record]:
     Raises
     ------
     SetupError
-        If the backbone or the dataset cannot be loaded.
+        If the backbone or the dataset cannot be loaded, or is not what complete runs were made with.
     InputError
         If a module of the user's own cannot be imported, or a run folder cannot be written.
     """
-    environment = run_cache.environment
-    import_user_functions(specs)
-    found = {spec: find_complete_run(environment.runs, spec) for spec in specs}
+    environment = loaded.environment
+    import_user_functions(batch.specs)
+    found = {spec: find_complete_run(environment.runs, spec) for spec in batch.specs}
+    missing = [spec for spec, record in found.items() if record is None]
     records = {spec: record for spec, record in found.items() if record is not None}
-    missing = [spec for spec in specs if spec not in records]
     if missing:
-        batch = PromptBatch if missing[0].is_prompt else MethodRun
-        with torch_threads(environment.threads):
-            records |= batch(specs, run_cache).run(missing)
-    return [records[spec] for spec in specs]
+        try:
+            with torch_threads(environment.threads):
+                records |= _make(batch, missing, loaded)
+        except InputError:
+            raise
+        except Exception as error:  # a mistake in this program: the study goes on
+            records |= {spec: store_run(environment.runs, spec, failure(error)) for spec in missing}
+    return [records[spec] for spec in batch.specs]
+
+
+# --- what runs read --------------------------------------------------------------------------------------------------
+
+
+class Sample(NamedTuple):
+    """The images of a run."""
+
+    train: Benchmark
+    """Its `train` items are the training images."""
+    evaluated: dict[str, Benchmark]
+    """By metric, what of its dataset it is evaluated on: "accuracy", or "seen" and "unseen" for a run on the base classes."""
+
+
+class Evaluation(NamedTuple):
+    """The images of one metric, and how well the zero-shot template classifies them."""
+
+    eval_set: EvalSet
+    templates: tuple[str, ...]
+    zero_shot: float
+    """Accuracy in percent."""
+
+
+class LoadedInputs:
+    """Loaded backbones, datasets, samples and eval sets, for the runs of one process."""
+
+    def __init__(self, environment: RunEnvironment) -> None:
+        self.environment = environment
+        self._cache = environment.cache or cache_dir()
+        # Runs come sorted by backbone; a second one is kept for the runs that had to wait for a source.
+        self._bank = lru_cache(maxsize=2)(self._open_bank)
+        self._dataset = lru_cache(maxsize=None)(self._open_dataset)
+        self._sample = lru_cache(maxsize=64)(self._draw)
+        self._task = lru_cache(maxsize=1)(self._make_task)
+        self._manifest = lru_cache(maxsize=64)(self._hash_sample)
+        self._evaluation = lru_cache(maxsize=32)(self._evaluate)
+
+    def bank(self, spec: RunSpec) -> FeatureBank:
+        """The feature bank of the run's backbone."""
+        return self._bank(spec.model)
+
+    def sample(self, spec: RunSpec) -> Sample:
+        """The run's few-shot sample. It is taken from all classes; the restriction to base classes comes after."""
+        return self._sample(spec.sample)
+
+    def task(self, spec: RunSpec) -> Task:
+        """The run's training images as every method sees them."""
+        return self._task(spec.model, spec.sample)
+
+    def manifest(self, spec: RunSpec) -> Manifest:
+        """The run's training and validation images with their hashes."""
+        return self._manifest(spec.sample)
+
+    def evaluations(self, spec: RunSpec) -> dict[str, Evaluation]:
+        """What the run is evaluated on, by metric; the metric of another dataset is `accuracy@<dataset>`."""
+        images = spec.sample
+        if self._dataset(spec.dataset)[0].test:  # the same for every sample
+            images = images._replace(shots=None, seed=None)
+        others = [SampleKey(name, "all", None, None) for name in spec.evaluate_on]
+        found = self._evaluation(spec.model, images)
+        return found | {
+            f"accuracy@{other.dataset}": self._evaluation(spec.model, other)["accuracy"] for other in others
+        }
+
+    def notes(self, spec: RunSpec) -> list[str]:
+        """Warnings of the datasets' readers, such as a split that differs from the published one, and classes with too few images."""
+        found = [note for name in (spec.dataset, *spec.evaluate_on) for note in self._dataset(name)[1]]
+        short = [f"{name} ({count})" for name, count in short_classes(self.sample(spec).train, spec.shots).items()]
+        return found + (
+            [f"{spec.dataset}: fewer than {spec.shots} images, all used: {first_few(short)}"] if short else []
+        )
+
+    def fingerprints(self, spec: RunSpec) -> dict[str, Any]:
+        """The entries of the run's record that tell what it is made with."""
+        return {
+            "backbone_fingerprint": self.bank(spec).backbone.fingerprint,
+            "dataset_fingerprints": {
+                name: self._dataset(name)[0].fingerprint for name in (spec.dataset, *spec.evaluate_on)
+            },
+        }
+
+    def source_factors(self, spec: RunSpec) -> tuple[Tensor, Tensor] | None:
+        """Final (B, A) of the run whose factor this one uses; None if it uses none."""
+        import torch
+
+        source = spec.source_spec()
+        if source is None:
+            return None
+        record = find_run(self.environment.runs, source)
+        if record is None or not record.complete:
+            why = f": {record.error}" if record and record.error else ", which does not exist"
+            raise InputError(f"this run uses a factor of {source.title} ({source.fingerprint}){why}")
+        factors = record.factors()
+        return torch.from_numpy(factors["B"]).float(), torch.from_numpy(factors["A"]).float()
+
+    def _open_bank(self, model: Model) -> FeatureBank:
+        from slimprompt.clip.backbone import load_backbone
+        from slimprompt.images.bank import FeatureBank
+
+        with _required():
+            backbone = load_backbone(
+                model.backbone,
+                model.pretrained,
+                device=self.environment.device,
+                precision=model.precision,
+            )
+        # Images are decoded on all cores, whatever the threads of a run: this does not change a feature.
+        return FeatureBank(backbone, self._cache / "features", show_progress=False)
+
+    def _open_dataset(self, dataset: str) -> tuple[Benchmark, list[str]]:
+        with _required(), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            benchmark = open_dataset(dataset, self.environment.data_root, self._cache)
+            check_images(benchmark)
+        return benchmark, [str(warning.message) for warning in caught]
+
+    def _draw(self, key: SampleKey) -> Sample:
+        whole, _ = self._dataset(key.dataset)
+        if key.shots is None or key.seed is None:
+            sample = replace(whole, test=whole.test or (*whole.train, *whole.val))
+        else:
+            sample = few_shot(whole, key.shots, key.seed)
+            sample = replace(sample, test=held_out(whole, sample))
+        if key.class_subset == "all":
+            return Sample(sample, {"accuracy": sample})
+        base, new = base_new(sample)
+        return Sample(base, {"seen": base, "unseen": new})
+
+    def _make_task(self, model: Model, key: SampleKey) -> Task:
+        from slimprompt.fit import labelled_images
+        from slimprompt.methods.task import make_task
+
+        images = self._sample(key).train
+        return make_task(self._bank(model), labelled_images(images, images.train), key.seed or 0)
+
+    def _hash_sample(self, key: SampleKey) -> Manifest:
+        return make_manifest(self._sample(key).train, shots=key.shots, seed=key.seed)
+
+    def _evaluate(self, model: Model, key: SampleKey) -> dict[str, Evaluation]:
+        from slimprompt.methods.zero_shot import zero_shot_features
+        from slimprompt.training.evaluation import accuracy, make_eval_set
+
+        bank, found = self._bank(model), {}
+        for metric, part in self._sample(key).evaluated.items():
+            paths, labels = [part.path(item) for item in part.test], [item.label for item in part.test]
+            eval_set = make_eval_set(bank, paths, labels, part.class_names, part.decode)
+            templates = part.templates[:1]
+            class_features = zero_shot_features(bank.backbone, part.class_names, templates)
+            zero_shot = accuracy(eval_set.features, class_features, eval_set.labels)
+            found[metric] = Evaluation(eval_set, templates, zero_shot)
+        return found
+
+
+@contextmanager
+def _required() -> Iterator[None]:
+    """An `InputError` inside stops the study."""
+    try:
+        yield
+    except InputError as error:
+        raise SetupError(str(error)) from None
+
+
+# --- how runs are made -----------------------------------------------------------------------------------------------
+
+
+class _Result(NamedTuple):
+    """What one run found out."""
+
+    metrics: dict[str, float]
+    facts: dict[str, Any]
+    """Further entries of the record."""
+    tensors: dict[str, Tensor]
+    """What was trained; content of factors.safetensors."""
+    curve: Sequence[Sequence[float]] = ()
+
+
+def _make(batch: Batch, missing: Sequence[RunSpec], loaded: LoadedInputs) -> dict[RunSpec, Record]:
+    """Fit, evaluate and store the missing runs of a batch."""
+    started, memory, lap = datetime.now(timezone.utc), provenance.PeakMemory(loaded.environment.device), _stopwatch()
+    specs, spec = batch.specs, batch.specs[0]
+    results: dict[RunSpec, _Result | Exception] = {}
+    try:
+        with _required():
+            batch.known.check(inputs(spec, loaded.fingerprints(spec)))
+        task = loaded.task(spec)
+        setup = lap() / len(specs)
+        evaluations, _ = loaded.evaluations(spec), loaded.manifest(spec)
+        task.encode(spec.recipe) if spec.is_prompt else find_method(spec.method).encode(task)
+        features = lap() / len(specs)
+        for together in _trained_together(specs, task):
+            if set(together).isdisjoint(missing):
+                continue
+            fitted = _fit(task, together, loaded)
+            training = lap() / len(together)
+            for one, result in zip(together, fitted, strict=True):
+                if isinstance(result, Exception):
+                    results[one] = result
+                    continue
+                metrics = _metrics(result, evaluations)
+                times = {"setup": setup, "features": features, "training": training, "evaluation": lap()}
+                times = {phase: round(taken, 4) for phase, taken in (times | {"total": sum(times.values())}).items()}
+                results[one] = _describe(one, result, specs, task, metrics, {"times": times})
+    except SetupError:
+        raise
+    except Exception as error:
+        results |= {one: error for one in missing if one not in results}
+    origin = {
+        "started": started.isoformat(timespec="seconds"),
+        "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        **memory.facts(),
+        **provenance.origin(loaded.environment),
+    }
+    return {one: _store(one, results[one], origin, loaded) for one in missing}
+
+
+def _stopwatch() -> Callable[[], float]:
+    """A function that tells the seconds since its last call."""
+    last = time.perf_counter()
+
+    def lap() -> float:
+        nonlocal last
+        before, last = last, time.perf_counter()
+        return last - before
+
+    return lap
+
+
+def _trained_together(specs: Sequence[RunSpec], task: Task) -> Iterator[Sequence[RunSpec]]:
+    """The specs in parts that are trained at once."""
+    spec, size = specs[0], len(specs)
+    if spec.is_prompt:
+        from slimprompt.methods.prompt import context_start, most_together
+
+        n_ctx = context_start(task.bank.backbone, spec)[1]
+        size = most_together(task.text_encoder(task.class_names, n_ctx, spec.position, spec.depth))
+    for first in range(0, len(specs), size):
+        yield specs[first : first + size]
+
+
+def _fit(task: Task, specs: Sequence[RunSpec], loaded: LoadedInputs) -> Sequence[FittedHead | Exception]:
+    """The fitted head of each run, or its error."""
+    if not specs[0].is_prompt:
+        return [find_method(spec.method).fit(task) for spec in specs]
+    from slimprompt.methods.prompt import fit_many
+
+    return fit_many(task, specs, specs[0].recipe, loaded.source_factors)
+
+
+def _metrics(fitted: FittedHead, evaluations: dict[str, Evaluation]) -> dict[str, float]:
+    """Accuracies of the run and of the zero-shot template, with the harmonic mean of base and new classes.
+
+    A method that takes no new names has no accuracy on new classes, and so no harmonic mean.
+    """
+    metrics = {}
+    for metric, (eval_set, templates, _) in evaluations.items():
+        head = fitted.head
+        if metric not in ("accuracy", "seen"):
+            if fitted.head_for is None:
+                continue
+            head = fitted.head_for(eval_set.class_names, templates)
+        metrics[metric] = 100.0 * float(head.correct(eval_set).double().mean())
+    zero_shot = {metric: one.zero_shot for metric, one in evaluations.items()}
+    for found in (metrics, zero_shot):
+        if "unseen" in found:
+            found["harmonic"] = harmonic_mean(found["seen"], found["unseen"])
+    return metrics | {f"zero_shot_{metric}": value for metric, value in zero_shot.items()}
+
+
+def _describe(
+    spec: RunSpec,
+    fitted: FittedHead,
+    batch: Sequence[RunSpec],
+    task: Task,
+    metrics: dict[str, float],
+    facts: dict[str, Any],
+) -> _Result:
+    """What is stored of a fitted run."""
+    from slimprompt.methods.prompt import LearnedPrompt
+    from slimprompt.saved import model_parts
+
+    facts |= {"trainable_parameters": fitted.n_trained}
+    if not isinstance(fitted, LearnedPrompt):
+        kind, numbers, tensors = model_parts(fitted.head)
+        facts |= {"settings": fitted.settings, "head": {"kind": kind, **numbers}}
+        facts["views"] = task.views if find_method(spec.method).reads == "all views" else 0
+        return _Result(metrics, facts, tensors)
+    prompt, source = fitted.prompt, spec.source_spec()
+    facts |= {
+        "text_width": task.bank.backbone.text_width,
+        "steps": len(fitted.curve) * spec.recipe.steps_per_epoch(len(task.labels)),
+        "trained_together": fitted.batch_size,
+        "prompt_batch": [one.fingerprint for one in batch],
+        "tokens_per_step": task.text_encoder(task.class_names, prompt.n_ctx, spec.position, spec.depth).n_tokens,
+        "source_run": source.fingerprint if source else None,
+        "notes": [fitted.note] if fitted.note else [],
+    }
+    return _Result(metrics, facts, fitted.start | prompt.tensors(), fitted.curve)
+
+
+def _store(spec: RunSpec, result: _Result | Exception, origin: dict[str, Any], loaded: LoadedInputs) -> Record:
+    runs = loaded.environment.runs
+    if isinstance(result, _Result):
+        facts = _facts(spec, loaded)
+        notes = facts["notes"] + result.facts.get("notes", [])
+        return store_run(
+            runs,
+            spec,
+            {"status": COMPLETE, "metrics": result.metrics, **facts, **result.facts, "notes": notes, **origin},
+            factors={name: tensor.cpu().contiguous().numpy() for name, tensor in result.tensors.items()},
+            manifest=loaded.manifest(spec),
+            curve=result.curve,
+        )
+    return store_run(runs, spec, failure(result) | origin)
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """The entries of the record of a run that failed with this error."""
+    reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    return {"status": FAILED, "error": reason, "traceback": "".join(traceback.format_exception(error))}
+
+
+def _facts(spec: RunSpec, loaded: LoadedInputs) -> dict[str, Any]:
+    """What should be known about every run beside its metrics."""
+    train, backbone = loaded.sample(spec).train, loaded.bank(spec).backbone
+    sets = {metric: one.eval_set for metric, one in loaded.evaluations(spec).items()}
+    by_part = {"test" if metric == "accuracy" else metric: one for metric, one in sets.items()}
+    classes = {part: len(one.class_names) for part, one in by_part.items()}
+    return {
+        "n_classes": {"train": len(train.class_names), **classes},
+        "n_images": {"train": len(train.train), **{part: len(one.labels) for part, one in by_part.items()}},
+        "chance": {metric: 100 / len(one.class_names) for metric, one in sets.items()},
+        **loaded.fingerprints(spec),
+        "logit_scale": backbone.logit_scale,
+        "device": backbone.device.type,
+        "notes": loaded.notes(spec),
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
@@ -19,6 +19,23 @@ from slimprompt.user_functions import import_user_function
 def one_spelling(backbone: str) -> str:
     """The paper writes ViT-B/16, open_clip ViT-B-16: one run, one name. Hub ids and folders keep their slashes."""
     return backbone if ":" in backbone else backbone.replace("/", "-")
+
+
+class Model(NamedTuple):
+    """The frozen model of a run."""
+
+    backbone: str
+    pretrained: str | None
+    precision: str
+
+
+class SampleKey(NamedTuple):
+    """The few-shot sample of a run; without shots, all images of the dataset."""
+
+    dataset: str
+    class_subset: str
+    shots: int | None
+    seed: int | None
 
 
 class RunSpec(PromptSpec):
@@ -57,7 +74,7 @@ class RunSpec(PromptSpec):
     evaluate_on: tuple[str, ...] = Field(
         (), description="other datasets whose test images are classified too, by the names of their classes only"
     )
-    recipe: Recipe = Field(default_factory=Recipe, description="how it is trained")
+    recipe: Recipe = Field(Recipe(), description="how it is trained")
 
     @field_validator("backbone")
     @classmethod
@@ -111,9 +128,7 @@ class RunSpec(PromptSpec):
     def _check_method(self) -> None:
         """A method has no fields of prompts, so that each method is one run per backbone, dataset, sample and class subset."""
         row = find_method(self.method, also=[PROMPT])
-        defaults = {
-            name: field.get_default(call_default_factory=True) for name, field in RunSpec.model_fields.items()
-        }
+        defaults = {name: field.get_default(call_default_factory=True) for name, field in RunSpec.model_fields.items()}
         defaults["variant"] = None
         given = [name for name in _PROMPT_FIELDS if getattr(self, name) != defaults[name]]
         if given:
@@ -143,9 +158,22 @@ class RunSpec(PromptSpec):
         return [*self.start, *origin, *(loss for loss in losses if loss)]
 
     @property
+    def model(self) -> Model:
+        """The frozen model."""
+        return Model(self.backbone, self.pretrained, self.precision)
+
+    @property
+    def sample(self) -> SampleKey:
+        """The few-shot sample."""
+        return SampleKey(self.dataset, self.class_subset, self.shots, self.seed)
+
+    @property
     def fingerprint(self) -> str:
-        """Hash of the canonical JSON of the spec; names the run folder."""
-        fields = self.model_dump(mode="json")
+        """Hash of the canonical JSON of the fields that differ from their defaults; names the run folder.
+
+        A field that is added later does not rename the runs made before. The default of a field must therefore never change.
+        """
+        fields = self.model_dump(mode="json", exclude_defaults=True)
         return sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())[:16]
 
     @property
@@ -201,5 +229,7 @@ def parse_spec(fields: dict[str, Any]) -> RunSpec:
 
 def import_user_functions(specs: Iterable[RunSpec]) -> None:
     """Import the modules of the bases and methods `module:function` that runs use."""
-    for kind, name in dict.fromkeys(pair for spec in specs for pair in (("basis", spec.basis), ("method", spec.method))):
+    for kind, name in dict.fromkeys(
+        pair for spec in specs for pair in (("basis", spec.basis), ("method", spec.method))
+    ):
         import_user_function(kind, name)

@@ -7,11 +7,13 @@ otherwise all its shots.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from slimprompt.errors import InputError
-from slimprompt.lab.grid import Grid
+from slimprompt.errors import InputError, unknown
+from slimprompt.lab.grid import Grid, complete_grid, read_grid_file
 from slimprompt.lab.spec import RunSpec, distinct
 from slimprompt.methods.table import METHODS
 from slimprompt.training.recipe import replace_fields
@@ -99,12 +101,57 @@ def _basis_pairs(grid: Grid) -> list[tuple[str, str]]:
     return [(names[index - 1], target) for index, target in enumerate(names)]
 
 
-STUDIES: dict[str, Callable[[Grid], list[RunSpec]]] = {
+MakeSpecs = Callable[[Grid], list[RunSpec]]
+
+STUDIES: dict[str, MakeSpecs] = {
     "baselines": baselines,
     "beyond": beyond,
     "cross-dataset": cross_dataset,
     "basis-transfer": basis_transfer,
 }
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The studies that a command line offers, and the grids that they are made from."""
+
+    studies: Mapping[str, MakeSpecs]
+    parts: Mapping[str, tuple[str, ...]]
+    """The studies that consist of others, and these."""
+    grid: Grid
+    pocket: Grid
+    """The grid of the embedded models."""
+
+    def make_grid(self, fields: Mapping[str, Any], *, pocket: bool = False) -> Grid:
+        """A grid from some of its fields; the others are those of the grid, or of the pocket grid."""
+        grid = complete_grid(fields, self.pocket if pocket else self.grid)
+        for name in grid.study:
+            if name not in self.studies:
+                raise unknown("study", name, self.studies)
+        return grid
+
+    def read_grid(self, path: Path, *, pocket: bool = False, **replaced: Any) -> Grid:
+        """A grid file: YAML with the fields of `Grid`, and `pocket: true` for the pocket grid; `replaced` fields win."""
+        fields, says_pocket = read_grid_file(path)
+        return self.make_grid({**fields, **replaced}, pocket=pocket or says_pocket)
+
+    def studies_of(self, grid: Grid) -> dict[str, list[RunSpec]]:
+        """The runs of each study of the grid, or of the parts that it consists of."""
+        names = dict.fromkeys(part for name in grid.study for part in self.parts.get(name, (name,)))
+        return {name: self.studies[name](grid) for name in names}
+
+    def study_specs(self, grid: Grid) -> list[RunSpec]:
+        """The runs of all studies of the grid without repetition, sorted so that consecutive runs share backbone and images."""
+        specs = distinct(spec for some in self.studies_of(grid).values() for spec in some)
+        if not specs:
+            raise InputError(
+                f"there are no runs in {', '.join(grid.study)} on {', '.join(grid.datasets)}: a transfer needs a source and a "
+                "target among the datasets; give `pairs` in a grid file, such as `pairs: [[dtd, food101]]`"
+            )
+        place = {model: index for index, model in enumerate(dict.fromkeys(spec.model for spec in specs))}
+        return sorted(  # stable: runs on one sample keep the order of the studies
+            specs, key=lambda spec: (place[spec.model], spec.dataset, spec.seed, spec.shots, spec.class_subset)
+        )
 
 
 def among(given: Sequence[T], own: Sequence[T]) -> tuple[T, ...]:

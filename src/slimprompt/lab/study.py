@@ -1,4 +1,4 @@
-"""Runs many specs in dependency order.
+"""A study: a list of runs, what of it is complete, and the order in which the rest is made.
 
 Which run may start when, which runs exist already, and what happens to the dependants of a failed run is decided here, in
 the same way for every executor.
@@ -6,30 +6,56 @@ the same way for every executor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slimprompt.errors import InputError
-from slimprompt.files import check_folder, remove_leftovers
-from slimprompt.lab.executors import Executor
+from slimprompt.files import cannot_write, check_folder, remove_leftovers
 from slimprompt.lab.inputs import KnownInputs
-from slimprompt.lab.observer import StudyObserver
-from slimprompt.lab.records import FAILED, Record, find_complete_run, store_run
-from slimprompt.lab.run import prompt_batch_key
+from slimprompt.lab.records import FAILED, Record, complete_runs, store_run
+from slimprompt.lab.run import Batch, batch_key
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.table import find_method
 
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
-@dataclass
-class Outcome:
-    """The records of a study's runs."""
+    from slimprompt.lab.executors import Executor
 
-    present: list[Record] = field(default_factory=list)
-    """Complete before the study began."""
-    complete: list[Record] = field(default_factory=list)
-    failed: list[Record] = field(default_factory=list)
+
+@dataclass(frozen=True)
+class Study:
+    """Runs, the sources that they need, and what of them was complete when the study was opened."""
+
+    asked: tuple[RunSpec, ...]
+    """The runs without repetition."""
+    specs: tuple[RunSpec, ...]
+    """The same with their sources, each before the runs that use it."""
+    runs: Path
+    """Folder of the run folders."""
+    complete: dict[str, Record]
+    """The complete runs of the study by fingerprint."""
+    known: KnownInputs
+    """What all complete runs of the folder were made with."""
+
+
+def open_study(specs: Iterable[RunSpec], runs: Path) -> Study:
+    """A study of these runs; the folder of the runs is read once.
+
+    Raises
+    ------
+    InputError
+        If a run would be trained on a benchmark that has only test images.
+    """
+    ordered = with_sources(specs := list(specs))
+    _check_train_splits(ordered)
+    there = {record.spec.fingerprint: record for record in complete_runs(runs)}
+    complete = {spec.fingerprint: there[spec.fingerprint] for spec in ordered if spec.fingerprint in there}
+    asked = {spec.fingerprint: spec for spec in specs}
+    return Study(tuple(asked.values()), tuple(ordered), runs, complete, KnownInputs(there.values()))
 
 
 def with_sources(specs: Iterable[RunSpec]) -> list[RunSpec]:
@@ -48,11 +74,10 @@ def with_sources(specs: Iterable[RunSpec]) -> list[RunSpec]:
     return list(ordered.values())
 
 
-def check_train_splits(specs: Iterable[RunSpec]) -> None:
-    """Raise an `InputError` if a run would train on a benchmark that has only test images."""
+def _check_train_splits(specs: Iterable[RunSpec]) -> None:
     from slimprompt.data.benchmarks import BENCHMARKS
 
-    used = dict.fromkeys(name for spec in with_sources(specs) for name in (spec.dataset, spec.source) if name)
+    used = dict.fromkeys(spec.dataset for spec in specs)
     bad = [name for name in used if name in BENCHMARKS and BENCHMARKS[name].evaluation_only]
     if bad:
         raise InputError(
@@ -61,29 +86,56 @@ def check_train_splits(specs: Iterable[RunSpec]) -> None:
         )
 
 
-def run_study(
-    specs: Iterable[RunSpec],
-    runs: Path,
-    executor: Executor,
-    observer: StudyObserver | None = None,
-    *,
-    prompt_batch: int = 1,
-) -> Outcome:
-    """Execute every run that is not complete in `runs`, in dependency order.
+# --- events ----------------------------------------------------------------------------------------------------------
 
-    Sources that the specs need are added. A failed run is recorded and the study continues; runs that depend on it fail with
-    that reason. Runs that failed in an earlier study are tried again. A study can be stopped at any moment and resumed.
+
+class Started(NamedTuple):
+    """Runs were given to the executor."""
+
+    specs: Sequence[RunSpec]
+
+
+class Ended(NamedTuple):
+    """A run is complete or failed."""
+
+    record: Record
+
+
+Event = Started | Ended
+
+
+@dataclass
+class Outcome:
+    """The records of a study's runs."""
+
+    present: list[Record] = field(default_factory=list)
+    """Complete before the study began."""
+    complete: list[Record] = field(default_factory=list)
+    failed: list[Record] = field(default_factory=list)
+
+
+def outcome_of(study: Study, events: Generator[Event, None, None]) -> Outcome:
+    """Run a study to its end: `outcome_of(study, run_study(study, executor))`."""
+    outcome = Outcome(present=list(study.complete.values()))
+    with closing(events):
+        for event in events:
+            if isinstance(event, Ended):
+                (outcome.complete if event.record.complete else outcome.failed).append(event.record)
+    return outcome
+
+
+def run_study(study: Study, executor: Executor, *, prompt_batch: int = 1) -> Generator[Event, None, None]:
+    """Execute every run of a study that is not complete, in dependency order, and yield what happens.
+
+    A failed run is recorded and the study continues; runs that depend on it fail with that reason. Runs that failed in an
+    earlier study are tried again. A study can be stopped at any moment and resumed.
 
     Parameters
     ----------
-    specs
-        The runs of the study.
-    runs
-        Folder of the run folders.
+    study
+        The study.
     executor
         Executes the runs; it is closed at the end.
-    observer
-        Is notified of what happens.
     prompt_batch
         Maximum number of runs in a prompt batch.
 
@@ -92,39 +144,49 @@ def run_study(
     InputError
         If no run can succeed or be stored, or if the complete runs were made with other weights or images than each other or the present ones.
     """
-    observer = observer or StudyObserver()
-    todo = with_sources(specs)
-    check_train_splits(todo)
-    if runs.is_dir():
-        remove_leftovers(runs)
-    schedule = _Schedule(todo, runs, prompt_batch)
-    outcome = Outcome(present=list(schedule.complete.values()))
+    runs, known = study.runs, study.known.of(study.specs)
+    schedule, is_new = _Schedule(study, prompt_batch), not runs.exists()
     try:
         if schedule.waiting:
-            check_folder(runs)  # before anything is trained
-        made_with = KnownInputs(outcome.present)
-        made_with.check_each_other()
-        made_with.check_own_images()
-        observer.begin(todo, outcome.present)
+            _make_folder(runs)  # before anything is trained
+        present = KnownInputs(study.complete.values())
+        present.check_each_other()
+        present.check_own_images()
         while schedule.waiting or schedule.running:
             while schedule.batches_running < executor.slots and (ready := schedule.take_ready()):
-                observer.started([spec for spec in ready if spec.fingerprint in schedule.running])
-                executor.submit(ready)
+                yield Started([spec for spec in ready if spec.fingerprint in schedule.running])
+                executor.submit(Batch(ready, known.of(ready)))
             for record in executor.collect():
                 if record.spec.fingerprint not in schedule.running:  # complete before; trained again for its batch
                     continue
-                (outcome.complete if record.complete else outcome.failed).append(record)
-                observer.ended(record)
+                yield Ended(record)
+                if record.complete:
+                    known.add(record)
                 for spec in schedule.end(record):
                     reason = f"its source run failed: {record.spec.title} ({record.spec.fingerprint}): {record.error}"
-                    failed = store_run(runs, spec, {"status": FAILED, "error": reason})
-                    outcome.failed.append(failed)
-                    observer.ended(failed)
+                    yield Ended(store_run(runs, spec, {"status": FAILED, "error": reason}))
     finally:
         executor.close()
-        observer.end()
-        remove_leftovers(runs)
-    return outcome
+        if runs.is_dir():
+            remove_leftovers(runs)
+            with suppress(OSError):  # it holds runs
+                if is_new:
+                    runs.rmdir()
+
+
+def _make_folder(runs: Path) -> None:
+    """Create the folder of the runs, without what killed studies left in it, and check that it can be written to."""
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if runs.exists():
+            raise InputError(f"{runs} is a file; give a folder") from None
+        raise cannot_write(runs, error) from None
+    remove_leftovers(runs)
+    check_folder(runs)
+
+
+# --- order -----------------------------------------------------------------------------------------------------------
 
 
 class _Schedule:
@@ -134,10 +196,9 @@ class _Schedule:
     complete, so they are the same for every executor.
     """
 
-    def __init__(self, specs: list[RunSpec], runs: Path, prompt_batch: int = 1) -> None:
-        self._specs = {spec.fingerprint: spec for spec in specs}
-        found = {name: find_complete_run(runs, spec) for name, spec in self._specs.items()}
-        self.complete = {name: record for name, record in found.items() if record is not None}
+    def __init__(self, study: Study, prompt_batch: int) -> None:
+        self._specs = {spec.fingerprint: spec for spec in study.specs}
+        self.complete = dict(study.complete)
         self.waiting = {name: spec for name, spec in self._specs.items() if name not in self.complete}
         self.running: set[str] = set()
         sources = {name: spec.source_spec() for name, spec in self._specs.items()}
@@ -171,7 +232,7 @@ class _Schedule:
         for name, spec in self.waiting.items():
             if name in taken:
                 continue
-            key = (prompt_batch_key(spec), name in self._source)
+            key = (batch_key(spec), name in self._source)
             if len(open_batches.get(key, ())) in (0, prompt_batch):
                 open_batches[key] = []
                 batches.append(open_batches[key])
@@ -215,12 +276,10 @@ class _Schedule:
         return [self.waiting.pop(other) for other in dependants]
 
 
-def _image_sets(spec: RunSpec) -> tuple[Any, ...]:
+def _image_sets(spec: RunSpec) -> Iterable[Any]:
     """Keys of the image features that a run reads: test images of its datasets and its views of the training images.
 
     The first run that needs a set encodes it; others that need it wait instead of encoding it at the same time.
     """
-    model = (spec.backbone, spec.pretrained, spec.precision)
-    tests = [(*model, dataset) for dataset in (spec.dataset, *spec.evaluate_on)]
     views = spec.recipe if spec.is_prompt else find_method(spec.method).reads
-    return *tests, (*model, spec.dataset, spec.class_subset, spec.shots, spec.seed, views)
+    return *((spec.model, dataset) for dataset in (spec.dataset, *spec.evaluate_on)), (spec.model, spec.sample, views)

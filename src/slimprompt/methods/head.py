@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -141,6 +141,9 @@ class FittedHead:
     settings: dict[str, float] = field(default_factory=dict)
     """Settings that were chosen by cross-validation inside the training images, or their fixed values; given to the method as keyword
     arguments, they give this head again."""
+    head_for: Callable[[Sequence[str], Sequence[str]], AnyHead] | None = None
+    """(class names, their zero-shot templates) → the head for these classes, which may be new; None if the method learned its
+    classes from their images."""
 
 
 def head_problem(head: AnyHead) -> str:

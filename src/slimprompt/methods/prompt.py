@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,12 +36,10 @@ class LearnedPrompt(FittedHead):
     start: dict[str, Tensor]
     """The factors before training: B0 and A0."""
     curve: list[EpochResult]
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Wall time of each phase, divided by the size of the prompt batch."""
     batch_size: int = 1
     """Prompts that were trained together."""
-    head_for: Callable[[Sequence[str]], Head]
-    """Makes the head of the prompt for other class names."""
+    note: str = ""
+    """Why it was trained alone instead of with the others of its batch."""
 
 
 def make_prompt(
@@ -131,45 +127,99 @@ def learn_prompts(
     list of LearnedPrompt
         In the order of `prompts`.
     """
-    backbone, seconds = task.bank.backbone, _Stopwatch()
-    make_encoder = make_encoder or task.text_encoder
-    with seconds("features"):
-        task.encode(recipe)
-    with seconds("training"):
-        starts = [{"B0": prompt.B.detach().clone(), "A0": prompt.A.detach().clone()} for prompt in prompts]
-        for prompt in prompts:
-            prompt.to(backbone.device)
-        encode = make_encoder(task.class_names, prompts[0].n_ctx, position, prompts[0].depth)
-        zero_shot = zero_shot_features(backbone, task.class_names, task.templates) if recipe.uses_zero_shot else None
-        curves = train(
-            prompts,
-            encode,
-            task.features_by_epoch(recipe),
-            torch.tensor(list(task.labels)),
-            backbone.logit_scale,
-            recipe,
-            seed=task.seed,
-            zero_shot=zero_shot,
-            on_epoch=on_epoch,
-            show_progress=show_progress,
-        )
-    shares = {phase: taken / len(prompts) for phase, taken in seconds.phases.items()}
+    backbone, make_encoder = task.bank.backbone, make_encoder or task.text_encoder
+    task.encode(recipe)
+    starts = [{"B0": prompt.B.detach().clone(), "A0": prompt.A.detach().clone()} for prompt in prompts]
+    for prompt in prompts:
+        prompt.to(backbone.device)
+    encode = make_encoder(task.class_names, prompts[0].n_ctx, position, prompts[0].depth)
+    zero_shot = zero_shot_features(backbone, task.class_names, task.templates) if recipe.uses_zero_shot else None
+    curves = train(
+        prompts,
+        encode,
+        task.features_by_epoch(recipe),
+        torch.tensor(list(task.labels)),
+        backbone.logit_scale,
+        recipe,
+        seed=task.seed,
+        zero_shot=zero_shot,
+        on_epoch=on_epoch,
+        show_progress=show_progress,
+    )
     learned = []
     for prompt, start, curve in zip(prompts, starts, curves, strict=True):
-        head_for = partial(prompt_head, backbone, prompt=prompt, position=position, make_encoder=make_encoder)
+        head_for = _head_maker(backbone, prompt, position, make_encoder)
         learned.append(
             LearnedPrompt(
-                head=head_for(task.class_names),
+                head=head_for(task.class_names, task.templates),
                 n_trained=prompt.trainable_parameters,
                 head_for=head_for,
                 prompt=prompt,
                 start=start,
                 curve=curve,
-                seconds=shares,
                 batch_size=len(prompts),
             )
         )
     return learned
+
+
+def _head_maker(
+    backbone: Backbone, prompt: Prompt, position: Position, make_encoder: MakeEncoder
+) -> Callable[[Sequence[str], Sequence[str]], Head]:
+    """`FittedHead.head_for` of a prompt, which needs no templates."""
+    return lambda class_names, _: prompt_head(backbone, class_names, prompt, position, make_encoder)
+
+
+def fit_many(
+    task: Task,
+    specs: Sequence[PromptSpec],
+    recipe: Recipe,
+    trained: Callable[[Any], tuple[Tensor, Tensor] | None] = lambda spec: None,
+) -> list[LearnedPrompt | Exception]:
+    """The trained prompt of each spec, or its error. The specs have equal position, depth and number of context tokens.
+
+    If training them together fails, each is trained alone, so that one failure does not spoil the others; `LearnedPrompt.note`
+    tells that.
+
+    Parameters
+    ----------
+    task
+        Training images, labels and class names.
+    specs
+        The prompts.
+    recipe
+        The training protocol.
+    trained
+        Final (B, A) of the run that a "learned" or "source" basis comes from.
+    """
+    prompts: dict[int, Prompt] = {}
+    found: dict[int, LearnedPrompt | Exception] = {}
+    for index, spec in enumerate(specs):
+        try:
+            prompts[index] = make_prompt(task.bank.backbone, spec, task.seed, trained(spec))
+        except Exception as error:
+            found[index] = error
+    try:
+        if prompts:
+            learned = learn_prompts(
+                task, list(prompts.values()), recipe, position=specs[0].position, show_progress=False
+            )
+            found |= zip(prompts, learned, strict=True)
+    except Exception as error:
+        if len(prompts) == 1:
+            found |= dict.fromkeys(prompts, error)
+        else:
+            note = f"trained alone, because training it with others failed: {type(error).__name__}: {error}"
+            for index in prompts:
+                (alone,) = fit_many(task, [specs[index]], recipe, trained)
+                found[index] = alone if isinstance(alone, Exception) else replace(alone, note=note)
+    return [found[index] for index in range(len(specs))]
+
+
+def most_together(encoder: SharedPrefixTextEncoder) -> int:
+    """Prompts to train at once. A large text pass uses the whole machine by itself; batching it only costs memory."""
+    most_numbers = 2**20  # in the activations of one layer; beyond that, benchmarks/stacking.py shows no gain
+    return max(1, most_numbers // (encoder.n_tokens * encoder.backbone.text_width))
 
 
 def prompt_head(
@@ -187,16 +237,3 @@ def prompt_head(
     with torch.inference_mode():
         features = F.normalize(encode(prompt.to(backbone.device)()), dim=-1)  # (n_classes, embed_dim)
     return Head(tuple(class_names), features, backbone.logit_scale, backbone.class_bias(len(class_names)))
-
-
-class _Stopwatch:
-    """Seconds per phase: `with seconds("training"): …`."""
-
-    def __init__(self) -> None:
-        self.phases: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        begin = time.perf_counter()
-        yield
-        self.phases[phase] = time.perf_counter() - begin

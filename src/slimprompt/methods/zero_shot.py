@@ -6,6 +6,7 @@ logits = scale · f Tᵀ, where T holds the unit-length class features, averaged
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 def fit(task: Task) -> FittedHead:
     """The zero-shot classifier of the task's classes and templates; the images are not used."""
-    return FittedHead(zero_shot_head(task.bank.backbone, task.class_names, task.templates), n_trained=0)
+    head_for = partial(zero_shot_head, task.bank.backbone)
+    return FittedHead(head_for(task.class_names, task.templates), n_trained=0, head_for=head_for)
 
 
 def check_templates(templates: Sequence[str]) -> None:

@@ -11,16 +11,14 @@ To add a study, write such a function and add it to `STUDIES`. Studies that are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-from slimprompt.errors import InputError, unknown
-from slimprompt.lab.grid import Grid, complete_grid, parse_backbone, read_grid_file
+from slimprompt.lab.grid import Grid, parse_backbone
 from slimprompt.lab.spec import RunSpec, distinct
 from slimprompt.lab.studies import STUDIES as LAB_STUDIES
-from slimprompt.lab.studies import among
+from slimprompt.lab.studies import Catalogue, MakeSpecs, among
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.training.recipe import RECIPES
 
@@ -108,22 +106,17 @@ def geometry(grid: Grid) -> list[RunSpec]:
     return _joint(grid, ranks=grid.ranks)
 
 
+#: The studies that "all" consists of.
+_ALL = {"headline": headline, "rank-sweep": rank_sweep, "fixed-basis": fixed_basis, "base-to-new": base_to_new}
+_ALL |= {"transfer": transfer, "geometry": geometry}
+
+
 def everything(grid: Grid) -> list[RunSpec]:
     """All studies of the paper; runs that several of them share appear once."""
-    return distinct([*headline(grid), *rank_sweep(grid), *fixed_basis(grid), *base_to_new(grid), *transfer(grid)])
+    return distinct(spec for make in _ALL.values() for spec in make(grid))
 
 
-STUDIES: dict[str, Callable[[Grid], list[RunSpec]]] = {
-    "headline": headline,
-    "rank-sweep": rank_sweep,
-    "fixed-basis": fixed_basis,
-    "base-to-new": base_to_new,
-    "transfer": transfer,
-    "geometry": geometry,
-    "all": everything,
-}
-#: The paper's studies and those of the laboratory; "all" contains only the former.
-ALL_STUDIES = {**STUDIES, **LAB_STUDIES}
+STUDIES: dict[str, MakeSpecs] = {**_ALL, "all": everything}
 
 
 PAPER = Grid(
@@ -143,51 +136,10 @@ POCKET = Grid(
 )
 
 
-def make_grid(fields: dict[str, Any], *, pocket: bool = False) -> Grid:
-    """A grid from some of its fields; the others are those of the paper's grid, or of the pocket grid."""
-    grid = complete_grid(fields, POCKET if pocket else PAPER)
-    for name in grid.study:
-        if name not in ALL_STUDIES:
-            raise unknown("study", name, ALL_STUDIES)
-    return grid
-
-
-def read_grid(path: Path, *, pocket: bool = False, **replaced: Any) -> Grid:
-    """A grid file: YAML with the fields of `Grid`, and `pocket: true` for the pocket grid; `replaced` fields win."""
-    fields, says_pocket = read_grid_file(path)
-    return make_grid({**fields, **replaced}, pocket=pocket or says_pocket)
-
-
-def studies_of(grid: Grid) -> dict[str, list[RunSpec]]:
-    """The runs of each study of the grid; "all" stands for every other study of the paper."""
-    paper = [name for name in STUDIES if name != "all"] if "all" in grid.study else []
-    names = dict.fromkeys([*paper, *(name for name in grid.study if name != "all")])
-    return {name: ALL_STUDIES[name](grid) for name in names}
-
-
-def study_specs(grid: Grid) -> list[RunSpec]:
-    """The runs of all studies of the grid without repetition, sorted so that consecutive runs share backbone and images."""
-    specs = distinct(spec for name in grid.study for spec in ALL_STUDIES[name](grid))
-    if not specs:
-        reason = "a transfer needs a source and a target among the datasets"
-        if len(grid.datasets) > 1:
-            reason = "none of the paper's (source, target) pairs is among the datasets"
-        raise InputError(
-            f"there are no runs in {', '.join(grid.study)} on {', '.join(grid.datasets)}: {reason}; "
-            "give `pairs` in a grid file, such as `pairs: [[dtd, food101]]`"
-        )
-    backbones = {(spec.backbone, spec.pretrained): None for spec in specs}
-    place = {backbone: index for index, backbone in enumerate(backbones)}
-    return sorted(  # stable: runs on one sample keep the order of the studies
-        specs,
-        key=lambda spec: (
-            place[spec.backbone, spec.pretrained],
-            spec.dataset,
-            spec.seed,
-            spec.shots,
-            spec.class_subset,
-        ),
-    )
+#: What `slimprompt study` offers: the paper's studies and those of the laboratory; "all" contains only the former.
+CATALOGUE = Catalogue({**STUDIES, **LAB_STUDIES}, {"all": tuple(_ALL)}, PAPER, POCKET)
+make_grid, read_grid = CATALOGUE.make_grid, CATALOGUE.read_grid
+studies_of, study_specs = CATALOGUE.studies_of, CATALOGUE.study_specs
 
 
 def _dense(grid: Grid) -> list[RunSpec]:

@@ -51,7 +51,12 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"probability": _probability, "inline": _inline, "groups": _groups, "run_numbers": _run_numbers}
+    environment.filters |= {
+        "probability": _probability,
+        "inline": _inline,
+        "groups": _groups,
+        "run_numbers": _run_numbers,
+    }
     environment.globals |= {
         "style": Markup(asset("page.css")),
         "script": Markup(script),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slimprompt.lab.environment import RunEnvironment
-from slimprompt.lab.executors.processes import _Worker
+from slimprompt.lab.executors.processes import WorkerProcess
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -31,7 +31,7 @@ def test_a_signal_during_the_start_of_a_worker_waits_until_it_has_started(
     pipe = SimpleNamespace(close=lambda: None)
     before = signal.signal(number, lambda *_: events.append("signal"))
     try:
-        _Worker(SimpleNamespace(Pipe=lambda: (pipe, pipe), Process=Process), environment)
+        WorkerProcess(SimpleNamespace(Pipe=lambda: (pipe, pipe), Process=Process), environment)
         expected = ["starting", "started"] + ([] if number == signal.SIGINT else ["signal"])
         assert events == expected
         os.kill(os.getpid(), number)  # the handler of before is back

@@ -7,28 +7,28 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.executors.ray import RayExecutor
-from slimprompt.lab.observer import StudyObserver
-from slimprompt.lab.records import Record, load_records
+from slimprompt.lab.records import load_records
+from slimprompt.lab.run import Batch
 from slimprompt.lab.spec import RunSpec
-from slimprompt.lab.study import run_study
+from slimprompt.lab.study import Ended, Event, with_sources
 from slimprompt.paper.studies import Grid, study_specs
-from tests.conftest import QUICK_HEALTH_CHECKS, fingerprints
+from tests.conftest import QUICK_HEALTH_CHECKS, complete_study, fingerprints
 from tests.fork_server import fork_of, start_command
 from tests.lab.conftest import note_imports, noted_imports
 
@@ -40,11 +40,6 @@ pytestmark = [
         reason="the package ray is not installed: pip install 'slimprompt[ray]'",
     ),
 ]
-
-
-def _listening(processes: Iterable[psutil.Process]) -> set[str]:
-    """The addresses on which some processes accept connections."""
-    return {one.laddr.ip for process in processes for one in process.net_connections("inet") if one.status == "LISTEN"}
 
 
 def _command(process: int) -> list[str]:
@@ -72,7 +67,7 @@ class Node:
         self.process = start_command(
             arguments,
             environment=environment,
-            module="tests.lab.executors.ray_node",
+            module="ray.scripts.scripts",
             fork_workers=True,
             streams=dict.fromkeys((1, 2), self._log.fileno()),
         )
@@ -167,26 +162,25 @@ def small_study(
     specs = study_specs(small_grid(study="fixed-basis", shots=[2], seeds=[1, 2], recipe=recipe))
     if not undisturbed:
         inline = replace(environment, runs=environment.runs.with_name("inline"))
-        run_study(specs, inline.runs, InlineExecutor(inline))
+        complete_study(specs, inline.runs, InlineExecutor(inline))
         undisturbed.append(fingerprints(inline.runs))
     return specs, undisturbed[0]
 
 
-class Disturb(StudyObserver):
+class Disturb:
     """Kills in a thread beside the study: the events do not tell which worker is in the middle of a run."""
 
     def __init__(self) -> None:
-        self.total = self.ended_runs = 0
+        self.ended_runs = 0
         self.killed: list[int] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self.disturb)
 
-    def begin(self, specs: list[RunSpec], present: list[Record]) -> None:
-        self.total = len(specs)
-        self._thread.start()
-
-    def ended(self, record: Record) -> None:
-        self.ended_runs += 1
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Ended):
+            self.ended_runs += 1
+        elif not self._thread.is_alive():
+            self._thread.start()
 
     def disturb(self) -> None:
         """What to kill, and when."""
@@ -227,9 +221,10 @@ class KillWorkerAndNode(Disturb):
     While the first node starts another worker, which takes seconds, the second one makes all the runs.
     """
 
-    def __init__(self, nodes: list[Node]) -> None:
+    def __init__(self, nodes: list[Node], total: int) -> None:
         super().__init__()
         self.first, self.second = nodes
+        self.total = total
 
     def disturb(self) -> None:
         if self.wait_until(lambda: bool(self.first.workers() and self.second.workers())):
@@ -251,9 +246,9 @@ def test_two_nodes_give_the_bytes_of_one_process_even_if_a_worker_and_a_node_are
     address, nodes = cluster
     specs, expected = small_study(small_grid, environment, undisturbed)
 
-    watch = KillWorkerAndNode(nodes)
+    watch = KillWorkerAndNode(nodes, len(with_sources(specs)))
     executor = RayExecutor(replace(environment, cache=tmp_path / "cache"), address=address)
-    outcome = run_study(specs, environment.runs, executor, watch)
+    outcome = complete_study(specs, environment.runs, executor, watch)
     watch.join()
     assert outcome.failed == []
     assert len(watch.killed) == 2, "a worker and a node were not killed, so nothing was tested"
@@ -286,7 +281,7 @@ def test_a_study_survives_the_loss_of_a_raylet(
     specs, expected = small_study(small_grid, environment, undisturbed)
     watch = KillRaylet(nodes[1])
     executor = RayExecutor(replace(environment, cache=tmp_path / "cache"), address=address)
-    outcome = run_study(specs, environment.runs, executor, watch)
+    outcome = complete_study(specs, environment.runs, executor, watch)
     watch.join()
     assert watch.killed, "nothing was killed, so nothing was tested"
     assert outcome.failed == []
@@ -296,22 +291,31 @@ def test_a_study_survives_the_loss_of_a_raylet(
 def test_without_a_cluster_it_runs_on_this_machine(
     run_spec: Callable[..., RunSpec], environment: RunEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By true starts of Python: no other machine can reach Ray, and neither processes nor imports are there that no run uses."""
+    """By true starts of Python, whose imports are those that runs use."""
     import ray
 
-    noting = note_imports(tmp_path, monkeypatch)
-    others = set(psutil.Process().children(recursive=True))
-    with closing(RayExecutor(replace(environment, imports=(noting,)))) as executor:
-        mine = set(psutil.Process().children(recursive=True)) - others
-        assert {ip.removeprefix("::ffff:") for ip in _listening(mine)} == {"127.0.0.1"}
-        unused = ("monitor.py", "dashboard.py")
-        assert not [one for one in mine if any(name in " ".join(one.cmdline()) for name in unused)]
-        outcome = run_study([run_spec()], environment.runs, executor)
+    spec = run_spec(variant="fixed-B", basis=note_imports(tmp_path, monkeypatch))
+    with closing(RayExecutor(environment)) as executor:
+        outcome = complete_study([spec], environment.runs, executor)
         assert len(outcome.complete) == 1
         assert not ray.is_initialized()  # the executor that started it has ended it
     (imported,) = noted_imports(tmp_path).values()
     assert "open_clip" in imported
     assert not {"transformers", "wandb"} & imported
+
+
+def test_no_other_machine_can_reach_a_ray_that_is_started_here() -> None:
+    """Whoever reaches Ray can run code. In a process of its own, which has not imported ray before."""
+    code = (
+        "import psutil\nfrom slimprompt.cluster import connect, import_ray\n"
+        "connect(import_ray(loopback=True), None)\n"
+        "children = psutil.Process().children(recursive=True)\n"
+        "found = {c.laddr.ip for p in children for c in p.net_connections('inet') if c.status == 'LISTEN'}\n"
+        "print({ip.removeprefix('::ffff:') for ip in found})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip().endswith("{'127.0.0.1'}"), done.stderr
+    assert "accepts connections" not in done.stderr
 
 
 def test_executors_share_a_ray_and_workers_stay_alive(
@@ -325,17 +329,17 @@ def test_executors_share_a_ray_and_workers_stay_alive(
         RayExecutor(environment, address="127.0.0.1:1")
     with closing(RayExecutor(environment)) as executor:
         with pytest.raises(InputError, match="unknown benchmark 'dtdd'"):
-            run_study([run_spec(dataset="dtdd")], environment.runs, RayExecutor(environment))
+            complete_study([run_spec(dataset="dtdd")], environment.runs, RayExecutor(environment))
         with pytest.raises(InputError, match="2 GPUs for one run"):
             RayExecutor(environment, gpus=2)
         assert ray.is_initialized()
-        executor.submit([run_spec()])
+        executor.submit(Batch([run_spec()]))
         executor.collect()
         (worker,) = executor._idle
-        executor.submit([run_spec(variant="dense")])
+        executor.submit(Batch([run_spec(variant="dense")]))
         executor.collect()
         assert executor._idle == [worker]
-        outcome = run_study([run_spec(seed=2)], environment.runs, executor)
+        outcome = complete_study([run_spec(seed=2)], environment.runs, executor)
         assert len(outcome.complete) == 1
         assert not ray.is_initialized()
 

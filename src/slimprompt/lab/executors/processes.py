@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -17,95 +17,41 @@ from typing import Any
 from slimprompt.allocator import keep_freed_memory
 from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment
-from slimprompt.lab.executors import ATTEMPTS, retries, worker_devices
-from slimprompt.lab.records import FAILED, Record, store_run
-from slimprompt.lab.run import make_runs
-from slimprompt.lab.run_cache import RunCache
-from slimprompt.lab.spec import RunSpec
+from slimprompt.lab.executors import worker_devices
+from slimprompt.lab.executors.pool import Worker, WorkerDied, WorkerPool
+from slimprompt.lab.run import Batch, LoadedInputs, make_runs
 from slimprompt.startup import import_lightly
 
 
-class ProcessExecutor:
-    """Runs in worker processes of this machine, each with its own loaded backbone; the feature banks are shared.
-
-    A worker that dies (killed, out of memory) is replaced, and its runs are tried again.
-    """
+class ProcessExecutor(WorkerPool):
+    """Runs in worker processes of this machine, each with its own loaded backbone; the feature banks are shared."""
 
     def __init__(self, environment: RunEnvironment, workers: int) -> None:
-        self.slots = workers
-        self._environment = replace(environment, executor="processes")
+        super().__init__(replace(environment, executor="processes"))
+        self._workers = workers
         self._devices = worker_devices(environment)
         self._context = multiprocessing.get_context("spawn")
-        self._queue: deque[Sequence[RunSpec]] = deque()
-        self._idle: list[_Worker] = []
-        self._busy: list[_Worker] = []
-        self._attempts: Counter[str] = Counter()
 
-    def submit(self, specs: Sequence[RunSpec]) -> None:
-        """Give a prompt batch to an idle or new worker; if all are busy, it is queued."""
-        self._queue.append(specs)
-        while self._queue and len(self._busy) < self.slots:
-            worker = self._idle.pop() if self._idle else self._start_worker()
-            worker.specs = self._queue.popleft()
-            self._attempts.update(spec.fingerprint for spec in worker.specs)
-            self._busy.append(worker)
-            with suppress(OSError):  # a dead worker is noticed by collect
-                worker.pipe.send(worker.specs)
+    @property
+    def slots(self) -> int:
+        """Number of workers."""
+        return self._workers
 
-    def collect(self) -> list[Record]:
-        """Wait for the first worker that has finished its runs."""
-        while True:
-            ready = wait([worker.pipe for worker in self._busy])
-            worker = next(worker for worker in self._busy if worker.pipe in ready)
-            self._busy.remove(worker)
-            try:
-                answer = worker.pipe.recv()
-            except (EOFError, OSError):
-                code = worker.stop()
-                again, given_up = retries(worker.specs, self._attempts)
-                self._queue.extend(again)
-                self._dispatch_next()
-                if not given_up:
-                    continue
-                reason = {"status": FAILED, "error": death_message(ATTEMPTS, code)}
-                return [store_run(self._environment.runs, spec, reason) for spec in given_up]
-            self._idle.append(worker)
-            self._dispatch_next()
-            if isinstance(answer, BaseException):
-                raise answer
-            return answer
-
-    def _start_worker(self) -> _Worker:
+    def _start(self) -> Worker:
         """A new worker on the device that has the fewest."""
-        in_use = Counter(worker.device for worker in (*self._idle, *self._busy))
+        in_use = Counter(worker.device for worker in (*self._idle, *self._starting, *self._running))
         device = min(self._devices, key=lambda name: in_use[name])
-        return _Worker(self._context, replace(self._environment, device=device))
+        return WorkerProcess(self._context, replace(self._environment, device=device))
 
-    def _dispatch_next(self) -> None:
-        if self._queue:
-            self.submit(self._queue.popleft())
-
-    def close(self) -> None:
-        """End all workers, also in the middle of a run: a run folder is written completely or not at all."""
-        self._queue.clear()
-        for worker in self._busy:
-            worker.process.terminate()
-        for worker in self._idle:
-            worker.pipe.close()  # an idle worker ends when its pipe is closed
-        for worker in (*self._idle, *self._busy):
-            worker.stop()
-        self._idle, self._busy = [], []
+    def _wait(self, workers: Sequence[Any]) -> Worker:
+        ready = wait([worker.pipe for worker in workers])
+        return next(worker for worker in workers if worker.pipe in ready)
 
 
-def death_message(times: int, code: int | None) -> str:
-    """The error of a run whose worker died too often."""
-    how = f"by signal {-code} ({signal.Signals(-code).name})" if code is not None and code < 0 else f"with code {code}"
-    return f"the worker of this run ended {how}, {times} times; most likely it ran out of memory: use fewer --workers"
+class WorkerProcess(Worker):
+    """A process that answers through a pipe."""
 
-
-class _Worker:
     def __init__(self, context: Any, environment: RunEnvironment) -> None:
-        self.specs: Sequence[RunSpec] = ()
         self.device = environment.device
         self.pipe, child_pipe = context.Pipe()
         self.process: BaseProcess = context.Process(target=_serve, args=(child_pipe, environment), daemon=True)
@@ -113,17 +59,31 @@ class _Worker:
             self.process.start()
         child_pipe.close()  # so that the pipe closes when the worker ends
 
-    def stop(self) -> int | None:
-        """End the worker; returns its exit code."""
+    def send(self, batch: Batch) -> None:
+        """Give it a batch; that it is dead is noticed by `receive`."""
+        with suppress(OSError):
+            self.pipe.send(batch)
+
+    def receive(self) -> Any:
+        """What it sent."""
+        try:
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join(10)
+            code = self.process.exitcode
+        if code is None or code >= 0:
+            raise WorkerDied(f"with code {code}")
+        advice = "; most likely it ran out of memory: use fewer --workers" if -code == signal.SIGKILL else ""
+        raise WorkerDied(f"by signal {-code} ({signal.Signals(-code).name}){advice}")
+
+    def stop(self) -> None:
+        """End the process."""
         self.pipe.close()
-        self.process.join(0.2)
-        if self.process.is_alive():
-            self.process.terminate()
+        self.process.terminate()
         self.process.join(10)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
-        return self.process.exitcode
 
 
 @contextmanager
@@ -150,27 +110,25 @@ def _signals_kept_off() -> Iterator[None]:
 
 
 def _serve(pipe: Connection, environment: RunEnvironment) -> None:
-    """Execute the runs that arrive through the pipe until it is closed; ends at once when the parent dies."""
+    """Execute the batches that arrive through the pipe until it is closed; ends at once when the parent dies."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_freed_memory()
     import_lightly()
     import slimprompt.clip.backbone  # noqa: F401  # the slow imports: before the first run, and once
 
-    run_cache = RunCache(environment)
+    loaded = LoadedInputs(environment)
+    answer: Any = "ready"
     while True:
         try:
-            specs = pipe.recv()
+            pipe.send(answer)
+            batch = pipe.recv()
         except (EOFError, OSError):
             return
         try:
-            answer: list[Record] | BaseException = make_runs(specs, run_cache)
-        except InputError as error:  # no run can succeed here: no backbone, no data, no disk
+            answer = make_runs(batch, loaded)
+        except InputError as error:
             answer = error
-        try:
-            pipe.send(answer)
-        except OSError:
-            return
 
 
 def _end_with_parent() -> None:
