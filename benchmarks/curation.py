@@ -27,12 +27,13 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageEnhance
 
-from slimprompt import FeatureBank, HeadClassifier, load_backbone
+from slimprompt import Classifier, FeatureBank, load_backbone
 from slimprompt.curation import labels, suggest
 from slimprompt.data import Benchmark, few_shot, load_benchmark
 from slimprompt.data.benchmark import Item
+from slimprompt.fit import labelled_images
 from slimprompt.images.decode import open_image
-from slimprompt.methods.task import Task
+from slimprompt.methods.task import make_task
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.seeds import stream_seed
 
@@ -196,13 +197,12 @@ def accuracies_of(images: Benchmark, shots: int, n: int, seed: int) -> tuple[flo
     return first, second, third
 
 
-def fitted(images: Benchmark, items: Any, seed: int) -> HeadClassifier:
-    paths, given = [images.path(item) for item in items], [item.label for item in items]
-    task = Task(open_bank(), paths, given, images.class_names, seed, images.decode, images.templates[:1], 0)
-    return HeadClassifier("linear-probe", open_bank().backbone, views=0).fit_task(task)
+def fitted(images: Benchmark, items: Any, seed: int) -> Classifier:
+    task = make_task(open_bank(), labelled_images(images, items), seed)
+    return Classifier(open_bank().backbone, method="linear-probe").fit_task(task)
 
 
-def accuracy(images: Benchmark, classifier: HeadClassifier) -> float:
+def accuracy(images: Benchmark, classifier: Classifier) -> float:
     features = open_bank().features([images.path(item) for item in images.test], decode=images.decode)
     truth = np.array([item.label for item in images.test])
     return 100 * float((classifier.probabilities(features).argmax(1) == truth).mean())

@@ -38,26 +38,26 @@ def measure(methods: Sequence[str], benchmark: str, shots: int, seed: int) -> di
     """Accuracy in percent by method."""
     from slimprompt import start_prompt
     from slimprompt.data import few_shot, load_benchmark
+    from slimprompt.fit import labelled_images
     from slimprompt.methods.prompt import learn_prompts
     from slimprompt.methods.table import METHODS
-    from slimprompt.methods.task import Task
+    from slimprompt.methods.task import make_task
     from slimprompt.training.evaluation import make_eval_set
-    from slimprompt.training.recipe import RECIPES, auto_recipe
+    from slimprompt.training.recipe import auto_recipe
 
     bank, whole = open_bank(), load_benchmark(benchmark)
     train = few_shot(whole, shots, seed).train
-    names, paths, labels = whole.class_names, [whole.path(item) for item in train], [item.label for item in train]
-    task = Task(bank, paths, labels, names, seed, whole.decode, whole.templates[:1], RECIPES["fast"].views or 0)
+    task = make_task(bank, labelled_images(whole, train), seed)
     images = [whole.path(item) for item in whole.test]
-    test = make_eval_set(bank, images, [item.label for item in whole.test], names, whole.decode)
+    test = make_eval_set(bank, images, [item.label for item in whole.test], whole.class_names, whole.decode)
     found = {}
     for name in methods:
         if name == "prompt":
-            prompt, sets = start_prompt(width=bank.backbone.text_width, seed=seed, **PROMPT), {"accuracy": test}
-            (learned,) = learn_prompts(task, [prompt], auto_recipe(shots), eval_sets=sets, show_progress=False)
-            found[name] = learned.metrics["accuracy"]
+            prompt = start_prompt(width=bank.backbone.text_width, seed=seed, **PROMPT)
+            (fitted,) = learn_prompts(task, [prompt], auto_recipe(shots), show_progress=False)
         else:
-            found[name] = 100 * float(METHODS[name].fit(task).head.correct(test).double().mean())
+            fitted = METHODS[name].fit(task)
+        found[name] = 100 * float(fitted.head.correct(test).double().mean())
     return found
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from _output import make_parser, print_results
 from PIL import Image
 
-from slimprompt import HeadClassifier, load_backbone
+from slimprompt import Classifier, load_backbone
 
 _WORKER = """
 from multiprocessing import Pipe
@@ -39,7 +39,7 @@ def save_model(folder: Path) -> tuple[Path, list[Path]]:
     for image, name in zip(images, names, strict=True):
         image.parent.mkdir(parents=True)
         Image.new("RGB", (64, 64), name.split()[0]).save(image)
-    classifier = HeadClassifier("zero-shot", load_backbone("pocket"), views=0, cache=False).fit(images, names)
+    classifier = Classifier(load_backbone("pocket"), method="zero-shot", cache=False).fit(images, names)
     return classifier.save(folder / "model"), images
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from slimprompt.lab.records import load_records
+from tests.conftest import entries_of
 from tests.docs.pages import ROOT, blocks, commands, run
 
 
@@ -42,7 +43,7 @@ def test_the_page(tmp_path: Path) -> None:
     assert "1152 images" in printed.replace(",", "")
     assert (folder / "shapes-prompt" / "model.safetensors").is_file()
     # the method was compared with the others, saved and evaluated, and run in a study
-    assert '"method": "my_methods:nearest_mean"' in (folder / "my-head" / "model.safetensors").read_text()
+    assert entries_of(folder / "my-head")["method"] == "my_methods:nearest_mean"
     assert re.search(
         r"^all methods without a prompt on the same .*^cross-modal .*^my_methods:nearest_mean ",
         printed,

@@ -98,13 +98,12 @@ def test_the_reference_has_every_public_name_and_command(site: Path) -> None:
 
 
 def test_the_file_formats_are_those_of_the_schemas(site: Path) -> None:
-    from slimprompt.saved.head import HeadDescription
-    from slimprompt.saved.prompt import PromptDescription
-
     from slimprompt.lab.spec import RunSpec
+    from slimprompt.prompts.spec import PromptSpec
+    from slimprompt.saved import Description
 
     formats = (site / "docs" / "formats.html").read_text(encoding="utf-8")
-    for schema in (PromptDescription, HeadDescription, RunSpec):
+    for schema in (Description, PromptSpec, RunSpec):
         for name in schema.model_fields:
             assert f">{name}</span>" in formats, name
     assert "Probabilities are softmax(logits / temperature)" in formats

@@ -71,7 +71,10 @@ def test_the_cost_by_hand(
 
 def test_several_weights_of_one_architecture_are_counted_each(environment: RunEnvironment) -> None:
     one, three = (
-        plan([RunSpec(backbone="RN50", pretrained=tag, dataset="pocket-sketch", shots=1, seed=1) for tag in tags], environment)
+        plan(
+            [RunSpec(backbone="RN50", pretrained=tag, dataset="pocket-sketch", shots=1, seed=1) for tag in tags],
+            environment,
+        )
         for tags in (("openai",), ("openai", "cc12m", "yfcc15m"))
     )
     assert (three.images, three.disk_bytes) == (3 * one.images, 3 * one.disk_bytes)

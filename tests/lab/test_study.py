@@ -351,7 +351,9 @@ def undisturbed() -> Undisturbed:
 def reference(undisturbed: Undisturbed, grid: Grid, tmp_path: Path, prompt_batch: int = 1) -> Path:
     if prompt_batch not in undisturbed:
         environment = RunEnvironment(runs=tmp_path / "undisturbed", cache=tmp_path / "undisturbed cache", device="cpu")
-        outcome = complete_study(study_specs(grid), environment.runs, InlineExecutor(environment), prompt_batch=prompt_batch)
+        outcome = complete_study(
+            study_specs(grid), environment.runs, InlineExecutor(environment), prompt_batch=prompt_batch
+        )
         assert outcome.failed == []
         undisturbed[prompt_batch] = environment.runs
     return undisturbed[prompt_batch]
@@ -543,7 +545,9 @@ def test_a_basis_of_your_own_in_every_executor(
     outcome = complete_study([spec, other], environment.runs, ProcessExecutor(environment, 2))
     assert len(outcome.complete) == 2
     assert outcome.complete[0].factors()["B"].tolist() == [[1, 0], [1, 1], [1, 1], [1, 1]]
-    outcome = complete_study([spec], tmp_path / "inline", InlineExecutor(replace(environment, runs=tmp_path / "inline")))
+    outcome = complete_study(
+        [spec], tmp_path / "inline", InlineExecutor(replace(environment, runs=tmp_path / "inline"))
+    )
     assert outcome.complete[0].spec.label == "fixed-B own_bases:first r2"
 
 

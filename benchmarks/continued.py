@@ -1,6 +1,6 @@
-"""A warm start (`fit --from`) against a cold start on the pocket benchmarks, after classes or images were added.
+"""A warm start (`fit --continue-from`) against a cold start on the pocket benchmarks, after classes or images were added.
 
-    python benchmarks/grow.py [--benchmarks pocket-sketch pocket-comic] [--shots 1 4] [--seeds 1 2 3] [--variants fixed-B joint]
+    python benchmarks/continued.py [--benchmarks pocket-sketch pocket-comic] [--shots 1 4] [--seeds 1 2 3] [--variants fixed-B joint]
 
 - classes: the start is trained on the base classes (the first half), the fits on all classes with the same number of shots.
 - images: the start is trained on the given number of shots, the fits on four times as many, which contain its images.
@@ -20,7 +20,8 @@ from typing import Any
 
 from slimprompt import PromptClassifier
 from slimprompt.data import Benchmark, base_new, few_shot, load_benchmark
-from slimprompt.methods.task import Task
+from slimprompt.fit import labelled_images
+from slimprompt.methods.task import Task, make_task
 from slimprompt.methods.zero_shot import zero_shot_head
 from slimprompt.scores import scores_of
 from slimprompt.training.evaluation import EvalSet, make_eval_set
@@ -41,9 +42,7 @@ def open_bank() -> Any:
 
 
 def task_of(sample: Benchmark, seed: int) -> Task:
-    images = [sample.path(item) for item in sample.train]
-    labels = [item.label for item in sample.train]
-    return Task(open_bank(), images, labels, sample.class_names, seed, sample.decode, sample.templates)
+    return make_task(open_bank(), labelled_images(sample, sample.train), seed, sample.templates)
 
 
 def test_set(images: Benchmark) -> EvalSet:
@@ -60,7 +59,7 @@ def scores(classifier: PromptClassifier, tested: EvalSet) -> Any:
 
 
 def measure(added: str, variant: str, benchmark: str, shots: int, seed: int) -> list[float]:
-    """The columns of one growth."""
+    """The columns of one comparison."""
     images = load_benchmark(benchmark)
     few = few_shot(images, shots, seed)
     if added == "classes":
@@ -70,7 +69,7 @@ def measure(added: str, variant: str, benchmark: str, shots: int, seed: int) -> 
     settings = {"variant": variant, "recipe": "fast", "seed": seed}
     start, cold = (PromptClassifier(open_bank().backbone, **settings) for _ in range(2))
     start.fit_task(task_of(first, seed))
-    warm = start.unfitted().set_params(start_from=start)
+    warm = start.unfitted(continue_from=start)
     for one in (cold, warm):
         one.fit_task(task_of(second, seed)).fit_calibration(task_of(second, seed))
     tested = test_set(images)
