@@ -107,31 +107,6 @@ def load_folder(path: str | Path, *, names: Mapping[str, str] | None = None) -> 
     return _benchmark(listing, _train_classes(listing))
 
 
-def load_test_folder(path: str | Path, class_names: Sequence[str]) -> FolderBenchmark:
-    """Read the images of a folder or CSV file as test items of the given classes.
-
-    Parameters
-    ----------
-    path
-        Layouts as in `load_folder`; if there is a test split, only its images are used.
-    class_names
-        Classes of a trained prompt, in label order. Not all of them need to have images.
-
-    Raises
-    ------
-    InputError
-        If a class is not in `class_names`.
-    """
-    listing = _list_files(Path(path))
-    unknown = _unknown_names(listing, class_names)
-    if unknown:
-        raise InputError(
-            f"{path} has the class {unknown[0]!r}, which is none of the {len(class_names)} classes of this prompt"
-            f"{_hint(unknown[0], class_names)} Rename the folder, remove it, or give the class names to test on"
-        )
-    return _benchmark(listing.as_test(), class_names)
-
-
 def load_eval_folder(
     path: str | Path,
     known_names: Sequence[str],
@@ -252,19 +227,31 @@ def _hint(name: str, known: Iterable[str]) -> str:
 def _list_files(path: Path, names: Mapping[str, str] | None = None) -> _Listing:
     """The labelled image files of a folder or CSV file; with `names`, the labels are codes that are replaced by these names."""
     listing = _list_labels(path)
-    if names is None:
-        return listing
     labels = listing.class_names()
+    if names is None:
+        for split in SPLITS:  # the spelling may differ between splits
+            _check_distinct(path, {label: label for label in listing.class_names(split)})
+        return listing
     if missing := [label for label in labels if label not in names]:
         raise InputError(
             f"{path}: {len(missing)} of {len(labels)} labels have no class name: {first_few([repr(label) for label in missing])}. "
             f"The labels with names are {first_few([repr(label) for label in names])}"
         )
-    try:
-        check_class_names([names[label] for label in labels])
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    _check_distinct(path, {label: names[label] for label in labels})
     return listing._replace(files=[file._replace(class_name=names[file.class_name]) for file in listing.files])
+
+
+def _check_distinct(path: Path, name_of: Mapping[str, str]) -> None:
+    """Raise an error if two class folders or labels have names that are the same words in a prompt."""
+    first_of: dict[str, str] = {}
+    for label, name in name_of.items():
+        other = first_of.setdefault(name_key(name), label)
+        if other != label:
+            kind = "class folders" if path.is_dir() else "labels"
+            raise InputError(
+                f"the {kind} {shown(other)} and {shown(label)} of {path} are the same words in a prompt, {shown(name)}: "
+                "rename one of them, or merge their images"
+            )
 
 
 def _list_labels(path: Path) -> _Listing:
