@@ -26,19 +26,12 @@ class InputError(ValueError):
 
 
 def printable(text: str) -> str:
-    r"""Text that can be encoded as UTF-8: the bytes of a file name that is not UTF-8 are written as `\xNN`.
+    r"""Text that can be encoded as UTF-8: the bytes of a file name that is not UTF-8 are escaped.
 
     >>> print(printable("caf\udce9.png"))
-    caf\xe9.png
+    caf\udce9.png
     """
-    if text.isascii():
-        return text
-    return re.sub("[\ud800-\udfff]", lambda found: _escaped(ord(found[0])), text)
-
-
-def _escaped(code: int) -> str:
-    """Python stores the byte 0xNN of such a name as U+DCNN; other surrogates have no byte."""
-    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
+    return text.encode(errors="backslashreplace").decode()
 
 
 def one_line(text: str, most: int = 1000) -> str:

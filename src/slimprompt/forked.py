@@ -58,7 +58,7 @@ def default_workers() -> int:
 def _begin(functions: Sequence[Callable[[], Any]]) -> None:
     global _functions
     _functions = functions
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)  # ends a child without a message; the parent says what is needed
     gc.freeze()  # the garbage collector would visit, and thereby copy, all that is shared with the parent
