@@ -123,14 +123,7 @@ def choose(kind: str, given: object, allowed: Mapping[str, Any], *, next_step: s
 def validate(model: type[Model], fields: Mapping[str, Any], what: str) -> Model:
     """`model(**fields)`; an unknown or invalid field is an `InputError` of one sentence instead of pydantic's report.
 
-    Parameters
-    ----------
-    model
-        A pydantic model class.
-    fields
-        Its fields as plain data.
-    what
-        What the model describes, for the message: "run", "recipe", "grid".
+    `what` the model describes is for the message: "run", "recipe", "grid".
     """
     from pydantic import ValidationError
 

@@ -79,14 +79,7 @@ def check_benchmark(
 ) -> CheckReport:
     """Hash and decode every image of a benchmark. Bad images do not stop the check; all are in the report.
 
-    Parameters
-    ----------
-    benchmark
-        Benchmark to check.
-    workers
-        Number of threads; default: one per core.
-    advance
-        Called after each file.
+    `advance` is called after each file; by default there is one thread per core.
     """
     paths = list(dict.fromkeys(item.path for item in benchmark.items))
     missing = set(missing_images(benchmark))

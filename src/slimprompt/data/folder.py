@@ -80,28 +80,14 @@ class _Listing(NamedTuple):
 def load_folder(path: str | Path, *, names: Mapping[str, str] | None = None) -> FolderBenchmark:
     """Read the classes and items of a folder or CSV file; no image is opened.
 
-    Labels follow the sorted class names. Hidden files and folders, and folders of saved models, are ignored.
+    Labels follow the sorted class names. Hidden files and folders, and folders of saved models, are ignored. There are three layouts:
 
-    Parameters
-    ----------
-    path
-        One of three layouts:
+    - `photos/<class>/<image>`: all images are train items; evaluate on those that are not sampled (`few_shot.held_out`).
+    - `photos/train/<class>/<image>`, with `test` and optionally `val` next to `train`. Without `test`, `val` is used as the test split.
+    - a CSV file with the columns path, label and optionally split (train, val or test); paths are relative to the file.
 
-        - `photos/<class>/<image>`: all images are train items; evaluate on those that are not sampled
-          (`few_shot.held_out`).
-        - `photos/train/<class>/<image>`, with `test` and optionally `val` next to `train`. Without `test`, `val` is
-          used as the test split.
-        - a CSV file with the columns path, label and optionally split (train, val or test); paths are relative to the
-          file.
-    names
-        Class names by label, if the names of the class folders or the labels of the CSV file are codes. Default: these are the
-        class names.
-
-    Raises
-    ------
-    InputError
-        If the layout is another one, there are fewer than two classes, two class names differ only in case, spaces
-        or underscores, or a label has no name.
+    If the names of the class folders or the labels of the CSV file are codes, `names` has a class name for each. An `InputError` if
+    the layout is another one, there are fewer than two classes, or two of them are the same words in a prompt.
     """
     listing = _list_files(Path(path), names)
     return _benchmark(listing, _train_classes(listing))
@@ -114,31 +100,11 @@ def load_eval_folder(
     *,
     names: Mapping[str, str] | None = None,
 ) -> FolderBenchmark:
-    """Read the images of a folder or CSV file as test items, for the evaluation of a trained prompt.
+    """Read the images of a folder or CSV file as test items, for the evaluation of a trained classifier.
 
-    If all classes are known, the labels are those of `known_names`. If none is known, the folder is read as new classes
-    in sorted order.
-
-    Parameters
-    ----------
-    path
-        Layouts as in `load_folder`; if there is a test split, only its images are used.
-    known_names
-        Class names that the prompt was trained on, in label order.
-    key
-        Names with equal keys are the same class; default: the name without regard to case, spaces and underscores.
-    names
-        As in `load_folder`.
-
-    Returns
-    -------
-    FolderBenchmark
-        All items are in `test`; `class_names` are `known_names` or the new names.
-
-    Raises
-    ------
-    InputError
-        If some classes are known and others are not: a misspelt name would count as a new class.
+    Layouts and `names` are as in `load_folder`; if there is a test split, only its images are used. If all classes are known, the
+    labels are those of `known_names`. If none is known, the folder is read as new classes in sorted order. If some are, that is an
+    `InputError`: a misspelt name would count as a new class. Names with equal `key` are the same class.
     """
     listing = _list_files(Path(path), names)
     found, unknown = listing.class_names(), _unknown_names(listing, known_names, key)
@@ -159,10 +125,7 @@ def load_eval_folder(
 def write_folder(benchmark: Benchmark, out: Path) -> None:
     """Copy the train and test images of a benchmark to `out/{train,test}/<class>/<image>`, a layout of `load_folder`.
 
-    Raises
-    ------
-    InputError
-        If `out` exists and is not an empty folder, or is the current folder.
+    An `InputError` if `out` exists and is not an empty folder, or is the current folder.
     """
     out = out.absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
