@@ -29,8 +29,8 @@ POSIX_ATTRIBUTES = {
 }
 POSIX_ATTRIBUTES |= {"chown", "fchmod", "wait3", "wait4", "sched_getaffinity", "alarm", "setitimer", "pthread_sigmask"}
 POSIX_ATTRIBUTES |= {"SIGKILL", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGCHLD", "SIGPIPE"}
-#: What another function of the same file provides an alternative for.
-GUARDED_ELSEWHERE = {"text/memory.py": ["'/proc'", "'/sys/fs/cgroup'"], "forked.py": ["'fork'"]}
+#: Defaults of arguments that another function of the same file reads with an alternative.
+GUARDED_ELSEWHERE = {"text/memory.py": ["'/proc'", "'/sys/fs/cgroup'"]}
 POSIX_PATHS = ("/proc/", "/tmp/", "/dev/", "/sys/", "/var/", "/etc/")
 
 

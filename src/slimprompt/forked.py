@@ -29,7 +29,7 @@ def run_forked(
     """
     workers = min(default_workers(), len(functions))
     results: dict[int, Result] = {}
-    if workers < 2:
+    if workers < 2 or sys.platform != "linux":
         for number, function in enumerate(functions):
             results[number] = function()
             advance(number)
@@ -50,7 +50,7 @@ def run_forked(
 
 def default_workers() -> int:
     """CPU count; 1 where forking is unsafe."""
-    if not sys.platform.startswith("linux") or threading.active_count() > 1 or multiprocessing.parent_process():
+    if threading.active_count() > 1 or multiprocessing.parent_process() or not hasattr(os, "sched_getaffinity"):
         return 1
     return len(os.sched_getaffinity(0))
 
