@@ -203,21 +203,18 @@ def test_a_target_is_checked_before_the_work(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_no_other_file_is_overwritten_by_a_table_or_a_page(tmp_path: Path) -> None:
-    for name in ("notes.txt", "image.jpg", "prompt.json", "table.csv", "own.html"):
+def test_a_table_or_a_page_is_only_overwritten_on_request(tmp_path: Path) -> None:
+    for name in ("notes.txt", "table.csv", "page.HTM"):
         (tmp_path / name).write_text("mine")
-    (tmp_path / "page.HTM").write_text(f"<!doctype html>{files.PAGE_MARK}")
     for name in ("notes.txt", "new.txt", "new"):
         with pytest.raises(InputError, match=f"{name} would be written as a CSV file; give a name that ends in .csv"):
             files.check_outputs(table=tmp_path / name, overwrite=True)
-    for name in ("image.jpg", "prompt.json", "table.csv", "new"):
         with pytest.raises(InputError, match=f"{name} would be written as an HTML page; .* ends in .html or .htm"):
-            files.check_outputs(page=tmp_path / name)
-    with pytest.raises(InputError, match=r"table.csv exists already; choose another name, or add --overwrite"):
-        files.check_outputs(table=tmp_path / "table.csv")
-    with pytest.raises(InputError, match=r"own.html exists and is not a page of slimprompt, so it is left alone"):
-        files.check_outputs(page=tmp_path / "own.html", overwrite=True)
-    files.check_outputs(table=tmp_path / "table.csv", page=tmp_path / "page.HTM", overwrite=True)
+            files.check_outputs(page=tmp_path / name, overwrite=True)
+    for given in ({"table": tmp_path / "table.csv"}, {"page": tmp_path / "page.HTM"}):
+        with pytest.raises(InputError, match="exists already; choose another name, or add --overwrite"):
+            files.check_outputs(**given)
+        files.check_outputs(**given, overwrite=True)
     files.check_outputs(table=tmp_path / "new.CSV", page=tmp_path / "new.html")
 
 

@@ -26,19 +26,12 @@ class InputError(ValueError):
 
 
 def printable(text: str) -> str:
-    r"""Text that can be encoded as UTF-8: the bytes of a file name that is not UTF-8 are written as `\xNN`.
+    r"""Text that can be encoded as UTF-8: the bytes of a file name that is not UTF-8 are escaped.
 
     >>> print(printable("caf\udce9.png"))
-    caf\xe9.png
+    caf\udce9.png
     """
-    if text.isascii():
-        return text
-    return re.sub("[\ud800-\udfff]", lambda found: _escaped(ord(found[0])), text)
-
-
-def _escaped(code: int) -> str:
-    """Python stores the byte 0xNN of such a name as U+DCNN; other surrogates have no byte."""
-    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
+    return text.encode(errors="backslashreplace").decode()
 
 
 def one_line(text: str, most: int = 1000) -> str:
@@ -130,14 +123,7 @@ def choose(kind: str, given: object, allowed: Mapping[str, Any], *, next_step: s
 def validate(model: type[Model], fields: Mapping[str, Any], what: str) -> Model:
     """`model(**fields)`; an unknown or invalid field is an `InputError` of one sentence instead of pydantic's report.
 
-    Parameters
-    ----------
-    model
-        A pydantic model class.
-    fields
-        Its fields as plain data.
-    what
-        What the model describes, for the message: "run", "recipe", "grid".
+    `what` the model describes is for the message: "run", "recipe", "grid".
     """
     from pydantic import ValidationError
 

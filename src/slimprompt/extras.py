@@ -29,15 +29,7 @@ def missing_packages(extra: str) -> list[str]:
 
 
 def require_extra(extra: str, purpose: str) -> None:
-    """Raise an `InputError` unless the packages of an extra are installed.
-
-    Parameters
-    ----------
-    extra
-        Name of the extra.
-    purpose
-        What needs it, as the subject of the message: "the report page".
-    """
+    """Raise an `InputError` unless the packages of an extra are installed; `purpose` ("the report page") is what needs them."""
     if missing := missing_packages(extra):
         raise InputError(f"{purpose} needs {', '.join(missing)}: pip install 'slimprompt[{extra}]'")
 

@@ -27,11 +27,6 @@ _KEPT_NAME = 100
 #: Begins the random part of this process's temporary names: after a restart of a container, a process may have the
 #: number of the killed one.
 _PROCESS = secrets.token_hex(4)
-#: Suffixes of a page.
-_PAGE_SUFFIXES = (".html", ".htm")
-#: Stands in the head of every page, within the first `_PAGE_HEAD` bytes, so that no other file is overwritten by a page.
-PAGE_MARK = '<meta name="generator" content="slimprompt">'
-_PAGE_HEAD = 1024
 
 
 def cache_dir() -> Path:
@@ -59,9 +54,7 @@ def json_checksum(content: Mapping[str, Any]) -> str:
 
 def json_text(content: Mapping[str, Any]) -> str:
     """Plain JSON data as the text of a file: readable, with escapes only for what UTF-8 cannot hold."""
-    text = json.dumps(content, indent=1, ensure_ascii=False)
-    valid = text.encode("utf-8", "replace").decode() == text
-    return (text if valid else json.dumps(content, indent=1)) + "\n"
+    return json.dumps(content, indent=1, ensure_ascii=False).encode(errors="backslashreplace").decode() + "\n"
 
 
 def lock(path: Path) -> AbstractContextManager[Any]:
@@ -73,19 +66,9 @@ def lock(path: Path) -> AbstractContextManager[Any]:
 
 @contextmanager
 def locked_folder(folder: Path, what: str) -> Iterator[None]:
-    """Create a folder, and hold an exclusive lock on it; the block may delete the folder.
+    """Create a folder, and hold an exclusive lock on its file `.lock`; the block may delete the folder.
 
-    Parameters
-    ----------
-    folder
-        Its file `.lock` is locked.
-    what
-        What another command does with it, for the message.
-
-    Raises
-    ------
-    InputError
-        At once, if another command holds the lock.
+    An `InputError` at once if another command holds the lock; `what` is what that one does with the folder.
     """
     from filelock import FileLock, Timeout
 
@@ -114,10 +97,7 @@ def locked_folder(folder: Path, what: str) -> Iterator[None]:
 def new_file(target: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; it replaces `target` when the block ends without an error.
 
-    Raises
-    ------
-    InputError
-        If the file system refuses, or `target` is a pipe or a device; it is then unchanged.
+    An `InputError` if the file system refuses, or `target` is a pipe or a device; it is then unchanged.
     """
     draft = _temporary(target)
     try:
@@ -139,7 +119,7 @@ def new_file(target: Path) -> Iterator[Path]:
 def write_file(target: Path, content: str | bytes) -> Path:
     """Write a whole file atomically; text is stored as UTF-8."""
     with new_file(target) as draft:
-        # A file name that is not UTF-8 is written with escapes, which JSON reads back as the same name.
+        # A file name that is not UTF-8 is written with escapes.
         draft.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
     return target
 
@@ -205,13 +185,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> int:
-    """Delete temporary entries left in `folder` by dead processes of this machine.
-
-    Returns
-    -------
-    int
-        How many entries were deleted.
-    """
+    """Delete temporary entries left in `folder` by dead processes of this machine; returns how many there were."""
     removed = 0
     for path in folder.glob(".*.tmp"):
         parts = path.name.split(".")  # "", target…, host, process, random, "tmp"
@@ -311,14 +285,9 @@ def check_folder(folder: Path) -> None:
 
 
 def check_files(*targets: Path | None, read: Iterable[Path | None] = ()) -> None:
-    """`check_writable` for files with different names; a folder or device of such a name is an error. None stands for no file.
+    """`check_writable` for files with different names, which are neither folders, devices nor what the command reads.
 
-    Parameters
-    ----------
-    targets
-        Files to write.
-    read
-        What the command reads; a target of such a name is an error.
+    None stands for no file.
     """
     given = [target for target in targets if target is not None]
     kept = {os.path.realpath(path) for path in read if path is not None}
@@ -337,30 +306,13 @@ def check_files(*targets: Path | None, read: Iterable[Path | None] = ()) -> None
 def check_outputs(
     *, table: Path | None = None, page: Path | None = None, overwrite: bool = False, read: Iterable[Path | None] = ()
 ) -> None:
-    """`check_files` for a table and a page that a user has named; no other file is overwritten.
-
-    Parameters
-    ----------
-    table
-        A `.csv` file that does not exist, unless `overwrite` is true.
-    page
-        A `.html` or `.htm` file that does not exist, or is a page that slimprompt has written.
-    overwrite
-        Whether the table may be overwritten.
-    read
-        What the command reads; see `check_files`.
-    """
+    """`check_files` for a table and a page that a user has named; a file that exists is an error unless `overwrite` is true."""
     check_files(table, page, read=read)
-    if table is not None:
-        if table.suffix.lower() != ".csv":
-            raise InputError(f"{table} would be written as a CSV file; give a name that ends in .csv")
-        if table.exists() and not overwrite:
-            raise InputError(f"{table} exists already; choose another name, or add --overwrite")
-    if page is not None:
-        if page.suffix.lower() not in _PAGE_SUFFIXES:
-            raise InputError(f"{page} would be written as an HTML page; give a name that ends in .html or .htm")
-        if page.exists() and not _is_page(page):
-            raise InputError(f"{page} exists and is not a page of slimprompt, so it is left alone; choose another name")
+    for path, suffixes, kind in ((table, (".csv",), "a CSV file"), (page, (".html", ".htm"), "an HTML page")):
+        if path is not None and path.suffix.lower() not in suffixes:
+            raise InputError(f"{path} would be written as {kind}; give a name that ends in {' or '.join(suffixes)}")
+        if path is not None and path.exists() and not overwrite:
+            raise InputError(f"{path} exists already; choose another name, or add --overwrite")
 
 
 def path_seen_from(folder: Path, path: Path) -> str:
@@ -375,14 +327,6 @@ def path_seen_from(folder: Path, path: Path) -> str:
         return Path(os.path.relpath(path, folder)).as_posix()
     except ValueError:  # on another drive of Windows
         return str(path.absolute())
-
-
-def _is_page(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return PAGE_MARK.encode() in file.read(_PAGE_HEAD)
-    except OSError as error:
-        raise cannot_read(path, error) from None
 
 
 def cannot_read(path: Path, error: OSError | ValueError) -> InputError:

@@ -29,7 +29,7 @@ def run_forked(
     """
     workers = min(default_workers(), len(functions))
     results: dict[int, Result] = {}
-    if workers < 2:
+    if workers < 2 or sys.platform != "linux":
         for number, function in enumerate(functions):
             results[number] = function()
             advance(number)
@@ -50,7 +50,7 @@ def run_forked(
 
 def default_workers() -> int:
     """CPU count; 1 where forking is unsafe."""
-    if not sys.platform.startswith("linux") or threading.active_count() > 1 or multiprocessing.parent_process():
+    if threading.active_count() > 1 or multiprocessing.parent_process() or not hasattr(os, "sched_getaffinity"):
         return 1
     return len(os.sched_getaffinity(0))
 
@@ -58,7 +58,7 @@ def default_workers() -> int:
 def _begin(functions: Sequence[Callable[[], Any]]) -> None:
     global _functions
     _functions = functions
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)  # ends a child without a message; the parent says what is needed
     gc.freeze()  # the garbage collector would visit, and thereby copy, all that is shared with the parent

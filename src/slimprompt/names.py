@@ -74,13 +74,7 @@ def are_codes(names: Sequence[str]) -> bool:
 
 
 def read_class_names(path: Path) -> dict[str, str]:
-    """Class names of labels that are codes, such as n01440764, by label, from a CSV file with the columns label and name.
-
-    Raises
-    ------
-    InputError
-        If a label or name is empty, a label is named twice, or the file is none with these columns.
-    """
+    """Class names of labels that are codes, such as n01440764, by label, from a CSV file with the columns label and name."""
     names: dict[str, str] = {}
     for line, row in csv_records(path, ("label", "name")):
         label, name = row["label"], row["name"]

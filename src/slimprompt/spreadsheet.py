@@ -54,12 +54,7 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Line number and cells of each row of a CSV file, read lazily: the header, then the rows that are not blank.
 
     Cells have no spaces around them, and are the text that `cell_value` was given. The delimiter is a comma, semicolon or tab,
-    whichever the first line has most of.
-
-    Raises
-    ------
-    InputError
-        If the file is not a regular file, or cannot be read as UTF-8 CSV.
+    whichever the first line has most of. An `InputError` if the file cannot be read as UTF-8 CSV.
     """
     check_regular(path)
     try:
@@ -86,10 +81,7 @@ def csv_records(
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Line number and cells by lower-case column name of each row of a CSV file; a cell that is missing at the end is empty.
 
-    Raises
-    ------
-    InputError
-        If a required column is missing, a column is named twice, or a row has more cells than there are columns; or as `csv_rows`.
+    An `InputError` as in `csv_rows`, and if a required column is missing, one is named twice, or a row has more cells than columns.
     """
     rows = csv_rows(path)
     _, header = next(rows)

@@ -24,7 +24,11 @@ def printed(monkeypatch: pytest.MonkeyPatch, encoding: str, function, *arguments
 
 @pytest.mark.parametrize(
     ("encoding", "expected"),
-    [("utf-8", "caf\\xe9[/] [red]“x”\n"), ("ascii", "caf\\xe9[/] [red]?x?\n"), ("latin-1", "caf\\xe9[/] [red]?x?\n")],
+    [
+        ("utf-8", "caf\\udce9[/] [red]“x”\n"),
+        ("ascii", "caf\\udce9[/] [red]?x?\n"),
+        ("latin-1", "caf\\udce9[/] [red]?x?\n"),
+    ],
 )
 def test_any_text_can_be_printed(monkeypatch, encoding, expected):
     assert printed(monkeypatch, encoding, say, ODD) == expected

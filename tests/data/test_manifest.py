@@ -82,19 +82,26 @@ def test_training_on_test_images_is_refused(small: Benchmark, sample: Benchmark)
     ("change", "message"),
     [
         ({"format": "x"}, "is not a manifest"),
-        ({"train": [{"path": "../a.png", "label": 0, "sha256": None}]}, "leaves the images folder"),
+        ({"train": [{"path": "../a.png", "label": 0, "sha256": None}]}, "path inside the images folder"),
+        ({"train": [{"path": "a\0b", "label": 0, "sha256": None}]}, "path inside the images folder"),
         ({"train": [{"path": "a.png", "label": 3, "sha256": None}]}, "has the label 3, but there are 3 classes"),
-        ({"train": [{"path": "a.png", "label": 0, "sha256": "12"}]}, "has the hash '12'"),
+        ({"train": [{"path": "a.png", "label": "1", "sha256": None}]}, "damaged manifest: train.*label"),
+        ({"train": [{"path": "a.png", "label": 0, "sha256": "12"}]}, "damaged manifest: train.*sha256.*'12'"),
         ({"train": [{"path": "a.png"}]}, "damaged manifest"),
         ({"train": None}, "damaged manifest"),
+        ({"train": [5]}, "damaged manifest"),
+        ({"class_names": "cat"}, "damaged manifest: class_names"),
+        ({"class_names": ["a", 3]}, "damaged manifest: class_names"),
+        ({"shots": "x" * 5000}, "damaged manifest: shots.*'xxx"),
     ],
 )
 def test_bad_manifests(change: dict[str, object], message: str, sample: Benchmark, tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
     write_manifest(make_manifest(sample), path)
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) as caught:
         read_manifest(path)
+    assert len(str(caught.value)) < 400
 
 
 def test_unreadable_and_unwritable(sample: Benchmark, tmp_path: Path) -> None:
@@ -103,26 +110,6 @@ def test_unreadable_and_unwritable(sample: Benchmark, tmp_path: Path) -> None:
         read_manifest(tmp_path / "half.json")
     with pytest.raises(InputError, match="cannot be written"):
         write_manifest(make_manifest(sample), tmp_path / "half.json" / "inside a file.json")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"class_names": "cat"}, "class_names is 'cat', expected a list of names"),
-        ({"class_names": ["a", 3]}, "expected a list of names"),
-        ({"train": 5}, "damaged manifest"),
-        ({"train": [5]}, "5 is not an image; expected path, label and sha256"),
-        ({"train": [{"path": "a\0b", "label": 0, "sha256": None}]}, "leaves the images folder"),
-        ({"shots": "x" * 5000}, "shots is 'xxx"),
-    ],
-)
-def test_fields_of_the_wrong_kind(sample: Benchmark, tmp_path: Path, change: dict, message: str) -> None:
-    write_manifest(make_manifest(sample, shots=2, seed=3), tmp_path / "manifest.json")
-    data = json.loads((tmp_path / "manifest.json").read_text())
-    (tmp_path / "manifest.json").write_text(json.dumps(data | change))
-    with pytest.raises(InputError, match=message) as caught:
-        read_manifest(tmp_path / "manifest.json")
-    assert len(str(caught.value)) < 400
 
 
 def test_a_manifest_names_every_class(sample: Benchmark, small: Benchmark) -> None:

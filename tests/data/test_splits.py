@@ -8,11 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slimprompt.data import few_shot, load_benchmark
+from slimprompt import Backbone, Classifier, FeatureBank
+from slimprompt.data import Benchmark, base_new, few_shot, load_benchmark, short_classes
 from slimprompt.data.benchmark import SPLITS
 from slimprompt.data.benchmarks import BENCHMARKS
 from slimprompt.data.splits import Source, class_folders, flower_labels, leaves_root, read_split_file, underscored
 from slimprompt.errors import InputError
+from slimprompt.fit import labelled_images
+from slimprompt.methods.task import make_task
+from tests.conftest import draw
 
 
 def written(path: Path, split: object) -> Path:
@@ -250,3 +254,27 @@ def test_fallback_does_not_change_the_global_random_state_or_the_sample(data_roo
     info.sources[1].read(data_root / info.folder)
     assert random.getstate() == state
     assert few_shot(benchmark, 4, seed=1) == before
+
+
+def test_two_classes_of_one_name_stay_apart(tiny: Backbone, tmp_path: Path) -> None:
+    """As in ImageNet, where classes are told apart by their labels; equal names are equal texts."""
+    rows = {split: [] for split in ("train", "val", "test")}
+    for label, colour in enumerate(("red", "blue", "green")):
+        for number, split in enumerate(("train", "train", "val", "test")):
+            path = f"{label}/{number}.png"
+            draw(tmp_path / path, colour, number)
+            rows[split].append([path, label, "eel" if label == 2 else "crane"])
+    (tmp_path / "split.json").write_text(json.dumps(rows))
+    read = read_split_file(tmp_path / "split.json")
+    benchmark = Benchmark("birds", tmp_path, *read)
+    assert benchmark.class_names == ("crane", "crane", "eel")
+    sample = few_shot(benchmark, 1, seed=1)
+    assert [item.label for item in sample.train] == [item.label for item in sample.val] == [0, 1, 2]
+    assert [len(part.class_names) for part in base_new(sample)] == [2, 1]
+    assert short_classes(benchmark, 3) == [("crane", 2), ("crane", 2), ("eel", 2)]
+    task = make_task(FeatureBank(tiny, None), labelled_images(sample, sample.train), seed=1)
+    assert task.class_names == ("crane", "crane", "eel") and task.targets.tolist() == [0, 1, 2]
+    first, second, other = task.class_features
+    assert first.equal(second) and not first.equal(other)
+    fitted = Classifier(tiny, rank=2, n_ctx=4, recipe={"epochs": 2, "views": 0}).fit_task(task)
+    assert fitted.head_.logits(task.eval_features).shape == (3, 3)

@@ -44,7 +44,7 @@ def test_the_page_of_suggestions(images: list[Path], tiny: Backbone, tmp_path: P
         "(3 here)",
         "my-<b>",
         "1 unreadable images skipped: cannot read x.png",
-        "caf\\xe9.png",
+        "caf\\udce9.png",
     ):
         assert part in text, part
     assert len(page.all("img")) == 2 and "pocket world" not in text
@@ -72,7 +72,7 @@ def test_the_page_of_findings(images: list[Path], tiny: Backbone, tmp_path: Path
         "cat (test)",
         "<rare> (2)",
         "score below 0.1",
-        "caf\\xe9.png",
+        "caf\\udce9.png",
     ):
         assert part in text, part
     assert len(page.all("img")) == 5

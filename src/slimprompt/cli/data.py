@@ -119,14 +119,14 @@ def _print_summary(benchmark: Benchmark) -> None:
         say(f"{ignored:,} other files ignored")
 
 
-def _print_counts(counts: dict[str, tuple[int, ...]], verbose: bool) -> None:
+def _print_counts(counts: Sequence[tuple[str, tuple[int, ...]]], verbose: bool) -> None:
     from slimprompt.data.benchmark import SPLITS
 
     if verbose:
-        print_table(("class", *SPLITS), [(name, *numbers) for name, numbers in counts.items()], right=SPLITS)
+        print_table(("class", *SPLITS), [(name, *numbers) for name, numbers in counts], right=SPLITS)
         return
     ranges = []
-    for split, numbers in zip(SPLITS, zip(*counts.values(), strict=True), strict=True):
+    for split, numbers in zip(SPLITS, zip(*(numbers for _, numbers in counts), strict=True), strict=True):
         low, high = min(numbers), max(numbers)
         ranges.append(f"{split} {low}" if low == high else f"{split} {low} to {high}")
     say(f"per class: {', '.join(ranges)} (--verbose shows every class)")
@@ -226,7 +226,7 @@ def sample(
         f"{benchmark.name}, {shots} shots, seed {seed}: {len(sampled.train):,} train and {len(sampled.val):,} val images "
         f"of {len(sampled.class_names)} classes"
     )
-    for name, count in short_classes(benchmark, shots).items():
+    for name, count in short_classes(benchmark, shots):
         say(f"{name}: only {count} images, all are used")
     if out:
         if hashes:

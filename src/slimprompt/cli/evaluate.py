@@ -70,6 +70,7 @@ def evaluate(
         Path | None,
         typer.Option(help="Write an HTML page: accuracy per class, calibration, confusions, worst mistakes."),
     ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite the page of --report.")] = False,
     verbose: Verbose = False,
     format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
 ) -> None:
@@ -87,7 +88,7 @@ def evaluate(
     if source is not None and not source.exists():
         raise InputError(f"no such folder or CSV file: {source}")
     if report is not None:
-        check_outputs(page=report, read=(source,))
+        check_outputs(page=report, overwrite=overwrite, read=(source,))
         require_extra("lab", "the page of --report")
     from slimprompt.classifier import load_classifier
     from slimprompt.data.folder import load_eval_folder

@@ -18,7 +18,7 @@ from slimprompt.data.benchmarks import BENCHMARKS
 from slimprompt.data.catalogue import load_benchmark
 from slimprompt.data.check import CheckReport, check_benchmark, check_images
 from slimprompt.data.few_shot import base_new, few_shot, held_out, short_classes
-from slimprompt.data.folder import FolderBenchmark, load_eval_folder, load_folder, load_test_folder
+from slimprompt.data.folder import FolderBenchmark, load_eval_folder, load_folder
 from slimprompt.data.manifest import Manifest, apply_manifest, make_manifest, read_manifest, write_manifest
 
 __all__ = [
@@ -37,7 +37,6 @@ __all__ = [
     "load_benchmark",
     "load_eval_folder",
     "load_folder",
-    "load_test_folder",
     "make_manifest",
     "read_manifest",
     "short_classes",

@@ -67,13 +67,11 @@ class CheckReport:
         b = self.benchmark
         return Manifest(b.name, b.class_names, train=hashed(b.train), val=hashed(b.val), test=hashed(b.test))
 
-    def counts(self) -> dict[str, tuple[int, ...]]:
-        """Class name → number of items in train, val and test."""
+    def counts(self) -> list[tuple[str, tuple[int, ...]]]:
+        """(class name, numbers of items in train, val and test) of each class."""
         totals = Counter((item.label, split) for split in SPLITS for item in getattr(self.benchmark, split))
-        return {
-            name: tuple(totals[label, split] for split in SPLITS)
-            for label, name in enumerate(self.benchmark.class_names)
-        }
+        names = self.benchmark.class_names
+        return [(name, tuple(totals[label, split] for split in SPLITS)) for label, name in enumerate(names)]
 
 
 def check_benchmark(
@@ -81,14 +79,7 @@ def check_benchmark(
 ) -> CheckReport:
     """Hash and decode every image of a benchmark. Bad images do not stop the check; all are in the report.
 
-    Parameters
-    ----------
-    benchmark
-        Benchmark to check.
-    workers
-        Number of threads; default: one per core.
-    advance
-        Called after each file.
+    `advance` is called after each file; by default there is one thread per core.
     """
     paths = list(dict.fromkeys(item.path for item in benchmark.items))
     missing = set(missing_images(benchmark))

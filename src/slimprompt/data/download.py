@@ -21,26 +21,9 @@ _VIDEOS = (".avi", ".mp4", ".mkv", ".mov", ".webm")
 
 
 def download_images(info: BenchmarkInfo, folder: Path) -> bool:
-    """Download the images of a benchmark through torchvision.
+    """Download the images of a benchmark through torchvision to its folder; False if they already exist.
 
     Archives stay in `<folder>/.download` until everything is extracted, so that an interrupted download can resume.
-
-    Parameters
-    ----------
-    info
-        Row of the benchmark.
-    folder
-        Folder of the benchmark.
-
-    Returns
-    -------
-    bool
-        False if the images already exist.
-
-    Raises
-    ------
-    InputError
-        If the benchmark cannot be downloaded automatically, or the download fails.
     """
     if _has_images(info, folder):
         return False
@@ -118,21 +101,8 @@ def extract_midframes(
 ) -> tuple[int, int]:
     """Save frame ⌊n/2⌋ of each video: `videos/ApplyLipstick/v_x.avi` → `out/Apply_Lipstick/v_x.jpg`.
 
-    Parameters
-    ----------
-    videos
-        Folder with `<class>/<video>`.
-    out
-        Folder of the frames; existing frames are kept.
-    workers
-        Number of threads; default: one per core.
-    advance
-        Called with the total number of videos after each one.
-
-    Returns
-    -------
-    tuple of int
-        Number of frames written, and number of frames that existed.
+    Existing frames are kept; returns the numbers of frames written and kept. `advance` is called with the number of videos to do
+    after each one; by default there is one thread per core.
     """
     _video_library()
     if not videos.is_dir():

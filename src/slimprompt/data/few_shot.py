@@ -56,7 +56,7 @@ def few_shot(benchmark: Benchmark, shots: int, seed: int, *, keep: Collection[It
 
 def check_every_class(benchmark: Benchmark, where: str) -> None:
     """Raise an `InputError` that names the classes without training images, if there are any."""
-    missing = sorted(name for name, count in short_classes(benchmark, 1).items() if not count)
+    missing = sorted(name for name, _ in short_classes(benchmark, 1))
     if missing:
         raise InputError(
             f"{where} has no training images of {first_few([repr(name) for name in missing])} ({len(missing)} of "
@@ -76,10 +76,10 @@ def _sample(items: Iterable[Item], shots: int, stream: random.Random, keep: Coll
     return tuple(sampled)
 
 
-def short_classes(benchmark: Benchmark, shots: int) -> dict[str, int]:
-    """Class name → number of train items, for the classes with fewer than `shots`."""
+def short_classes(benchmark: Benchmark, shots: int) -> list[tuple[str, int]]:
+    """(class name, number of train items) of each class with fewer than `shots`."""
     counts = Counter(item.label for item in benchmark.train)
-    return {name: counts[label] for label, name in enumerate(benchmark.class_names) if counts[label] < shots}
+    return [(name, counts[label]) for label, name in enumerate(benchmark.class_names) if counts[label] < shots]
 
 
 def held_out(benchmark: Benchmark, sample: Benchmark, *, at_most: int | None = None, seed: int = 0) -> tuple[Item, ...]:

@@ -80,56 +80,17 @@ class _Listing(NamedTuple):
 def load_folder(path: str | Path, *, names: Mapping[str, str] | None = None) -> FolderBenchmark:
     """Read the classes and items of a folder or CSV file; no image is opened.
 
-    Labels follow the sorted class names. Hidden files and folders, and folders of saved models, are ignored.
+    Labels follow the sorted class names. Hidden files and folders, and folders of saved models, are ignored. There are three layouts:
 
-    Parameters
-    ----------
-    path
-        One of three layouts:
+    - `photos/<class>/<image>`: all images are train items; evaluate on those that are not sampled (`few_shot.held_out`).
+    - `photos/train/<class>/<image>`, with `test` and optionally `val` next to `train`. Without `test`, `val` is used as the test split.
+    - a CSV file with the columns path, label and optionally split (train, val or test); paths are relative to the file.
 
-        - `photos/<class>/<image>`: all images are train items; evaluate on those that are not sampled
-          (`few_shot.held_out`).
-        - `photos/train/<class>/<image>`, with `test` and optionally `val` next to `train`. Without `test`, `val` is
-          used as the test split.
-        - a CSV file with the columns path, label and optionally split (train, val or test); paths are relative to the
-          file.
-    names
-        Class names by label, if the names of the class folders or the labels of the CSV file are codes. Default: these are the
-        class names.
-
-    Raises
-    ------
-    InputError
-        If the layout is another one, there are fewer than two classes, two class names differ only in case, spaces
-        or underscores, or a label has no name.
+    If the names of the class folders or the labels of the CSV file are codes, `names` has a class name for each. An `InputError` if
+    the layout is another one, there are fewer than two classes, or two of them are the same words in a prompt.
     """
     listing = _list_files(Path(path), names)
     return _benchmark(listing, _train_classes(listing))
-
-
-def load_test_folder(path: str | Path, class_names: Sequence[str]) -> FolderBenchmark:
-    """Read the images of a folder or CSV file as test items of the given classes.
-
-    Parameters
-    ----------
-    path
-        Layouts as in `load_folder`; if there is a test split, only its images are used.
-    class_names
-        Classes of a trained prompt, in label order. Not all of them need to have images.
-
-    Raises
-    ------
-    InputError
-        If a class is not in `class_names`.
-    """
-    listing = _list_files(Path(path))
-    unknown = _unknown_names(listing, class_names)
-    if unknown:
-        raise InputError(
-            f"{path} has the class {unknown[0]!r}, which is none of the {len(class_names)} classes of this prompt"
-            f"{_hint(unknown[0], class_names)} Rename the folder, remove it, or give the class names to test on"
-        )
-    return _benchmark(listing.as_test(), class_names)
 
 
 def load_eval_folder(
@@ -139,31 +100,11 @@ def load_eval_folder(
     *,
     names: Mapping[str, str] | None = None,
 ) -> FolderBenchmark:
-    """Read the images of a folder or CSV file as test items, for the evaluation of a trained prompt.
+    """Read the images of a folder or CSV file as test items, for the evaluation of a trained classifier.
 
-    If all classes are known, the labels are those of `known_names`. If none is known, the folder is read as new classes
-    in sorted order.
-
-    Parameters
-    ----------
-    path
-        Layouts as in `load_folder`; if there is a test split, only its images are used.
-    known_names
-        Class names that the prompt was trained on, in label order.
-    key
-        Names with equal keys are the same class; default: the name without regard to case, spaces and underscores.
-    names
-        As in `load_folder`.
-
-    Returns
-    -------
-    FolderBenchmark
-        All items are in `test`; `class_names` are `known_names` or the new names.
-
-    Raises
-    ------
-    InputError
-        If some classes are known and others are not: a misspelt name would count as a new class.
+    Layouts and `names` are as in `load_folder`; if there is a test split, only its images are used. If all classes are known, the
+    labels are those of `known_names`. If none is known, the folder is read as new classes in sorted order. If some are, that is an
+    `InputError`: a misspelt name would count as a new class. Names with equal `key` are the same class.
     """
     listing = _list_files(Path(path), names)
     found, unknown = listing.class_names(), _unknown_names(listing, known_names, key)
@@ -184,10 +125,7 @@ def load_eval_folder(
 def write_folder(benchmark: Benchmark, out: Path) -> None:
     """Copy the train and test images of a benchmark to `out/{train,test}/<class>/<image>`, a layout of `load_folder`.
 
-    Raises
-    ------
-    InputError
-        If `out` exists and is not an empty folder, or is the current folder.
+    An `InputError` if `out` exists and is not an empty folder, or is the current folder.
     """
     out = out.absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -252,19 +190,31 @@ def _hint(name: str, known: Iterable[str]) -> str:
 def _list_files(path: Path, names: Mapping[str, str] | None = None) -> _Listing:
     """The labelled image files of a folder or CSV file; with `names`, the labels are codes that are replaced by these names."""
     listing = _list_labels(path)
-    if names is None:
-        return listing
     labels = listing.class_names()
+    if names is None:
+        for split in SPLITS:  # the spelling may differ between splits
+            _check_distinct(path, {label: label for label in listing.class_names(split)})
+        return listing
     if missing := [label for label in labels if label not in names]:
         raise InputError(
             f"{path}: {len(missing)} of {len(labels)} labels have no class name: {first_few([repr(label) for label in missing])}. "
             f"The labels with names are {first_few([repr(label) for label in names])}"
         )
-    try:
-        check_class_names([names[label] for label in labels])
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    _check_distinct(path, {label: names[label] for label in labels})
     return listing._replace(files=[file._replace(class_name=names[file.class_name]) for file in listing.files])
+
+
+def _check_distinct(path: Path, name_of: Mapping[str, str]) -> None:
+    """Raise an error if two class folders or labels have names that are the same words in a prompt."""
+    first_of: dict[str, str] = {}
+    for label, name in name_of.items():
+        other = first_of.setdefault(name_key(name), label)
+        if other != label:
+            kind = "class folders" if path.is_dir() else "labels"
+            raise InputError(
+                f"the {kind} {shown(other)} and {shown(label)} of {path} are the same words in a prompt, {shown(name)}: "
+                "rename one of them, or merge their images"
+            )
 
 
 def _list_labels(path: Path) -> _Listing:

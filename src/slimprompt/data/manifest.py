@@ -12,65 +12,54 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 
 from slimprompt.data.benchmark import SPLITS, Benchmark, Item
 from slimprompt.data.few_shot import check_every_class
 from slimprompt.data.splits import leaves_root
-from slimprompt.errors import InputError, first_few, shown
+from slimprompt.errors import InputError, first_few, problems
 from slimprompt.files import read_json, write_file
 from slimprompt.images.decode import file_sha256
 
 FORMAT = "slimprompt manifest 1"
 
 
+def _inner_path(path: Any) -> str:
+    if not isinstance(path, str) or leaves_root(path):
+        raise ValueError("expected a path inside the images folder")
+    return path  # a name that is not UTF-8 too
+
+
 class ManifestItem(NamedTuple):
     """One image: path relative to the image folder, label, and sha256 of the file (None: not hashed)."""
 
-    path: str
-    label: int
-    sha256: str | None
+    path: Annotated[str, PlainValidator(_inner_path)]
+    label: Annotated[int, Field(strict=True, ge=0)]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The items of a few-shot sample, or of a whole benchmark.
-
-    Attributes
-    ----------
-    benchmark
-        Name of the benchmark.
-    class_names
-        `class_names[label]`.
-    train, val, test
-        Items of each split; the manifest of a few-shot sample has no test items.
-    shots, seed
-        Arguments of `few_shot`, if the items were sampled.
-    """
+    """The items of a few-shot sample, or of a whole benchmark. It is validated where it is read."""
 
     benchmark: str
-    class_names: tuple[str, ...]
+    class_names: tuple[Annotated[str, Field(pattern=r"\S")], ...]
+    """`class_names[label]`; of ImageNet's names, some belong to two classes."""
     train: tuple[ManifestItem, ...]
     val: tuple[ManifestItem, ...] = ()
     test: tuple[ManifestItem, ...] = ()
-    shots: int | None = None
-    seed: int | None = None
+    """Empty in the manifest of a few-shot sample."""
+    shots: Annotated[int, Field(strict=True)] | None = None
+    """Arguments of `few_shot`, if the items were sampled."""
+    seed: Annotated[int, Field(strict=True)] | None = None
 
 
 def make_manifest(
     sample: Benchmark, *, shots: int | None = None, seed: int | None = None, hashes: bool = True
 ) -> Manifest:
-    """Create the manifest of a few-shot sample.
-
-    Parameters
-    ----------
-    sample
-        Benchmark whose train and val items are listed.
-    shots, seed
-        Stored in the manifest.
-    hashes
-        Hash the image files. Without hashes, the files need not exist.
-    """
+    """The manifest of the train and val items of a few-shot sample; without hashes, the files need not exist."""
 
     def hashed(items: tuple[Item, ...]) -> tuple[ManifestItem, ...]:
         digests = _hashes([sample.path(item) for item in items]) if hashes else [None] * len(items)
@@ -104,54 +93,23 @@ def read_manifest(path: str | Path) -> Manifest:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InputError(f'{path} is not a manifest: expected JSON with "format": "{FORMAT}"')
     try:
-        class_names = _names(data["class_names"])
-        train, val, test = (tuple(_item(entry, class_names) for entry in data[split]) for split in SPLITS)
-        for name in ("shots", "seed"):
-            if data[name] is not None and type(data[name]) is not int:
-                raise ValueError(f"{name} is {shown(data[name])}, expected a whole number or null")
-        return Manifest(str(data["benchmark"]), class_names, train, val, test, shots=data["shots"], seed=data["seed"])
-    except KeyError as error:
-        raise InputError(f"{path} is a damaged manifest: the field {error} is missing") from None
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{path} is a damaged manifest: {error}") from None
-
-
-def _names(names: Any) -> tuple[str, ...]:
-    if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
-        raise ValueError(f"class_names is {shown(names)}, expected a list of names")
-    return tuple(names)  # of ImageNet's names, some belong to two classes
-
-
-def _item(entry: Any, class_names: tuple[str, ...]) -> ManifestItem:
-    if not isinstance(entry, dict) or set(entry) != set(ManifestItem._fields):
-        raise ValueError(f"{shown(entry)} is not an image; expected path, label and sha256")
-    item = ManifestItem(**entry)
-    if not isinstance(item.path, str) or "\0" in item.path or leaves_root(item.path):
-        raise ValueError(f"the path {shown(item.path)} leaves the images folder")
-    if type(item.label) is not int or not 0 <= item.label < len(class_names):
-        raise ValueError(f"{item.path} has the label {shown(item.label)}, but there are {len(class_names)} classes")
-    if item.sha256 is not None and not (isinstance(item.sha256, str) and len(item.sha256) == 64):
-        raise ValueError(f"{item.path} has the hash {shown(item.sha256)}")
-    return item
+        manifest = TypeAdapter(Manifest).validate_python(data)
+    except ValidationError as error:
+        raise InputError(f"{path} is a damaged manifest: {problems(error)[0]}") from None
+    for item in (*manifest.train, *manifest.val, *manifest.test):
+        if item.label >= len(manifest.class_names):
+            raise InputError(
+                f"{path} is a damaged manifest: {item.path} has the label {item.label}, but there are "
+                f"{len(manifest.class_names)} classes"
+            )
+    return manifest
 
 
 def apply_manifest(manifest: Manifest, benchmark: Benchmark, *, verify: bool = True) -> Benchmark:
     """Replace the train and val items of a benchmark by those of a manifest, in the order of the manifest.
 
-    Parameters
-    ----------
-    manifest
-        The items to train on.
-    benchmark
-        Benchmark with the same class names in the same order.
-    verify
-        Check that every hashed image exists with the same content.
-
-    Raises
-    ------
-    InputError
-        If the classes differ, a class has no training image in the manifest, an item of the manifest is a test item of the
-        benchmark, or the verification fails.
+    An `InputError` if the classes differ, a class has no training image in the manifest, or an item of the manifest is a test item
+    of the benchmark; with `verify`, also unless every hashed image exists with the same content.
     """
     if manifest.class_names != benchmark.class_names:
         raise InputError(

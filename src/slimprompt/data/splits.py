@@ -93,14 +93,7 @@ def variant_lists() -> Source:
 def class_folders(images: str, *, ignored: Iterable[str] = (), renamed: Mapping[str, str] | None = None) -> Source:
     """`images/<class>/<image>`, each class divided at random into 50 % train, 20 % val and 30 % test.
 
-    Parameters
-    ----------
-    images
-        Folder of the class folders, relative to the benchmark's folder.
-    ignored
-        Folders that are not classes.
-    renamed
-        Folder name → class name, where they differ.
+    Folders in `ignored` are not classes; `renamed` maps names of folders to class names, where they differ.
     """
     left_out, new_names = frozenset(ignored), dict(renamed or {})
 
@@ -183,20 +176,9 @@ def wordnet_folders(
 ) -> Source:
     """ImageNet and its variants: `<images>/<split>/<WordNet id>/<image>`, and a list of class names.
 
-    The classes are those with a folder, in the order of their ids; images are in the order of their names.
-
-    Parameters
-    ----------
-    images
-        Image folder, relative to the benchmark's folder.
-    train
-        Folder of the train split in `images`; empty for benchmarks that are only evaluated on.
-    test
-        Folder of the test split in `images`; empty if the class folders are directly in `images`.
-    names
-        File with lines `<WordNet id> <class name>`, relative to the benchmark's folder.
-    numbered
-        The class folders are named 0, 1, … after the lines of `names`, not after the ids.
+    The classes are those with a folder, in the order of their ids; images are in the order of their names. Without `train`, the
+    benchmark is only evaluated on; without `test`, the class folders are directly in `images`. The file `names` has lines
+    `<WordNet id> <class name>`. With `numbered`, the class folders are named 0, 1, … after these lines, not after the ids.
     """
     places = {"train": train, "test": test} if train else {"test": test}
 
@@ -262,13 +244,7 @@ def underscored(camel_case: str) -> str:
 
 
 def read_split_file(path: Path) -> Annotations:
-    """Read a split file in CoOp's format.
-
-    Raises
-    ------
-    InputError
-        If the file has another format; the message names the first bad entry.
-    """
+    """Read a split file in CoOp's format; an `InputError` names the first entry of another format."""
     try:
         data = read_json(path)
     except InputError as error:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimprompt import __version__
 from slimprompt.calibration import probability_text
-from slimprompt.files import PAGE_MARK, write_file
+from slimprompt.files import write_file
 from slimprompt.report.plotting import Figure
 from slimprompt.report.table import Column
 
@@ -62,7 +62,6 @@ def _environment() -> Environment:
         "script": Markup(script),
         "script_hash": Markup(f"sha256-{digest}"),
         "version": __version__,
-        "page_mark": Markup(PAGE_MARK),
     }
     return environment
 
