@@ -255,22 +255,10 @@ def test_parts_that_finish_in_another_order_are_written_in_order(
 @pytest.mark.slow
 def test_a_kill_before_any_file_operation_changes_nothing(models: Path, images: Path, tmp_path: Path) -> None:
     told = run_campaign("tests.collections.kill_predict", models / "prompt", images, tmp_path)
-    assert told["operations"] > 20
-    assert told["wrong"] == []
-    assert set(told["finished"]) == set(range(6))  # of five parts
-
-
-def test_a_log_has_lines_with_rate_and_time_left(
-    spec: PredictionSpec,
-    images: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("slimprompt.collections.predict._LINE_EVERY", 0.0)
-    predict(spec, images, tmp_path / "p.csv")
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("predicting: 18") and "images/s" in last
+    for campaign in told.values():
+        assert campaign["operations"] > 20
+        assert campaign["wrong"] == []
+        assert set(campaign["finished"]) == set(range(6))  # of five parts
 
 
 def test_options_of_the_spec(spec: PredictionSpec, paths: list[Path]) -> None:

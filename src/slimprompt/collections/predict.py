@@ -32,9 +32,6 @@ from slimprompt.images.views import eval_pixels
 from slimprompt.progress import progress
 from slimprompt.saved import read_model
 
-#: Seconds between two lines in the log of a command without a terminal.
-_LINE_EVERY = 60.0
-
 #: Called with the number of images that are done.
 Advance = Callable[[int], None]
 
@@ -178,25 +175,10 @@ def predict_collection(
     overwrite: bool = False,
     part_size: int = PART_SIZE,
 ) -> Summary:
-    """Predict all images and write one file, or a folder of parts; if stopped, the same call completes the folder.
+    """Predict all images and write a `.csv`, `.jsonl` or `.parquet` file, or a folder of parts, which the same call completes if stopped.
 
-    Parameters
-    ----------
-    collection
-        The images.
-    target
-        A `.csv`, `.jsonl` or `.parquet` file, which is written completely or not at all; otherwise a folder of parts.
-    make_predictor
-        Loads the model; called when the target is known to be free.
-    overwrite
-        Replace a file; discard parts of another model, other options or other images.
-    part_size
-        Images of a part.
-
-    Raises
-    ------
-    InputError
-        If the file exists, or the folder holds parts of another model, other options or other images, or other files.
+    The model is loaded by `make_predictor` when the target is known to be free. `overwrite` replaces a file, and discards parts of another
+    model, other options or other images; otherwise these are an `InputError`.
     """
     write = writer_of(target)
     if write is not None:
@@ -234,7 +216,7 @@ def _write_file(
 
     start = time.perf_counter()
     with (
-        progress("predicting", None, "images", line_every=_LINE_EVERY) as advance,
+        progress("predicting", None, "images") as advance,
         new_file(target) as draft,
     ):
         write(draft, predictions(advance))
@@ -254,7 +236,7 @@ def _write_parts(collection: Collection, folder: PartsFolder, predictor: PartPre
                 yield part
 
     start = time.perf_counter()
-    with progress("predicting", None, "images", line_every=_LINE_EVERY) as advance:
+    with progress("predicting", None, "images") as advance:
         for part in predictor.predict_parts(unfinished(), advance):
             written.append(folder.write(part))
             answers.update(one.answer for one in part.predictions)
