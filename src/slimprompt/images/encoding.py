@@ -1,9 +1,9 @@
-"""Batches of 8-bit views through the image tower."""
+"""The one way from images to features: threads decode ahead, batches of 8-bit views go through the image tower."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -62,10 +62,10 @@ def in_batches(items: Iterable[tuple[Sequence[T], np.ndarray]], size: int) -> It
             parts.append(rows[:taken])
             some, rows = some[taken:], rows[taken:]
             if len(names) == size:
-                yield names, _joined(parts)
+                yield names, np.concatenate(parts)
                 names, parts = [], []
     if names:
-        yield names, _joined(parts)
+        yield names, np.concatenate(parts)
 
 
 def encode_pixels(backbone: Backbone, pixels: np.ndarray) -> Tensor:
@@ -80,30 +80,78 @@ def encode_padded(backbone: Backbone, pixels: np.ndarray, size: int = BATCH) -> 
     return encode_pixels(backbone, filled)
 
 
-def check_finite(backbone: Backbone, features: Tensor) -> None:
-    """Raise an error if a feature is not a finite number, as fp16 can overflow."""
-    if not torch.isfinite(features).all():
-        advice = "are its weights damaged?" if backbone.precision == "fp32" else "use bf16 or fp32"
-        raise InputError(
-            f"the image tower of {backbone.name} gives features that are not finite in {backbone.precision}: {advice}"
+def refuse(image: object, error: InputError) -> None:
+    """What `encoded` does with an image that cannot be read, unless it is told otherwise."""
+    raise error
+
+
+def encoded(
+    backbone: Backbone,
+    images: Iterable[T],
+    views: Callable[[T], np.ndarray],
+    *,
+    batch: int = BATCH,
+    padded: bool = True,
+    workers: int | None = None,
+    ahead: int | None = None,
+    unreadable: Callable[[T, InputError], None] = refuse,
+) -> Iterator[tuple[list[tuple[T, int]], Tensor]]:
+    """Yield (image, number of its view) of the views of a batch, with their features (n, embed_dim).
+
+    `views` gives the 8-bit views (n_views, height, width, 3) of an image, and is called on threads, for at most `ahead` images that
+    wait to be encoded. An image for which it raises an `InputError` goes to `unreadable`. A batch is launched before the one before it
+    is yielded, so that a GPU is not idle meanwhile. Unless batches are padded, features differ in rounding with the size of the batch.
+    """
+
+    def made(image: T) -> np.ndarray | InputError:
+        try:
+            return views(image)
+        except InputError as error:
+            return error
+
+    def readable() -> Iterator[tuple[list[tuple[T, int]], np.ndarray]]:
+        threads = workers or os.cpu_count() or 1
+        for image, found in prefetched(made, images, threads, (batch if ahead is None else ahead) + 2 * threads):
+            if isinstance(found, InputError):
+                unreadable(image, found)
+            else:
+                yield [(image, number) for number in range(len(found))], found
+
+    before: tuple[list[tuple[T, int]], Tensor] | None = None
+    for names, pixels in in_batches(readable(), batch):
+        features = (
+            encode_padded(backbone, pixels, min(batch, BATCH))[: len(pixels)]
+            if padded
+            else encode_pixels(backbone, pixels)
         )
+        if before is not None:
+            yield before[0], check_finite(backbone, before[1])
+        before = names, features
+    if before is not None:
+        yield before[0], check_finite(backbone, before[1])
 
 
 def encode_eval_views(backbone: Backbone, images: Any) -> Tensor:
     """Eval-view features (n, embed_dim) of images that will not be needed again: nothing is stored, no batch is padded."""
     images = image_sources(images)
-    decoded = prefetched(
-        lambda image: eval_pixels(open_image(image), backbone.preprocess, image)[None], images, os.cpu_count() or 1
-    )
-    features: list[Tensor] = []
+    features = []
     with progress("encoding images", len(images), "images") as advance:
-        for batch, pixels in in_batches((([image], view) for image, view in decoded), BATCH):
-            features.append(encode_pixels(backbone, pixels))
-            advance(len(batch))
-    found = torch.cat(features) if features else backbone.encode_texts(["a"])[:0]  # (n, embed_dim)
-    check_finite(backbone, found)
-    return found
+        for names, some in encoded(
+            backbone,
+            images,
+            lambda image: eval_pixels(open_image(image), backbone.preprocess, image)[None],
+            padded=False,
+        ):
+            features.append(some)
+            advance(len(names))
+    return torch.cat(features) if features else torch.empty(0, backbone.embed_dim)
 
 
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate(parts) if len(parts) > 1 else np.ascontiguousarray(parts[0])
+def check_finite(backbone: Backbone, features: Tensor) -> Tensor:
+    """The features; an error if one is not a finite number, as fp16 can overflow."""
+    if not torch.isfinite(features).all():
+        advice = "are its weights damaged?" if backbone.precision == "fp32" else "use bf16 or fp32"
+        raise InputError(
+            f"the image tower of {backbone.name} gives features that are not finite in {backbone.precision}: {advice}"
+        )
+    return features
