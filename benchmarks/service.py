@@ -27,8 +27,9 @@ from _output import make_parser, print_results
 from bank import seconds, write_images
 from text_encoder import names
 
-from slimprompt import PromptClassifier, load_backbone, start_prompt
+from slimprompt import Classifier, load_backbone, start_prompt
 from slimprompt.allocator import keep_freed_memory
+from slimprompt.prompts.spec import make_spec
 
 BOUNDARY = "benchmark"
 
@@ -105,7 +106,7 @@ def main() -> None:
     pretrained = None if options.backbone.startswith("pocket") else "random:0"
     backbone = load_backbone(options.backbone, pretrained, device="cpu")
     prompt = start_prompt("fixed-B", width=backbone.text_width, seed=0, rank=4, basis="orthogonal")
-    classifier = PromptClassifier(backbone).set_prompt(backbone, prompt, names(options.classes))
+    classifier = Classifier.of_prompt(backbone, prompt, make_spec(rank=4), names(options.classes))
     with tempfile.TemporaryDirectory() as folder:
         model = classifier.save(Path(folder) / "model")
         paths = write_images(Path(folder), options.images, options.size)

@@ -180,7 +180,7 @@ def test_wrong_files_have_their_own_messages(browser, only_prompt, discs, tmp_pa
         tab.wait(lambda: "the same words" in tab.find("#names-error").text)
         tab.wait(lambda: len(tab.texts(".answers li.stale")) == 1)  # its answer belongs to other names
         tab.paste_names(*(f"class {number}" for number in range(201)))  # typing them takes seconds
-        tab.wait(lambda: "at most 200" in tab.find("#names-error").text)
+        tab.wait(lambda: "from 2 to 200" in tab.find("#names-error").text)
         tab.check_log("415", "422")
 
 

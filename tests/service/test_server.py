@@ -185,7 +185,7 @@ def pixels():
 
 def test_a_hostile_crowd(start):
     """Malformed forms, JSON, images and bytes that are no HTTP, at the same time; every one is refused, the service lives."""
-    client, service = start(max_images=3, max_classes=4, max_name_length=10, max_megapixels=1, max_upload_seconds=5)
+    client, service = start(max_images=3, max_classes=4, max_megapixels=1, max_upload_seconds=5)
     kind = {"Content-Type": "multipart/form-data; boundary=b"}
     statuses: list[int] = []
 

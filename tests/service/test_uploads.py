@@ -22,7 +22,7 @@ from slimprompt.service.limits import Limits
 from slimprompt.service.uploads import Question, Upload, Uploads
 from tests.service.conftest import RED, file_of
 
-LIMITS = Limits(max_images=3, max_classes=4, max_name_length=10, max_megapixels=1)
+LIMITS = Limits(max_images=3, max_classes=4, max_megapixels=1)
 FORM = "multipart/form-data; boundary=b"
 
 
@@ -102,15 +102,15 @@ UNUSABLE = {
         multipart(picture(), ('name="coverage"', b".5"), ('name="min_confidence"', b".5")),
         "give one of them",
     ),
-    "too many names": (multipart(picture(), ('name="classes"', b"a\nb\nc\nd\ne")), "at most 4"),
-    "a long name": (multipart(picture(), ('name="classes"', b"a\nabcdefghijk")), "11 characters; at most 10"),
+    "too many names": (multipart(picture(), ('name="classes"', b"a\nb\nc\nd\ne")), "class names is 5; from 2 to 4"),
+    "a long name": (multipart(picture(), ('name="classes"', b"a\n" + b"b" * 201)), "at most 200 characters"),
     "one name twice": (multipart(picture(), ('name="classes"', b"a_b\na b")), "the same words"),
     "a control token": (multipart(picture(), ('name="classes"', b"a\n</s>")), "control token"),
     "one name": (
         multipart(picture(), ('name="classes"', b"cat; dog")),
-        "'cat; dog' is one class name; at least two are needed",
+        "class names is 1; from 2 to 4 are allowed",
     ),
-    "no names": (multipart(picture(), ('name="classes"', b" ")), "empty list of class names"),
+    "no names": (multipart(picture(), ('name="classes"', b" ")), "class names is 0"),
     "thousands of fields": (multipart(*[(f'name="x{n}"', b"1") for n in range(5000)]), "Too many fields"),
     "a long field": (multipart(picture(), ('name="top"', b"1" * 10_000)), "exceeded maximum size"),
     "thousands of headers": (b"--b\r\n" + b"A: b\r\n" * 5000, "cannot be read"),

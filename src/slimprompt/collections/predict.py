@@ -1,4 +1,4 @@
-"""Predict a collection: images are decoded ahead on threads, encoded in batches, and written part by part.
+"""Predict a collection part by part: images are decoded ahead on threads and encoded in batches.
 
 Features are not stored in the feature bank: a large collection is usually encoded once, and its features would take more disk
 than its predictions. On a CPU they equal those of the bank, since every batch is padded to one size in the same way.
@@ -6,13 +6,12 @@ than its predictions. On a CPU they equal those of the bank, since every batch i
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -20,14 +19,13 @@ import numpy as np
 
 from slimprompt import __version__
 from slimprompt.classifier import Classifier, load_classifier
-from slimprompt.collections.inputs import Collection, Item
+from slimprompt.collections.inputs import Collection
 from slimprompt.collections.output import Write, answers_in, writer_of
 from slimprompt.collections.parts import PART_SIZE, FinishedPart, Part, PartsFolder, digest_of, parts_of
 from slimprompt.collections.rows import Prediction, make_predictions
 from slimprompt.errors import InputError
 from slimprompt.files import check_files, locked_folder, new_file
-from slimprompt.images.encoding import BATCH, check_finite, encode_padded, in_batches
-from slimprompt.images.prefetch import prefetched
+from slimprompt.images.encoding import BATCH, encoded
 from slimprompt.images.views import eval_pixels
 from slimprompt.progress import progress
 from slimprompt.saved import read_model
@@ -92,7 +90,7 @@ class LocalPredictor:
     """
 
     def __init__(self, spec: PredictionSpec, workers: int | None = None, *, strict: bool = False) -> None:
-        self._spec, self._workers, self._strict = spec, workers or os.cpu_count() or 1, strict
+        self._spec, self._workers, self._strict = spec, workers, strict
         self._classifier, self._lowest = spec.classifier()
         self._backbone = self._classifier.backbone_
         self.manifest = {
@@ -107,51 +105,48 @@ class LocalPredictor:
         }
 
     def predict_parts(self, parts: Iterable[Part], advance: Advance) -> Iterator[FinishedPart]:
-        """Predict parts in order."""
-        tasks = ((part.number, item) for part in parts for item in part.items)
-        ahead = self._spec.batch_size + 2 * self._workers  # the next batch is decoded while one is encoded
-        decoded = prefetched(lambda task: self._decode(task[1]), tasks, self._workers, ahead)
-        for number, some in groupby(decoded, key=lambda pair: pair[0][0]):
-            yield self._predict_part(number, ((item, *result) for (_, item), result in some), advance)
+        """Predict parts in order, each in batches of its own, so that its rows do not depend on the parts before it."""
+        return (self._predict_part(part, advance) for part in parts)
 
     def close(self) -> None:
         """Nothing was started."""
 
-    def _predict_part(
-        self, number: int, decoded: Iterable[tuple[Item, str, np.ndarray | InputError]], advance: Advance
-    ) -> FinishedPart:
-        items: list[Item] = []
-        stamps: list[str] = []
-        found: dict[int, Prediction] = {}
+    def _predict_part(self, part: Part, advance: Advance) -> FinishedPart:
+        names = [item.image for item in part.items]
+        stamps = [""] * len(names)
+        found: list[Prediction | None] = [None] * len(names)
 
-        def readable() -> Iterator[tuple[list[int], np.ndarray]]:
-            for position, (item, stamp, view) in enumerate(decoded):
-                items.append(item)
-                stamps.append(stamp)
-                if not isinstance(view, InputError):
-                    yield [position], view[None]
-                elif self._strict:
-                    raise view
-                else:
-                    found[position] = Prediction.unreadable(item.image, str(view))
-                    advance(1)
+        def view(position: int) -> np.ndarray:
+            place = part.items[position].place
+            stamps[position] = place.stamp()  # before the image is read
+            return eval_pixels(place.open(names[position]), self._backbone.preprocess, names[position])[None]
 
-        for positions, pixels in in_batches(readable(), self._spec.batch_size):
-            features = encode_padded(self._backbone, pixels, self._spec.batch_size)
-            check_finite(self._backbone, features)
-            names = [items[position].image for position in positions]
-            made = make_predictions(self._classifier, names, features, top=self._spec.top, lowest=self._lowest)
-            found.update(zip(positions, made, strict=True))
+        def unreadable(position: int, error: InputError) -> None:
+            if self._strict:
+                raise error
+            found[position] = Prediction.unreadable(names[position], str(error))
+            advance(1)
+
+        for views, features in encoded(
+            self._backbone,
+            range(len(names)),
+            view,
+            batch=self._spec.batch_size,
+            workers=self._workers,
+            unreadable=unreadable,
+        ):
+            positions = [position for position, _ in views]
+            made = make_predictions(
+                self._classifier,
+                [names[position] for position in positions],
+                features,
+                top=self._spec.top,
+                lowest=self._lowest,
+            )
+            for position, one in zip(positions, made, strict=True):
+                found[position] = one
             advance(len(made))
-        return FinishedPart(number, digest_of(items, stamps), [found[position] for position in range(len(items))])
-
-    def _decode(self, item: Item) -> tuple[str, np.ndarray | InputError]:
-        """The stamp, taken before the image is read, and its eval view as 8-bit pixels."""
-        stamp = item.place.stamp()
-        try:
-            return stamp, eval_pixels(item.place.open(item.image), self._backbone.preprocess, item.image)
-        except InputError as error:
-            return stamp, error
+        return FinishedPart(part.number, digest_of(part.items, stamps), [one for one in found if one is not None])
 
 
 class Summary(NamedTuple):
@@ -175,25 +170,10 @@ def predict_collection(
     overwrite: bool = False,
     part_size: int = PART_SIZE,
 ) -> Summary:
-    """Predict all images and write one file, or a folder of parts; if stopped, the same call completes the folder.
+    """Predict all images and write a `.csv`, `.jsonl` or `.parquet` file, or a folder of parts, which the same call completes if stopped.
 
-    Parameters
-    ----------
-    collection
-        The images.
-    target
-        A `.csv`, `.jsonl` or `.parquet` file, which is written completely or not at all; otherwise a folder of parts.
-    make_predictor
-        Loads the model; called when the target is known to be free.
-    overwrite
-        Replace a file; discard parts of another model, other options or other images.
-    part_size
-        Images of a part.
-
-    Raises
-    ------
-    InputError
-        If the file exists, or the folder holds parts of another model, other options or other images, or other files.
+    The model is loaded by `make_predictor` when the target is known to be free. `overwrite` replaces a file, and discards parts of another
+    model, other options or other images; otherwise these are an `InputError`.
     """
     write = writer_of(target)
     if write is not None:

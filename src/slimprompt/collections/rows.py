@@ -66,13 +66,12 @@ def make_predictions(
 ) -> list[Prediction]:
     """Predictions with the `top` best classes for the features (n_images, embed_dim) of images of these names.
 
-    Further rows of features are left out: they only fill a batch. The answer is "none of these" if the probability of the best class
-    is lower than `lowest`.
+    The answer is "none of these" if the probability of the best class is lower than `lowest`.
     """
     class_names, probabilities = classifier.class_names_, classifier.probabilities(features)
     matches = classifier.concept_match(features)
     found = []
-    for image, row, order, match in zip(images, probabilities, _best(probabilities, top), matches, strict=False):
+    for image, row, order, match in zip(images, probabilities, _best(probabilities, top), matches, strict=True):
         classes = tuple((class_names[index], round(float(row[index]), 6)) for index in order)
         answer = class_names[order[0]] if row[order[0]] >= lowest else NONE_OF_THESE
         found.append(Prediction(image, answer, round(float(match), 6), classes))

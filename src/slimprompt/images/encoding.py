@@ -119,7 +119,11 @@ def encoded(
 
     before: tuple[list[tuple[T, int]], Tensor] | None = None
     for names, pixels in in_batches(readable(), batch):
-        features = encode_padded(backbone, pixels)[: len(pixels)] if padded else encode_pixels(backbone, pixels)
+        features = (
+            encode_padded(backbone, pixels, min(batch, BATCH))[: len(pixels)]
+            if padded
+            else encode_pixels(backbone, pixels)
+        )
         if before is not None:
             yield before[0], check_finite(backbone, before[1])
         before = names, features

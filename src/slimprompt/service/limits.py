@@ -20,7 +20,6 @@ class Limits(BaseModel):
         100, gt=0, description="Pixels of all images of a request, in millions; four times that may wait to be decoded"
     )
     max_classes: int = Field(200, ge=1, description="Class names that a request may give")
-    max_name_length: int = Field(200, ge=1, description="Characters per class name that a request gives")
     max_waiting: int = Field(
         256, ge=1, description="Images of all requests that may be decoded, wait or be encoded at once"
     )

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import binascii
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, NamedTuple
 
@@ -31,6 +31,8 @@ _BODIES = 10
 _DISCARDED = 4
 #: Fields of a form beside class names.
 _OTHER_FIELDS = 20
+#: Characters of a class name.
+_NAME_LENGTH = 200
 #: Seconds after which a refused client may try again.
 RETRY = {"Retry-After": "1"}
 _CLOSE = {"Connection": "close"}
@@ -52,7 +54,7 @@ class Options(BaseModel):
         le=1,
         description="The same, with the confidence that this fraction of the training images reached when they were held out",
     )
-    classes: list[Annotated[str, AfterValidator(str.strip)]] | None = Field(
+    classes: list[Annotated[str, Field(max_length=_NAME_LENGTH), AfterValidator(str.strip)]] | None = Field(
         None, description="Other class names: the same prompt on new classes (prompts and zero-shot only)"
     )
     zero_shot: bool = Field(False, description="Also answer with zero-shot classification, for comparison")
@@ -155,7 +157,7 @@ class Uploads:
             chunks,
             max_files=limits.max_images,
             max_fields=limits.max_classes + _OTHER_FIELDS,
-            max_part_size=(limits.max_classes + 1) * (4 * limits.max_name_length + 2),
+            max_part_size=(limits.max_classes + 1) * (4 * _NAME_LENGTH + 2),
         )
         try:
             form = await parser.parse()
@@ -227,26 +229,14 @@ def _question(images: list[Upload], fields: Mapping[str, Any], limits: Limits) -
     options = validate(Options, fields, "request")
     if options.min_confidence is not None and options.coverage is not None:
         raise InputError("min_confidence and coverage both set the lowest confidence of an answer: give one of them")
-    if options.classes is not None:
-        _check_names(options.classes, limits)
-    return Question(images, options)
-
-
-def _check_names(names: Sequence[str], limits: Limits) -> None:
-    if len(names) > limits.max_classes:
-        raise InputError(
-            f"{len(names):,} class names were given; at most {limits.max_classes:,} are allowed (--max-classes)"
-        )
-    if len(names) < 2:
-        given = f"{shown(names[0])} is one class name" if names else "an empty list of class names was given"
-        raise InputError(f"{given}; at least two are needed: give a form one name per line, or JSON a list")
-    for name in names:
-        if len(name) > limits.max_name_length:
+    if (names := options.classes) is not None:
+        if not 2 <= len(names) <= limits.max_classes:
             raise InputError(
-                f"the class name {shown(name)} has {len(name):,} characters; at most {limits.max_name_length:,} are allowed "
-                "(--max-name-length)"
+                f"the number of class names is {len(names):,}; from 2 to {limits.max_classes:,} are allowed (--max-classes): give a "
+                "form one name per line, or JSON a list"
             )
-    check_class_names(names)
+        check_class_names(names)
+    return Question(images, options)
 
 
 def _too_many_images(limits: Limits) -> HTTPException:
