@@ -2,9 +2,8 @@
 
     python tools/rehearse.py --data-root DATA --out rehearsal
 
-Generates random ViT-B/16 and RN50 weights in the file format of OpenAI's releases (fp16 TorchScript archives), puts them where
-`slimprompt` looks for the tag `openai`, and then runs what a user with the real files would run, from an empty cache directory,
-with two workers: one cell of each study on Oxford Pets, and one transfer from Oxford Flowers. The first study is killed with
+Generates random ViT-B/16 and RN50 weights in the file format of OpenAI's releases (fp16 TorchScript archives), and then runs what
+a user with the real files would run, from an empty cache directory, with two workers: one cell of each study on Oxford Pets, and one transfer from Oxford Flowers. The first study is killed with
 SIGKILL after its first runs and resumed. At the end it writes the report with the published numbers beside the measured ones,
 prints the cells that have both, and fails unless every run is complete.
 
@@ -118,20 +117,21 @@ def main() -> None:
         reduced_benchmark(options.data_root, out / "data", name, options.test_images)
     for name in ("ViT-B-16", "RN50"):
         print(f"generating {name} weights", flush=True)
-        save_openai_archive(name, out / "cache" / "weights" / name / "openai.pt")
+        save_openai_archive(name, out / f"{name}.pt")
 
     runs = out / "runs"
     variables = os.environ | {"SLIMPROMPT_CACHE": str(out / "cache"), "SLIMPROMPT_DATA": str(out / "data")}
     grid = out / "few-shot.yaml"
     grid.write_text(
         "study: [headline, rank-sweep, fixed-basis, base-to-new, geometry]\ndatasets: oxford_pets\nshots: 1\n"
+        f"backbones: [RN50={out}/RN50.pt, ViT-B-16={out}/ViT-B-16.pt]\n"
     )
     few_shot = ["study", str(grid), *AXES, "--runs", str(runs), "--workers", "2"]
     kill_after(2, few_shot, variables, runs)
     run(few_shot, variables)
     transfer = out / "transfer.yaml"
     transfer.write_text(
-        "study: transfer\nbackbones: ViT-B-16\ndatasets: [oxford_flowers, oxford_pets]\n"
+        f"study: transfer\nbackbones: ViT-B-16={out}/ViT-B-16.pt\ndatasets: [oxford_flowers, oxford_pets]\n"
         "pairs: [[oxford_flowers, oxford_pets]]\nshots: 16\n"
     )
     run(["study", str(transfer), *AXES, "--runs", str(runs), "--workers", "2"], variables)

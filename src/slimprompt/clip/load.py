@@ -123,8 +123,8 @@ def _load_file(name: str, path: Path, activation: str | None) -> Any:
     file = transformers_layout.weight_file(path)
     state, preprocess, config = _read_weights(file), _preprocessing(name), None
     if transformers_layout.is_clip_model(state):
-        state = transformers_layout.to_open_clip(state, path)
         config = transformers_layout.read_config(file.parent)
+        state = transformers_layout.to_open_clip(state, path)
         stated = config and transformers_layout.activation_of(config, path)
         if stated == "gelu" and open_clip.get_model_config(name).get("quick_gelu"):
             raise InputError(f"{path} does not fit {name}: its config.json states the activation gelu")
@@ -166,7 +166,8 @@ def _preprocessing(name: str) -> dict[str, Any]:
 def _read_weights(path: Path) -> dict[str, Tensor]:
     """The weights in a safetensors file, a PyTorch file or a TorchScript archive, without executing code."""
     try:
-        return read_torchscript(path) if is_torchscript(path) else load_state_dict(str(path), weights_only=True)
+        state = read_torchscript(path) if is_torchscript(path) else load_state_dict(str(path), weights_only=True)
+        return {name: value for name, value in state.items() if isinstance(name, str) and isinstance(value, Tensor)}
     except InputError:
         raise
     except Exception as error:

@@ -79,8 +79,9 @@ def to_open_clip(state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
         elif block and block[3] in _LAYERS:
             found[f"{_BLOCKS[block[1]]}.{block[2]}.{_LAYERS[block[3]]}.{block[4]}"] = value
         elif block and block[3] == "self_attn.q_proj":
-            parts = [state.get(name.replace("q_proj", f"{part}_proj")) for part in "qkv"]
-            joined = torch.cat([part for part in parts if part is not None])  # (3 · width, width) or (3 · width,)
+            names = [name.replace("q_proj", f"{part}_proj") for part in "qkv"]
+            parts = [state[part] for part in names if part in state and state[part].shape == value.shape]
+            joined = torch.cat(parts)  # (3 · width, width) or (3 · width,)
             found[f"{_BLOCKS[block[1]]}.{block[2]}.attn.in_proj_{block[4]}"] = joined
         elif not (block and block[3] in ("self_attn.k_proj", "self_attn.v_proj")) and not name.endswith("position_ids"):
             unknown.append(name)

@@ -90,9 +90,7 @@ class SequenceEncoder:
         first, *others = self._chunks
         features, prefix_kv = self._run_chunk(first, blocks, context)
         chunk_features = [features]  # (n_prompts, classes of the chunk, embed_dim) each
-        for (
-            chunk
-        ) in others:  # they recompute their forward pass in the backward pass, which bounds the memory of a step
+        for chunk in others:  # recomputed in the backward pass, which bounds the memory of a step
             run = partial(self._run_later_chunk, chunk, blocks)
             chunk_features.append(checkpoint(run, context, *prefix_kv, use_reentrant=False))
         return torch.cat(chunk_features, 1)[:, self._unsort].to(output_dtype(self.backbone))
