@@ -9,7 +9,6 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from slimprompt.clip.backbone import load_backbone
-from slimprompt.errors import InputError
 from slimprompt.paper.theory import check_loss
 from slimprompt.paper.theory.objective import gradient, hessian_product, value
 from slimprompt.paper.theory.prompt_objective import PromptObjective, few_shot_objective
@@ -99,7 +98,6 @@ def test_curvature_is_gauss_newton(objective, logits, labels, point, direction):
     expected = matrix @ torch.tensor(direction).flatten()
     found = objective.curvature(point)(direction).ravel()
     assert np.linalg.norm(found - expected.numpy()) < 1e-7 * np.linalg.norm(expected.numpy())
-    np.testing.assert_array_equal(objective.curvature(point)(0 * direction), 0)
 
 
 def test_curvature_is_symmetric_and_positive(objective, point):
@@ -115,11 +113,6 @@ def test_backbone_is_not_modified(tiny, images, labels):
     after = tiny.model.state_dict()
     assert all(torch.equal(before[name], after[name]) and after[name].dtype == before[name].dtype for name in before)
     assert tiny.dtype == torch.float32 and len(list(tiny.model.visual.parameters())) > 0
-
-
-def test_numbers_of_images_and_labels_must_agree(tiny, images):
-    with pytest.raises(InputError, match="7 image features and 2 labels"):
-        PromptObjective(tiny, NAMES, images, [0, 1], N_CTX)
 
 
 def test_few_shot_objective_of_a_folder(tiny, photos):
