@@ -39,6 +39,10 @@ from slimprompt.seeds import stream_seed
 
 #: Seeds whose initial bases are measured.
 _SEEDS = 200
+#: Random bases per side for the local model.
+_DRAWS = 16
+#: Examples per batch, and stochastic runs per number of steps.
+_BATCHES = {"batch_size": 32, "replicates": 3}
 
 
 class Theory(NamedTuple):
@@ -132,30 +136,21 @@ def _without_encoder() -> list[Statement]:
 
 
 def check_loss(
-    objective: Objective,
-    *,
-    rank: int,
-    seed: int,
-    steps: int = 30,
-    relative_damping: float | None = None,
-    draws: int = 16,
-    replicates: int = 3,
-    batch_size: int = 32,
+    objective: Objective, *, rank: int, seed: int, steps: int = 30, relative_damping: float | None = None
 ) -> Theory:
     """Check the local model at P0 = B0 A0, descent on A with the orthogonal B fixed, and on B with the svd A fixed.
 
-    `draws` is the number of random bases per side for the local model, `replicates` that of stochastic runs of 1/10, 2/10,
-    4/10 and 8/10 of the steps, with batches of `batch_size` examples. The others are as in `check_theory`.
+    The arguments are those of `check_theory`; stochastic runs have 1/10, 2/10, 4/10 and 8/10 of the steps.
     """
     m, d = objective.shape
-    check_sizes(m, d, rank)
+    check_sizes(m, d, rank)  # of the text encoder
     generator = np.random.default_rng(stream_seed(seed, "theory", "loss"))
     p0 = start_context(m, d, seed)
     bases, coefficients = start_factors(p0, rank, seed)
     # The gaussian basis of a seed spans the same space as the orthogonal one, its QR factor.
     in_use = {name: bases[name] for name in ("orthogonal", "svd")}
     local = check_local_model(
-        objective, in_use, coefficients, draws=draws, generator=generator, relative_damping=relative_damping
+        objective, in_use, coefficients, draws=_DRAWS, generator=generator, relative_damping=relative_damping
     )
     statements, series = local_model_statements(local, objective.title), local_series(local)
     lowest, horizons = objective.lower_bound, sorted({max(1, steps * tenths // 10) for tenths in (1, 2, 4, 8)})
@@ -166,16 +161,7 @@ def check_loss(
         ("theory-descent-fixed-a", FIXED_A, Transposed(objective), coefficients.T, bases["svd"].T),
     ):
         descent = check_descent(problem, basis, start, steps=steps, places=3)
-        rate = check_rate(
-            problem,
-            basis,
-            start,
-            descent.constant,
-            horizons=horizons,
-            batch_size=batch_size,
-            replicates=replicates,
-            generator=generator,
-        )
+        rate = check_rate(problem, basis, start, descent.constant, horizons=horizons, generator=generator, **_BATCHES)
         statements += [*descent_statements(descent, lowest, of), *rate_statements(rate, of)]
         series += descent_series(name, of, descent, rate, lowest)
     return Theory(f"Loss: {objective.title}.", statements, series)

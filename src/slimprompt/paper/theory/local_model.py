@@ -22,6 +22,8 @@ _SPACES: dict[Side, str] = {"token": "S_A(B0)", "embedding": "S_B(A0)"}
 _DAMPINGS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001, 1e-4)
 #: The model describes the loss if true over predicted decrease differs from 1 by at most this much.
 _TRUST = 0.5
+#: A share that is not computed.
+_NONE = float("nan")
 #: Haar bases for Euclidean shares, which are cheap.
 _EUCLIDEAN_DRAWS = 200
 
@@ -66,12 +68,9 @@ class LocalModel(NamedTuple):
         """−⟨g, δ⟩ − ½⟨δ, Hδ⟩: the decrease of the model by an update."""
         return -float(np.sum(self.gradient * update) + 0.5 * np.sum(update * self.product(update)))
 
-    def true_decrease(self, update: np.ndarray) -> float:
-        """F(P0) − F(P0 + δ)."""
-        return _true_decrease(self.objective, self.reference, update)
 
-
-def _true_decrease(objective: Objective, reference: np.ndarray, update: np.ndarray) -> float:
+def true_decrease(objective: Objective, reference: np.ndarray, update: np.ndarray) -> float:
+    """F(P0) − F(P0 + δ)."""
     return value(objective, reference) - value(objective, reference + update)
 
 
@@ -96,7 +95,7 @@ def local_model(objective: Objective, reference: np.ndarray, *, relative_damping
         ideal = -conjugate_gradients(product, g)
         decrease = -0.5 * float(np.sum(g * ideal))
         without_damping = decrease + 0.5 * damping * float(np.sum(ideal**2))
-        agreement = _true_decrease(objective, reference, ideal) / without_damping
+        agreement = true_decrease(objective, reference, ideal) / without_damping
         if found is not None and not abs(agreement - 1) <= _TRUST:
             break
         found = LocalModel(objective, reference, g, relative, damping, product, ideal, decrease, agreement)
@@ -136,13 +135,16 @@ def kept_by(model: LocalModel, name: str, side: Side, basis: np.ndarray, *, whol
     right = -onto(model.gradient)
     coordinates = conjugate_gradients(lambda x: onto(model.product(into(x))), right, tolerance=1e-4)
     update, projected = into(coordinates), into(onto(model.ideal))
+    true = (
+        [true_decrease(model.objective, model.reference, one) for one in (update, model.ideal)] if whole else [_NONE, 1]
+    )
     return Kept(
         name,
         side,
         curvature_share=0.5 * float(np.sum(right * coordinates)) / model.decrease,
         euclidean_share=float(np.sum(projected**2) / np.sum(model.ideal**2)),
-        projected_share=model.lowered(projected) / model.decrease if whole else float("nan"),
-        true_share=model.true_decrease(update) / model.true_decrease(model.ideal) if whole else float("nan"),
+        projected_share=model.lowered(projected) / model.decrease if whole else _NONE,
+        true_share=true[0] / true[1],
         update=update,
     )
 
