@@ -16,6 +16,8 @@ from slimprompt.errors import InputError
 from slimprompt.lab.records import load_records
 from slimprompt.paper.page import Report, build_report, render_report, write_report
 from slimprompt.paper.summary import key_figures
+from slimprompt.paper.theory import check_theory
+from slimprompt.paper.theory.page import write_theory
 from tests.html_page import Page
 from tests.synthetic_runs import write_methods, write_run
 
@@ -231,14 +233,9 @@ def test_theory_is_included_on_request(small: Report, tmp_path: Path):
     report = small
     assert "theory" not in [attributes.get("id") for _, attributes in Page(render_report(report)).elements]
     folder = tmp_path / "theory"
-    folder.mkdir()
-    header = "part,statement,claim,relation,predicted,measured,interval,verdict,detail\n"
-    (folder / "statements.csv").write_text(
-        header + 'lemma,kept,"E[x] = r/m, <b>",=,0.25,0.2501,0.24 … 0.26,holds,1000 trials\n', encoding="utf-8"
-    )
-    (folder / "theory-residual.svg").write_text(report.figures[0].svg, encoding="utf-8")
+    write_theory(check_theory(m=4, d=10, rank=1, trials=10), folder)
     page = Page(render_report(report, theory=folder))
-    assert "E[x] = r/m, <b>" in "".join(page.words) and "measured 0.2501 (0.24 … 0.26); predicted = 0.25" in page.text
+    assert page.all("section", **{"aria-labelledby": "theory"}) and "Dimension gap" in page.text
     assert page.all("figure", id="figure-theory-residual")
     with pytest.raises(InputError, match="holds no theory result"):
         render_report(report, theory=tmp_path)

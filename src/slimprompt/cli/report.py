@@ -33,7 +33,8 @@ def report(
 
     Example: slimprompt report runs/ --out report/
     """
-    from slimprompt.paper.page import build_report, read_theory, write_report
+    from slimprompt.paper.page import build_report, write_report
+    from slimprompt.paper.theory.reader import read_theory
 
     check_folder(out)
     if theory is not None:

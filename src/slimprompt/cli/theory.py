@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,7 +53,8 @@ def theory(
         bool, typer.Option("--no-encoder", help="Skip the statements that need a text encoder; takes a few seconds.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for theory.html, statements.csv and the figures.")
+        Path | None,
+        typer.Option("--out", "-o", help="Folder for theory.html, statements.csv, figures.csv and the figures."),
     ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show the claim and the remark of every statement.")
@@ -93,7 +95,6 @@ def theory(
             seed=seed,
             records=records,
             objective=objective,
-            title=objective.title if objective else "",
             steps=steps,
             relative_damping=damping,
         )
@@ -120,18 +121,18 @@ def _print_statements(statements: Sequence[Statement], verbose: bool) -> None:
     from slimprompt.paper.theory.page import statement_rows, verdict_counts
     from slimprompt.paper.verdict import VERDICTS
 
-    rows: list[Sequence[str]] = []
-    part = ""
-    for one, row in zip(statements, statement_rows(statements), strict=True):
-        if one.part != part:
-            part = one.part
-            rows += [[""] * 5, [part, *[""] * 4]]
-        predicted = f"{row['relation']} {row['predicted']}" if row["predicted"] else ""
-        rows.append([row["statement"], predicted, row["measured"], row["interval"], one.verdict])
+    rows = statement_rows(statements)
+    lines: list[Sequence[str]] = []
+    for part, same in groupby(rows, key=lambda row: row["part"]):
+        lines += [[""] * 5, [part, *[""] * 4]]
+        for row in same:
+            predicted = f"{row['relation']} {row['predicted']}" if row["predicted"] else ""
+            lines.append([row["statement"], predicted, row["measured"], row["interval"], row["verdict"]])
     headings = ("statement", "predicted", "measured", "interval", "verdict")
     colours = {str(name): verdict.color for name, verdict in VERDICTS.items()}
-    print_table(headings, rows, right=("predicted", "measured", "interval"), colours=colours)
-    say(f"\n{verdict_counts(statements)}")
-    for one in statements:
-        if verbose or one.verdict == "violated":
-            say(f"\n{one.name}: {one.verdict}. {one.claim}" + (f"\n  {one.detail}" if one.detail else ""))
+    print_table(headings, lines, right=("predicted", "measured", "interval"), colours=colours)
+    say(f"\n{verdict_counts(rows)}")
+    for row in rows:
+        if verbose or row["verdict"] == "violated":
+            detail = f"\n  {row['detail']}" if row["detail"] else ""
+            say(f"\n{row['statement']}: {row['verdict']}. {row['claim']}{detail}")

@@ -15,7 +15,7 @@ from slimprompt.analysis.methods import Costs, costs
 from slimprompt.analysis.observations import mixed_settings, observe
 from slimprompt.analysis.results import Results
 from slimprompt.errors import InputError
-from slimprompt.files import read_text, write_file
+from slimprompt.files import write_file
 from slimprompt.forked import run_forked
 from slimprompt.lab.records import Record, load_records, runs_command, select_records, unmet_conditions
 from slimprompt.paper.claims import Finding, check_claims, gather
@@ -23,7 +23,7 @@ from slimprompt.paper.figures import figure_functions
 from slimprompt.paper.published import published_pairs
 from slimprompt.paper.summary import key_figures, questions_table, summary_table, without_constants
 from slimprompt.paper.tables import comparisons, paper_tables, summaries, with_published_methods
-from slimprompt.paper.verdict import VERDICTS
+from slimprompt.paper.theory.reader import report_section
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.progress import progress
 from slimprompt.report.html import render, write_page
@@ -33,7 +33,6 @@ from slimprompt.report.plotting import Figure, load_matplotlib, write_figures
 from slimprompt.report.runs import RUNS_CSV, runs_csv, runs_section
 from slimprompt.report.table import Table
 from slimprompt.report.table_formats import table_files
-from slimprompt.spreadsheet import cell_text
 
 PAGE = "index.html"
 #: Tables in the body of the paper; the page folds all others.
@@ -180,10 +179,10 @@ def render_report(report: Report, *, theory: Path | None = None) -> str:
     """The HTML page; the arguments are those of `write_report`."""
     filled = [table for table in report.tables if not table.empty]
     verdicts = Counter(str(finding.verdict) for finding in report.findings)
-    statements, theory_figures = read_theory(theory) if theory else ([], [])
+    section = report_section(theory) if theory else ""
     contents = [("summary", "Summary"), *([("methods", "Methods")] if report.methods_tables else [])]
     contents += [("claims", "Claims"), ("figures", "Figures"), ("tables", "Tables")]
-    contents += [("theory", "Theory")] if statements else []
+    contents += [("theory", "Theory")] if section else []
     contents += [("provenance", "Environment and provenance"), ("runs", "Runs")]
     return render(
         "report.html.j2",
@@ -200,38 +199,7 @@ def render_report(report: Report, *, theory: Path | None = None) -> str:
             "main_tables": [table for table in filled if table.name in _MAIN_TABLES],
             "more_tables": [table for table in filled if table.name not in _MAIN_TABLES],
             "empty_tables": [table for table in report.tables if table.empty],
-            "statements": statements,
-            "theory_figures": theory_figures,
+            "theory_section": section,
             **runs_section(report.records),
         },
     )
-
-
-def read_theory(folder: Path) -> tuple[list[dict[str, str]], list[Figure]]:
-    """The statements and figures that `slimprompt theory --out` wrote.
-
-    Raises
-    ------
-    InputError
-        If `folder` has no readable statements.csv.
-    """
-    import csv
-    import io
-
-    try:
-        rows = list(csv.DictReader(io.StringIO(read_text(folder / "statements.csv")), restval=""))
-        statements = [{name: cell_text(value) for name, value in row.items() if name is not None} for row in rows]
-        columns = {"part", "statement", "claim", "verdict"}
-        known = all(columns <= set(one) and one["verdict"] in VERDICTS for one in statements)
-    except (InputError, csv.Error):
-        statements, known = [], False
-    if not statements or not known:
-        raise InputError(
-            f"{folder} holds no theory result (statements.csv); create one with `slimprompt theory --out {folder}`"
-        )
-    figures = []
-    for path in sorted(folder.glob("theory-*.svg")):
-        title = path.stem.removeprefix("theory-").replace("-", " ").capitalize()
-        caption = "theory.html in the same folder explains it."
-        figures.append(Figure(path.stem, title, caption, read_text(path)))
-    return statements, figures

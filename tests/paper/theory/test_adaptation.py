@@ -7,10 +7,10 @@ from slimprompt.paper.theory.adaptation import (
     DISPLACEMENT,
     PROMPT,
     adaptation_statements,
-    kept_by_bases,
-    trained_prompts,
+    trained_cases,
 )
 from slimprompt.paper.theory.asymmetry import top_share
+from slimprompt.paper.theory.bases import kept_shares
 from tests.synthetic_runs import write_run
 
 M, D, R = 6, 24, 2
@@ -35,10 +35,10 @@ def start(seed):
 
 
 def measured(root, rank=R, m=M):
-    (adaptation,) = trained_prompts(load_records(root), m, rank)
-    kept = kept_by_bases(adaptation, rank)
-    statements = {one.name: one for one in adaptation_statements(adaptation, kept, rank, seed=0)}
-    return adaptation, {(one.basis, one.side, one.target): one for one in kept}, statements
+    ((backbone, cases),) = trained_cases(load_records(root), m, rank).items()
+    kept = kept_shares(cases, rank)
+    statements = {one.name: one for one in adaptation_statements(backbone, cases, kept, rank, seed=0)}
+    return cases, {(one.basis, one.side, one.target): one for one in kept}, statements
 
 
 def test_random_displacement_agrees_with_the_surrogate(tmp_path):
@@ -92,8 +92,8 @@ def test_runs_of_a_seed_are_averaged(tmp_path):
         for shots in (1, 4, 16):
             displacement = np.random.default_rng(shots).standard_normal((M, D))
             dense(tmp_path, seed, displacement, start(seed), shots=shots)
-    adaptation, kept, statements = measured(tmp_path)
-    assert len(adaptation.runs) == 6
+    cases, kept, statements = measured(tmp_path)
+    assert len(cases) == 6
     assert {one.values.size for one in kept.values()} == {2}
     assert "6 dense runs; means of 2 seeds" in statements[f"svd B, {DISPLACEMENT} (pocket)"].detail
 
@@ -107,16 +107,16 @@ def test_one_seed_is_not_testable(tmp_path):
 def test_backbones_are_separate(tmp_path):
     dense(tmp_path, 1, np.ones((M, D)), start(1))
     dense(tmp_path, 1, np.ones((M, D)), start(1), backbone="RN50", pretrained="openai")
-    assert [one.backbone for one in trained_prompts(load_records(tmp_path), M, R)] == ["RN50 openai", "pocket"]
+    assert list(trained_cases(load_records(tmp_path), M, R)) == ["RN50 openai", "pocket"]
 
 
 def test_missing_dense_runs_are_an_error(tmp_path):
     joint(tmp_path, 1, np.ones((M, R)), np.ones((R, D)))
     with pytest.raises(InputError, match="none of the runs is dense"):
-        trained_prompts(load_records(tmp_path), M, R)
+        trained_cases(load_records(tmp_path), M, R)
     dense(tmp_path, 1, np.ones((M, D)), start(1))
     with pytest.raises(InputError, match=f"dense runs have m = {M}"):
-        trained_prompts(load_records(tmp_path), 16, R)
+        trained_cases(load_records(tmp_path), 16, R)
 
 
 def test_untrained_run_is_an_error(tmp_path):

@@ -1,25 +1,25 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from scipy import stats
 
 from slimprompt.paper.theory.asymmetry import (
     asymmetry_statements,
-    corollary_wording,
+    corollary_statements,
     haar_frames,
     ideal_prompts,
     kept_share,
-    projection_lemmas,
+    lemma_statements,
+    mean_projector,
     residual_curve,
-    rotational_invariance,
     top_share,
 )
 from slimprompt.paper.theory.bases import (
-    kept_by_start_bases,
-    start_bases,
-    start_basis_statements,
-    start_coefficients,
+    INDEPENDENT,
+    START,
+    kept_shares,
+    start_cases,
+    start_factors,
+    start_statements,
 )
 from slimprompt.prompts.start import initial_context, start_prompt
 
@@ -76,9 +76,9 @@ def test_frames_are_invariant_under_rotations(generator):
 
 def test_mean_projector_holds_for_haar_and_fails_for_a_biased_sampler(generator):
     frames = haar_frames(M, R, TRIALS, generator)
-    assert rotational_invariance(frames).verdict == "holds"
+    assert mean_projector(frames).verdict == "holds"
     biased = generator.standard_normal((TRIALS, M, R)) * np.array([1.5, 1, 1, 1, 1, 1])[:, None]
-    assert rotational_invariance(np.linalg.qr(biased)[0]).verdict == "violated"
+    assert mean_projector(np.linalg.qr(biased)[0]).verdict == "violated"
 
 
 # -- lemmas, by hand ----------------------------------------------------------------------------------------------------
@@ -100,18 +100,25 @@ def test_rank_deficient_basis_counts_its_span_only():
     assert kept_share(np.zeros((3, 2)), ideal) == 0.0
 
 
+def test_minimisers_of_the_lemmas(generator):
+    """The best A is UᵀP* with B = U fixed, and the best B is P*Qᵀ with A = Q fixed."""
+    ideal = generator.standard_normal((M, D))
+    u, q = haar_frames(M, R, 1, generator)[0], haar_frames(D, R, 1, generator)[0].T
+    np.testing.assert_allclose(np.linalg.lstsq(u, ideal, rcond=None)[0], u.T @ ideal)
+    np.testing.assert_allclose(np.linalg.lstsq(q.T, ideal.T, rcond=None)[0].T, ideal @ q.T)
+
+
 def test_lemmas_agree_with_the_solver(generator):
-    statements = projection_lemmas(generator.standard_normal((M, D)), R, generator)
-    assert len(statements) == 4
-    assert {statement.verdict for statement in statements} == {"holds"}
+    statements = lemma_statements(generator.standard_normal((M, D)), R, generator)
+    assert [statement.verdict for statement in statements] == ["holds", "holds"]
 
 
 def test_lemmas_fail_for_a_basis_that_is_not_orthonormal(generator, monkeypatch):
-    """The lemmas assume orthonormal U: otherwise UᵀP* is not the minimiser."""
+    """The lemmas assume orthonormal U: otherwise (I − UUᵀ)P* is not the residual."""
     from slimprompt.paper.theory import asymmetry
 
     monkeypatch.setattr(asymmetry, "haar_frames", lambda n, r, trials, g: g.standard_normal((trials, n, r)))
-    statements = asymmetry.projection_lemmas(generator.standard_normal((M, D)), R, generator)
+    statements = asymmetry.lemma_statements(generator.standard_normal((M, D)), R, generator)
     assert {statement.verdict for statement in statements} == {"violated"}
 
 
@@ -136,7 +143,7 @@ def test_one_token_ideal_has_the_beta_distribution(generator):
 
 def test_theorem_fails_with_a_wrong_constant(generator):
     token, embedding = curves(generator)
-    wrong = asymmetry_statements(replace(token, dimension=M + 1), embedding, R)  # 1 − r/(m + 1)
+    wrong = asymmetry_statements(token._replace(dimension=M + 1), embedding, R)  # 1 − r/(m + 1)
     assert verdicts(wrong)["Residual, random B fixed"] == "violated"
     assert verdicts(wrong)["Residual ratio"] == "violated"
     assert verdicts(wrong)["Both formulas at every r"] == "violated"
@@ -153,13 +160,13 @@ def test_theorem_fails_for_bases_that_are_not_uniform(generator):
     token, embedding = curves(generator, "one token")
     favoured = np.zeros((TRIALS, M))
     favoured[::3] = 1.0  # the first axis is chosen with probability 2/3 instead of r/m
-    biased = replace(token, samples=favoured)
+    biased = token._replace(samples=favoured)
     assert verdicts(asymmetry_statements(biased, embedding, R))["Residual, random B fixed"] == "violated"
 
 
-def test_corollary_wording(generator):
+def test_corollary_statements(generator):
     token, embedding = curves(generator)
-    found = verdicts(corollary_wording(token, embedding, R))
+    found = verdicts(corollary_statements(token, embedding, R))
     assert found["Share kept, random B fixed"] == found["Share kept, random A fixed"] == "holds"
     assert found["Corollary to the letter, random B fixed"] == "violated"
     assert found["Corollary to the letter, random A fixed"] == "violated"
@@ -168,7 +175,9 @@ def test_corollary_wording(generator):
 def test_kept_and_removed_agree_at_half_the_tokens(generator):
     """r = m/2 is the only case in which "removes r/m" is correct for B."""
     token, embedding = curves(generator)
-    assert verdicts(corollary_wording(token, embedding, M // 2))["Corollary to the letter, random B fixed"] == "holds"
+    assert (
+        verdicts(corollary_statements(token, embedding, M // 2))["Corollary to the letter, random B fixed"] == "holds"
+    )
 
 
 # -- bases in use -------------------------------------------------------------------------------------------------------
@@ -176,35 +185,32 @@ def test_kept_and_removed_agree_at_half_the_tokens(generator):
 
 def test_start_bases_match_those_of_a_run():
     p0 = initial_context(M, D, 3).double().numpy()
-    bases = start_bases(p0, R, 3)
+    bases, coefficients = start_factors(p0, R, 3)
     for name, basis in bases.items():
         prompt = start_prompt("fixed-B", width=D, seed=3, n_ctx=M, rank=R, basis=name)
         np.testing.assert_allclose(basis, prompt.B.detach().numpy(), rtol=1e-5)
     fixed_a = start_prompt("fixed-A", width=D, seed=3, n_ctx=M, rank=R, basis="svd")
-    np.testing.assert_allclose(start_coefficients(p0, R), fixed_a.A.detach().numpy(), rtol=1e-5)
+    np.testing.assert_allclose(coefficients, fixed_a.A.detach().numpy(), rtol=1e-5)
 
 
 def test_gaussian_and_orthogonal_of_a_seed_span_the_same_space():
-    p0 = initial_context(M, D, 3).double().numpy()
-    bases = start_bases(p0, R, 3)
+    bases, _ = start_factors(initial_context(M, D, 3).double().numpy(), R, 3)
     assert kept_share(bases["gaussian"], bases["orthogonal"]) == pytest.approx(1.0)
 
 
 def test_bases_in_use_keep_the_share_of_a_random_basis():
-    shares = kept_by_start_bases(M, D, R, range(150))
-    statements = start_basis_statements(shares)
-    assert {statement.verdict for statement in statements} == {"holds"}
-    wrong = [replace(kept, predicted=kept.predicted * 1.2) for kept in shares if kept.target == "independent"]
-    assert {statement.verdict for statement in start_basis_statements(wrong)} == {"violated"}
+    shares = kept_shares(start_cases(M, D, range(150)), R)
+    assert {statement.verdict for statement in start_statements(shares)} == {"holds"}
+    wrong = [kept._replace(predicted=kept.predicted * 1.2) for kept in shares if kept.target == INDEPENDENT]
+    assert {statement.verdict for statement in start_statements(wrong)} == {"violated"}
 
 
 def test_complete_bases_keep_everything():
-    statements = start_basis_statements(kept_by_start_bases(M, D, M, range(3)))
+    statements = start_statements(kept_shares(start_cases(M, D, range(3)), M))
     assert [one.verdict for one in statements if one.predicted == 1] == ["holds"] * 6
 
 
 def test_svd_basis_keeps_the_largest_share_of_p0():
-    (kept,) = [
-        one for one in kept_by_start_bases(M, D, R, [4]) if (one.basis, one.side, one.target) == ("svd", "token", "P0")
-    ]
+    shares = kept_shares(start_cases(M, D, [4]), R)
+    (kept,) = [one for one in shares if (one.basis, one.side, one.target) == ("svd", "token", START)]
     assert kept.values[0] == pytest.approx(top_share(initial_context(M, D, 4).double().numpy(), R), rel=1e-5)

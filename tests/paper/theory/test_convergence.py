@@ -1,20 +1,20 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from slimprompt.paper.theory.convergence import (
     FIXED_A,
+    Replicates,
     check_descent,
+    check_rate,
     descend,
     descent_inequality,
     descent_statements,
     directional_smoothness,
     gradient_bound,
+    rate_statements,
     smoothness,
 )
 from slimprompt.paper.theory.objective import Transposed
-from slimprompt.paper.theory.stochastic import check_rate, rate_statements, stochastic_descent
 from tests.paper.theory.theory_objectives import Centres, DoubleWell, Quadratic
 
 M, D, R = 4, 6, 2
@@ -61,9 +61,9 @@ def test_bound_by_the_norm_of_b_is_tight_for_isotropic_curvature(basis, generato
 def test_bound_by_the_norm_of_b_fails_with_a_wrong_norm(basis, generator):
     isotropic = Quadratic(np.full((M, D), 3.0), np.ones((M, D)))
     descent = check_descent(isotropic, basis, generator.standard_normal((R, D)), steps=5)
-    assert verdicts(descent_statements(descent, isotropic))["L_A by the norm of B"].verdict == "holds"
-    wrong = replace(descent, basis_norm=0.9 * descent.basis_norm)
-    assert verdicts(descent_statements(wrong, isotropic))["L_A by the norm of B"].verdict == "violated"
+    assert verdicts(descent_statements(descent, 0.0))["L_A by the norm of B"].verdict == "holds"
+    wrong = descent._replace(basis_norm=0.9 * descent.basis_norm)
+    assert verdicts(descent_statements(wrong, 0.0))["L_A by the norm of B"].verdict == "violated"
 
 
 # -- full gradients -----------------------------------------------------------------------------------------------------
@@ -79,8 +79,8 @@ def test_one_step_by_hand():
 
 def test_descent_holds_on_a_quadratic(quadratic, basis, generator):
     descent = check_descent(quadratic, basis, generator.standard_normal((R, D)), steps=30)
-    assert descent.confirmed and descent.path.steps == 30
-    found = verdicts(descent_statements(descent, quadratic))
+    assert descent.path.steps == 30
+    found = verdicts(descent_statements(descent, 0.0))
     assert {statement.verdict for statement in found.values()} == {"holds"}
     assert "Descent inequality, L_A taken at the start" not in found  # the curvature of a quadratic is constant
 
@@ -90,7 +90,7 @@ def test_descent_inequality_fails_with_a_step_above_1_over_l(quadratic, basis, g
     start = generator.standard_normal((R, D))
     assert descent_inequality(descend(quadratic, basis, start, 1 / constant, 40)).verdict == "holds"
     failed = descent_inequality(descend(quadratic, basis, start, 1.9 / constant, 40))
-    assert failed.verdict == "violated" and "first at step" in failed.detail
+    assert failed.verdict == "violated" and "first at t =" in failed.detail
     diverging = descend(quadratic, basis, start, 2.5 / constant, 40)
     assert diverging.values[-1] > diverging.values[0]
     assert descent_inequality(diverging).verdict == "violated"
@@ -124,26 +124,24 @@ def test_growing_curvature_shortens_the_step():
     """In a double well, |curvature| is 1 at the start and 2 at the minimum."""
     objective = DoubleWell((1, 2))
     descent = check_descent(objective, np.array([[1.0]]), np.array([[0.05, -0.04]]), steps=40)
-    assert descent.confirmed
     assert descent.constant == pytest.approx(2, rel=0.02)
-    found = verdicts(descent_statements(descent, objective))
+    found = verdicts(descent_statements(descent, 0.0))
     assert found["Descent inequality"].verdict == "holds"
     first = found["Descent inequality, L_A taken at the start"]
-    assert first.verdict == "violated" and "first at step" in first.detail
+    assert first.verdict == "violated" and "first at t =" in first.detail
 
 
 def test_unconfirmed_smoothness_is_violated():
     objective = DoubleWell((1, 2))
     descent = check_descent(objective, np.array([[1.0]]), np.array([[0.05, -0.04]]), steps=40, rounds=1)
-    assert not descent.confirmed
-    assert verdicts(descent_statements(descent, objective))["L_A on the path"].verdict == "violated"
+    assert verdicts(descent_statements(descent, 0.0))["L_A on the path"].verdict == "violated"
 
 
 def test_step_size_of_the_training_protocol(quadratic, basis, generator):
     descent = check_descent(quadratic, basis, generator.standard_normal((R, D)), steps=5)
     name = "The training protocol's step size"
-    assert verdicts(descent_statements(descent, quadratic))[name].measured == 0.002
-    too_long = descent_statements(descent, quadratic, step_size=1.1 / descent.constant)
+    assert verdicts(descent_statements(descent, 0.0))[name].measured == 0.002
+    too_long = descent_statements(descent, 0.0, step_size=1.1 / descent.constant)
     assert verdicts(too_long)[name].verdict == "violated"
 
 
@@ -184,7 +182,7 @@ def test_path_on_b_equals_descent_written_out(quadratic, generator):
 def test_statements_with_a_fixed(quadratic, generator):
     transposed, fixed = Transposed(quadratic), generator.standard_normal((R, D))
     descent = check_descent(transposed, fixed.T, generator.standard_normal((R, M)), steps=20)
-    statements = descent_statements(descent, transposed, FIXED_A, step_size=0.5 / descent.constant)
+    statements = descent_statements(descent, 0.0, FIXED_A, step_size=0.5 / descent.constant)
     assert {one.part for one in statements} == {"Convergence with A fixed"}
     assert {one.verdict for one in statements} == {"holds"}
     found = verdicts(statements)
@@ -196,9 +194,9 @@ def test_bound_by_the_norm_of_a_fails_with_a_wrong_norm(generator):
     isotropic = Transposed(Quadratic(np.full((M, D), 3.0), np.ones((M, D))))
     descent = check_descent(isotropic, generator.standard_normal((D, R)), generator.standard_normal((R, M)), steps=5)
     name = "L_B by the norm of A"
-    assert verdicts(descent_statements(descent, isotropic, FIXED_A))[name].verdict == "holds"
-    wrong = replace(descent, basis_norm=0.9 * descent.basis_norm)
-    assert verdicts(descent_statements(wrong, isotropic, FIXED_A))[name].verdict == "violated"
+    assert verdicts(descent_statements(descent, 0.0, FIXED_A))[name].verdict == "holds"
+    wrong = descent._replace(basis_norm=0.9 * descent.basis_norm)
+    assert verdicts(descent_statements(wrong, 0.0, FIXED_A))[name].verdict == "violated"
 
 
 def test_stochastic_statements_with_a_fixed(generator):
@@ -218,7 +216,7 @@ def test_stochastic_statements_with_a_fixed(generator):
     statements = rate_statements(rate, FIXED_A)
     assert {(one.part, one.verdict) for one in statements} == {("Convergence with A fixed", "holds")}
     assert "L_B η σ²" in statements[0].claim
-    wrong = rate_statements(replace(rate, gap=0.001 * rate.gap, constant=0.01), FIXED_A)
+    wrong = rate_statements(rate._replace(gap=0.001 * rate.gap, constant=0.01), FIXED_A)
     assert {one.verdict for one in wrong} == {"violated"}
 
 
@@ -232,20 +230,19 @@ def centres(generator):
 
 def test_measured_variance_matches_the_formula(centres, generator):
     """With B = I, σ² = mean‖C_i − C̄‖²/b at every point."""
-    run = stochastic_descent(
-        centres, np.eye(M), np.zeros((M, D)), 0.1, 50, batch_size=5, replicates=20, generator=generator
-    )
-    assert run.variance == pytest.approx(centres.variance / 5, rel=0.05)
+    errors = [
+        descend(centres, np.eye(M), np.zeros((M, D)), 0.1, 50, batch_size=5, generator=generator).squared_errors[:-1]
+        for _ in range(20)
+    ]
+    assert np.mean(errors) == pytest.approx(centres.variance / 5, rel=0.05)
 
 
-def test_single_example_has_no_variance(centres, generator):
+def test_single_example_has_no_variance(generator):
     everything = Quadratic(np.ones((M, D)), np.ones((M, D)))  # one example, so that every batch is the full set
-    run = stochastic_descent(
-        everything, np.eye(M), np.zeros((M, D)), 0.5, 3, batch_size=4, replicates=1, generator=generator
-    )
-    assert run.variance == 0
-    path = descend(everything, np.eye(M), np.zeros((M, D)), 0.5, 3)
-    np.testing.assert_allclose(run.squared_gradients[0], path.squared_gradients[:3])
+    settings = everything, np.eye(M), np.zeros((M, D)), 0.5, 3
+    sampled, full = descend(*settings, batch_size=4, generator=generator), descend(*settings)
+    assert not sampled.squared_errors.any()
+    np.testing.assert_allclose(sampled.points, full.points)
 
 
 def rate_of(centres, generator, constant=1.0):
@@ -273,16 +270,17 @@ def test_stochastic_bound_and_rate_hold(centres, generator):
 
 def test_stochastic_bound_fails_with_a_wrong_constant(centres, generator):
     rate = rate_of(centres, generator)
-    wrong = replace(rate, gap=0.001 * rate.gap, constant=0.01)  # gap and L_A are too small
+    wrong = rate._replace(gap=0.001 * rate.gap, constant=0.01)  # gap and L_A are too small
     assert {statement.verdict for statement in rate_statements(wrong)} == {"violated"}
 
 
 def test_variance_term_is_needed(centres, generator):
     """At the minimum the bound without L_A η σ² is 0, but the noise moves the path away."""
     start = centres.centres.mean(0)
-    run = stochastic_descent(centres, np.eye(M), start, 0.5, 30, batch_size=1, replicates=10, generator=generator)
-    average = run.squared_gradients.mean()
-    assert 0.1 * run.variance < average <= run.bound(0.0, 1.0)
+    paths = [descend(centres, np.eye(M), start, 0.5, 30, batch_size=1, generator=generator) for _ in range(10)]
+    squares = np.array([path.squared_gradients[:-1] for path in paths])
+    run = Replicates(0.5, squares, np.array([path.squared_errors[:-1] for path in paths]))
+    assert 0.1 * run.variance < squares.mean() <= run.bound(0.0, 1.0)
 
 
 def test_step_above_1_over_l_is_not_covered(centres, generator):

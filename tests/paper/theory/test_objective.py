@@ -9,7 +9,6 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from slimprompt.clip.backbone import load_backbone
-from slimprompt.errors import InputError
 from slimprompt.paper.theory import check_loss
 from slimprompt.paper.theory.objective import gradient, hessian_product, value
 from slimprompt.paper.theory.prompt_objective import PromptObjective, few_shot_objective
@@ -99,7 +98,6 @@ def test_curvature_is_gauss_newton(objective, logits, labels, point, direction):
     expected = matrix @ torch.tensor(direction).flatten()
     found = objective.curvature(point)(direction).ravel()
     assert np.linalg.norm(found - expected.numpy()) < 1e-7 * np.linalg.norm(expected.numpy())
-    np.testing.assert_array_equal(objective.curvature(point)(0 * direction), 0)
 
 
 def test_curvature_is_symmetric_and_positive(objective, point):
@@ -117,11 +115,6 @@ def test_backbone_is_not_modified(tiny, images, labels):
     assert tiny.dtype == torch.float32 and len(list(tiny.model.visual.parameters())) > 0
 
 
-def test_numbers_of_images_and_labels_must_agree(tiny, images):
-    with pytest.raises(InputError, match="7 image features and 2 labels"):
-        PromptObjective(tiny, NAMES, images, [0, 1], N_CTX)
-
-
 def test_few_shot_objective_of_a_folder(tiny, photos):
     objective = few_shot_objective(tiny, str(photos), shots=2, seed=1, n_ctx=4)
     assert objective.n_examples == 6 and objective.shape == (4, 32)
@@ -130,7 +123,7 @@ def test_few_shot_objective_of_a_folder(tiny, photos):
 
 def test_statements_on_the_loss(objective):
     """All checks on a real text tower; proven statements must hold."""
-    check = check_loss(objective, rank=2, seed=1, steps=6, draws=2, replicates=2, batch_size=4)
+    check = check_loss(objective, rank=2, seed=1, steps=6)
     found = {statement.name: statement.verdict for statement in check.statements}
     for name in ("Completing the square in S_A(B0)", "L_A by the norm of B", "Descent inequality", "Smallest gradient"):
         assert found[name] == "holds", name

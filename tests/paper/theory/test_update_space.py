@@ -1,8 +1,14 @@
 import numpy as np
 import pytest
 
-from slimprompt.paper.theory.statement import equal
-from slimprompt.paper.theory.update_space import kronecker_rank, update_dimensions, update_space_statements
+from slimprompt.paper.theory.update_space import dimension_statements, update_dimensions
+
+M, D, R = 4, 6, 2
+
+
+def vec(matrix):
+    """The columns of a matrix, stacked."""
+    return matrix.reshape(-1, order="F")
 
 
 @pytest.fixture
@@ -10,29 +16,25 @@ def generator():
     return np.random.default_rng(0)
 
 
-def test_rank_rule_gives_the_rank_of_the_product(generator):
-    left, right = generator.standard_normal((4, 3)), generator.standard_normal((5, 2)) @ np.array([[1.0, 2], [2, 4]])
-    assert kronecker_rank(left, right) == 3 == np.linalg.matrix_rank(np.kron(left, right))
+@pytest.mark.parametrize("rank", [R, 1])
+def test_dimensions_agree_with_the_explicit_products(generator, rank):
+    basis = generator.standard_normal((M, rank)) @ generator.standard_normal((rank, R))
+    coefficients = generator.standard_normal((R, D))
+    to_a, to_b = np.kron(np.eye(D), basis), np.kron(coefficients.T, np.eye(M))  # (md, rd), (md, mr)
+    assert update_dimensions(basis, coefficients) == (np.linalg.matrix_rank(to_a), np.linalg.matrix_rank(to_b))
 
 
-def test_dimensions_at_the_papers_size(generator):
-    basis, coefficients = generator.standard_normal((16, 4)), generator.standard_normal((4, 512))
-    assert update_dimensions(basis, coefficients) == (2048, 64)
-    statements = {one.name: one for one in update_space_statements(basis, coefficients, generator)}
-    assert {one.verdict for one in statements.values()} == {"holds"}
-    assert statements["Dimension gap"].measured == 32
+def test_updates_are_the_images_of_the_products(generator):
+    """vec(B0 X) = (I ⊗ B0) vec X and vec(Y A0) = (A0ᵀ ⊗ I) vec Y."""
+    basis, x = generator.standard_normal((M, R)), generator.standard_normal((R, D))
+    np.testing.assert_allclose(vec(basis @ x), np.kron(np.eye(D), basis) @ vec(x))
+    coefficients, y = generator.standard_normal((R, D)), generator.standard_normal((M, R))
+    np.testing.assert_allclose(vec(y @ coefficients), np.kron(coefficients.T, np.eye(M)) @ vec(y))
 
 
-def test_dimensions_agree_with_the_explicit_product(generator):
-    basis, coefficients = generator.standard_normal((4, 2)), generator.standard_normal((2, 6))
-    dim_a = np.linalg.matrix_rank(np.kron(np.eye(6), basis))
-    dim_b = np.linalg.matrix_rank(np.kron(coefficients.T, np.eye(4)))
-    assert update_dimensions(basis, coefficients) == (dim_a, dim_b)
-    assert equal("part", "name", "claim", dim_a + 1, update_dimensions(basis, coefficients)[0]).verdict == "violated"
-
-
-def test_rank_deficient_factor_is_not_testable(generator):
-    basis = np.outer(np.ones(5), [1.0, 2.0])  # rank 1 instead of 2
-    first, *_ = update_space_statements(basis, generator.standard_normal((2, 9)), generator)
-    assert first.verdict == "not testable"
-    assert "rank B0 = 1" in first.detail and "9 and 10 dimensions" in first.detail
+@pytest.mark.parametrize(("d", "dimensions"), [(512, (2048, 64)), (768, (3072, 64))])
+def test_dimension_gap_at_the_widths_of_both_towers(d, dimensions):
+    token, embedding, gap = dimension_statements(16, d, 4, seed=1)
+    assert (token.measured, embedding.measured) == dimensions
+    assert gap.measured == gap.predicted == d / 16
+    assert {one.verdict for one in (token, embedding, gap)} == {"holds"}

@@ -10,6 +10,7 @@ import numpy as np
 class Quadratic:
     """F(P) = ½ Σ h (P − P*)²: gradient h (P − P*), curvature h, L = max h, minimum 0. One example."""
 
+    title = "toy <loss>"
     n_examples = 1
     lower_bound = 0.0
 
@@ -29,6 +30,7 @@ class Centres:
     """F(P) = mean_i ½‖P − C_i‖²: L = 1, and a batch of b sampled with replacement has σ² = mean‖C_i − C̄‖² / b."""
 
     def __init__(self, centres: np.ndarray) -> None:
+        self.title = "toy <loss>"
         self.centres = centres  # (n, m, d)
         self.n_examples = len(centres)
         self.shape = (centres.shape[1], centres.shape[2])
@@ -47,6 +49,7 @@ class Centres:
 class DoubleWell:
     """F(P) = Σ (p² − 1)²/4: curvature 3p² − 1, which is −1 at p = 0 and 2 at the minima p = ±1."""
 
+    title = "toy <loss>"
     n_examples = 1
     lower_bound = 0.0
 

@@ -6,22 +6,11 @@ Fixing B = U (m, r) with orthonormal columns keeps ‖UᵀP*‖² of ‖P*‖².
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from slimprompt.paper.theory.statement import (
-    CONFIDENCE,
-    Interval,
-    Statement,
-    at_most,
-    covered,
-    equal,
-    expected,
-    mean_interval,
-    strict,
-)
+from slimprompt.paper.theory.statement import CONFIDENCE, Check, Interval, Statement
 from slimprompt.seeds import stream_seed
 
 LEMMAS = "Projection lemmas"
@@ -72,204 +61,113 @@ def ideal_prompts(m: int, d: int, seed: int) -> dict[str, np.ndarray]:
     return {"spread": spread / np.linalg.norm(spread), "one token": one / np.linalg.norm(one)}
 
 
-# -- projection lemmas --------------------------------------------------------------------------------------------------
-
-
-def projection_lemmas(ideal: np.ndarray, rank: int, generator: np.random.Generator) -> list[Statement]:
-    """Minimiser and residual of both lemmas, compared with `numpy.linalg.lstsq`, which does not use orthonormality."""
-    m, d = ideal.shape
-    rows: list[Statement] = []
-    for letter, other, size, target, (minimiser, residual) in (
-        ("B = U", "A", m, ideal, ("UᵀP*", "‖(I − UUᵀ)P*‖²")),
-        ("A = Q", "B", d, ideal.T, ("P*Qᵀ", "‖P*(I − QᵀQ)‖²")),
-    ):
-        frame = haar_frames(size, rank, 1, generator)[0]
-        solved, *_ = np.linalg.lstsq(frame, target, rcond=None)
-        closed = frame.T @ target
-        rows.append(
-            equal(
-                LEMMAS,
-                f"Minimiser, {letter} fixed",
-                f"With {letter} fixed, the best {other} is {minimiser}.",
-                0.0,
-                float(np.linalg.norm(solved - closed) / max(np.linalg.norm(closed), 1e-300)),
-                detail="relative distance between the formula and the least-squares solver",
-            )
-        )
-        rows.append(
-            equal(
-                LEMMAS,
-                f"Residual, {letter} fixed",
-                f"With {letter} fixed, the smallest ‖P* − BA‖² is {residual}.",
-                float(np.sum(((np.eye(size) - frame @ frame.T) @ target) ** 2)),
-                float(np.sum((target - frame @ solved) ** 2)),
-            )
-        )
+def lemma_statements(ideal: np.ndarray, rank: int, generator: np.random.Generator) -> list[Statement]:
+    """The residual of each lemma against `numpy.linalg.lstsq`, which does not use orthonormality."""
+    rows = []
+    for fixed, target, residual in (("B = U", ideal, "‖(I − UUᵀ)P*‖²"), ("A = Q", ideal.T, "‖P*(I − QᵀQ)‖²")):
+        frame = haar_frames(len(target), rank, 1, generator)[0]
+        predicted = np.sum((target - frame @ (frame.T @ target)) ** 2)
+        measured = np.sum((target - frame @ np.linalg.lstsq(frame, target, rcond=None)[0]) ** 2)
+        claim = f"With {fixed} fixed, the smallest ‖P* − BA‖² is {residual}."
+        rows.append(Check(LEMMAS, f"Residual, {fixed} fixed", claim).compare("=", predicted, measured))
     return rows
 
 
-# -- expected asymmetry -------------------------------------------------------------------------------------------------
+def mean_projector(frames: np.ndarray) -> Statement:
+    """E[UUᵀ] = (r/m) I over frames (trials, m, r), the step of the proof that requires Haar-uniform U."""
+    trials, m, rank = frames.shape
+    rows, columns = np.triu_indices(m)
+    values = (frames @ np.swapaxes(frames, 1, 2))[:, rows, columns]  # (trials, m (m + 1)/2)
+    scores = _standard_errors(values, (rank / m) * (rows == columns))
+    check = Check(ASYMMETRY, "Mean projector", "Over uniformly random U, the mean of UUᵀ is (r/m) I.")
+    detail = f"largest deviation of {scores.size} entries in standard errors; {trials} bases"
+    return check.compare("≤", _bonferroni_limit(trials, scores.size), scores.max(), detail=detail)
 
 
-@dataclass(frozen=True)
-class ResidualCurve:
-    """Residual share 1 − ‖ΠP*‖²/‖P*‖² at r = 1 … m over Haar-uniform bases of one side.
-
-    Attributes
-    ----------
-    side
-        Space of the fixed factor.
-    ideal
-        Name of P*.
-    dimension
-        m for the token side, d for the embedding side.
-    samples
-        Residual shares (trials, m); column r − 1 belongs to rank r.
-    """
+class ResidualCurve(NamedTuple):
+    """Residual share 1 − ‖ΠP*‖²/‖P*‖² over Haar-uniform bases of one side, whose space has `dimension` m or d."""
 
     side: Side
     ideal: str
     dimension: int
     samples: np.ndarray
-
-    @property
-    def ranks(self) -> np.ndarray:
-        """1 … m."""
-        return np.arange(1, self.samples.shape[1] + 1)
+    """(trials, m); column r − 1 belongs to rank r."""
 
     @property
     def predicted(self) -> np.ndarray:
-        """1 − r/dimension at each r."""
-        return 1.0 - self.ranks / self.dimension
-
-    @property
-    def mean(self) -> np.ndarray:
-        """Monte Carlo mean at each r."""
-        return self.samples.mean(axis=0)
-
-    def interval(self, rank: int) -> Interval:
-        """Confidence interval of the mean at one r."""
-        return mean_interval(self.samples[:, rank - 1])
+        """1 − r/dimension at r = 1 … m."""
+        return 1 - np.arange(1, self.samples.shape[1] + 1) / self.dimension
 
 
 def residual_curve(
     side: Side, name: str, ideal: np.ndarray, trials: int, generator: np.random.Generator
 ) -> ResidualCurve:
-    """Residual shares of P* (m, d) at all ranks.
-
-    Each trial samples one Haar frame of rank m, whose first r columns are a Haar frame of rank r.
-
-    Parameters
-    ----------
-    side
-        Space of the fixed factor.
-    name
-        Name of P*.
-    ideal
-        P* (m, d).
-    trials
-        Number of random bases.
-    generator
-        Random generator.
-
-    Returns
-    -------
-    ResidualCurve
-    """
-    m = ideal.shape[0]
+    """Residual shares of P* (m, d) at all ranks; the first r columns of a Haar frame of rank m are one of rank r."""
+    m = len(ideal)
     target = ideal if side == "token" else ideal.T
     samples = np.empty((trials, m))
     for start in range(0, trials, _BATCH):
         stop = min(start + _BATCH, trials)
-        frames = haar_frames(target.shape[0], m, stop - start, generator)
+        frames = haar_frames(len(target), m, stop - start, generator)
         coordinates = np.swapaxes(frames, 1, 2) @ target  # (trials, m, other side)
         samples[start:stop] = 1.0 - np.cumsum((coordinates**2).sum(axis=2), axis=1) / np.sum(ideal**2)
-    return ResidualCurve(side, name, target.shape[0], samples)
+    return ResidualCurve(side, name, len(target), samples)
 
 
 def asymmetry_statements(token: ResidualCurve, embedding: ResidualCurve, rank: int) -> list[Statement]:
-    """The theorem and its corollary at `rank`, and the formulas at all ranks."""
-    of = f"(P* {token.ideal})"
+    """The theorem and the corollary's ratio at `rank`, and the formulas at all ranks."""
+    from scipy import stats
+
+    of, index = f"(P* {token.ideal})", rank - 1
     rows = []
     for curve, frame in ((token, "U"), (embedding, "Q")):
         letter, size = SYMBOLS[curve.side]
-        rows.append(
-            expected(
-                ASYMMETRY,
-                f"Residual, random {letter} fixed {of}",
-                f"Over uniformly random {frame}, the mean residual is (1 − r/{size}) ‖P*‖².",
-                1 - rank / curve.dimension,
-                curve.samples[:, rank - 1],
-                detail=f"{len(curve.samples)} Haar bases per side, P* {curve.ideal}",
-            )
-        )
-    left, right = token.samples[:, rank - 1], embedding.samples[:, rank - 1]
-    ratio = (1 - rank / token.dimension) / (1 - rank / embedding.dimension)
-    return [*rows, _strictly_smaller(left, right, of), _ratio(left, right, ratio, of), _all_ranks(token, embedding, of)]
+        claim = f"Over uniformly random {frame}, the mean residual is (1 − r/{size}) ‖P*‖²."
+        check = Check(ASYMMETRY, f"Residual, random {letter} fixed {of}", claim)
+        detail = f"{len(curve.samples)} Haar bases per side, P* {curve.ideal}"
+        rows.append(check.mean("=", curve.predicted[index], curve.samples[:, index], detail))
 
+    left, right = token.samples[:, index], embedding.samples[:, index]
+    claim = "The mean residual with A fixed minus that with B fixed is above 0 (m < d)."
+    welch = Interval(*stats.ttest_ind(right, left, equal_var=False).confidence_interval(CONFIDENCE))
+    check = Check(ASYMMETRY, f"Fixing B loses less {of}", claim)
+    rows.append(check.compare(">", 0.0, right.mean() - left.mean(), welch))
 
-def _strictly_smaller(left: np.ndarray, right: np.ndarray, of: str) -> Statement:
-    """Difference of two independent means with Welch's interval."""
-    from scipy import stats
-
-    interval = stats.ttest_ind(left, right, equal_var=False).confidence_interval(CONFIDENCE)
-    return strict(
-        ASYMMETRY,
-        f"Fixing B loses less {of}",
-        "The mean residual with B fixed minus that with A fixed is below 0 (m < d).",
-        "<",
-        0.0,
-        float(left.mean() - right.mean()),
-        Interval(float(interval.low), float(interval.high)),
-    )
-
-
-def _ratio(left: np.ndarray, right: np.ndarray, predicted: float, of: str) -> Statement:
-    """Ratio of two independent means, with a standard error by the delta method."""
-    from scipy import stats
-
-    ratio = float(left.mean() / right.mean())
-    spread = np.sqrt(
-        left.var(ddof=1) / left.size / right.mean() ** 2 + ratio**2 * right.var(ddof=1) / right.size / right.mean() ** 2
-    )
-    half = float(stats.norm.ppf(0.5 + CONFIDENCE / 2) * spread)
     claim = "The ratio of the two mean residuals is (1 − r/m)/(1 − r/d)."
-    return covered(ASYMMETRY, f"Residual ratio {of}", claim, predicted, ratio, Interval(ratio - half, ratio + half))
+    ratio = left.mean() / right.mean()
+    # standard error of a ratio of independent means by the delta method
+    variance = (left.var(ddof=1) / left.size + ratio**2 * right.var(ddof=1) / right.size) / right.mean() ** 2
+    half = stats.norm.ppf(0.5 + CONFIDENCE / 2) * np.sqrt(variance)
+    check = Check(ASYMMETRY, f"Residual ratio {of}", claim)
+    predicted = token.predicted[index] / embedding.predicted[index]
+    rows.append(check.compare("=", predicted, ratio, Interval(ratio - half, ratio + half)))
+
+    claim = "At every r from 1 to m, on both sides, the mean residual equals the formula up to sampling error."
+    scores = np.array([_standard_errors(curve.samples, curve.predicted) for curve in (token, embedding)])  # (2, m)
+    side, column = np.unravel_index(scores.argmax(), scores.shape)
+    check = Check(ASYMMETRY, f"Both formulas at every r {of}", claim)
+    where = f"largest with {SYMBOLS[SIDES[side]][0]} fixed at r = {column + 1}"
+    detail = f"in standard errors; {scores.size} comparisons, {where}"
+    return [*rows, check.compare("≤", _bonferroni_limit(len(left), scores.size), scores.max(), detail=detail)]
 
 
-def _all_ranks(token: ResidualCurve, embedding: ResidualCurve, of: str) -> Statement:
-    """Largest |mean − prediction| in standard errors over both sides and all r, against the Bonferroni limit."""
-    worst, where, tests = 0.0, "", 0
+def corollary_statements(token: ResidualCurve, embedding: ResidualCurve, rank: int) -> list[Statement]:
+    """Both readings of the corollary, which says that a random basis "removes" the share that the theorem says it keeps."""
+    rows = []
     for curve in (token, embedding):
-        scores = _standard_errors(curve.samples, curve.predicted)
-        tests += scores.size
-        if scores.max() >= worst:
-            rank = int(curve.ranks[scores.argmax()])
-            worst, where = float(scores.max()), f"largest with {SYMBOLS[curve.side][0]} fixed at r = {rank}"
-    return at_most(
-        ASYMMETRY,
-        f"Both formulas at every r {of}",
-        "At every r from 1 to m, on both sides, the mean residual equals the formula up to sampling error.",
-        _bonferroni_limit(len(token.samples), tests),
-        worst,
-        detail=f"in standard errors; {tests} comparisons, {where}",
-    )
-
-
-def rotational_invariance(frames: np.ndarray) -> Statement:
-    """E[UUᵀ] = (r/m) I over frames (trials, m, r), the step of the proof that requires Haar-uniform U."""
-    trials, m, rank = frames.shape
-    upper = np.triu_indices(m)
-    values = (frames @ np.swapaxes(frames, 1, 2))[:, upper[0], upper[1]]  # (trials, m (m + 1)/2)
-    scores = _standard_errors(values, (rank / m) * np.eye(m)[upper])
-    return at_most(
-        ASYMMETRY,
-        "Mean projector",
-        "Over uniformly random U, the mean of UUᵀ is (r/m) I.",
-        _bonferroni_limit(trials, scores.size),
-        float(scores.max()),
-        detail=f"largest deviation of {scores.size} entries in standard errors; {trials} bases",
-    )
+        letter, size = SYMBOLS[curve.side]
+        share, removed = rank / curve.dimension, curve.samples[:, rank - 1]
+        claim = f"A random fixed {letter} keeps the share r/{size} of ‖P*‖² in expectation."
+        check = Check(ASYMMETRY, f"Share kept, random {letter} fixed", claim)
+        rows.append(check.mean("=", share, 1 - removed, "the corollary as the theorem proves it"))
+        claim = f"A random fixed {letter} removes the share r/{size} of ‖P*‖² in expectation."
+        detail = (
+            f"the corollary says “removes”, but the share kept is r/{size} and the share removed is 1 − r/{size}; "
+            "its conclusion, that fixing B preserves more, follows from the theorem"
+        )
+        check = Check(ASYMMETRY, f"Corollary to the letter, random {letter} fixed", claim)
+        rows.append(check.mean("=", share, removed, detail))
+    return rows
 
 
 def _standard_errors(samples: np.ndarray, predicted: np.ndarray) -> np.ndarray:
@@ -285,36 +183,3 @@ def _bonferroni_limit(trials: int, tests: int) -> float:
     from scipy import stats
 
     return float(stats.t.ppf(1 - (1 - CONFIDENCE) / (2 * tests), trials - 1))
-
-
-def corollary_wording(token: ResidualCurve, embedding: ResidualCurve, rank: int) -> list[Statement]:
-    """Both readings of the corollary, which says that a random basis "removes" the share that the theorem says it keeps."""
-    rows = []
-    for curve in (token, embedding):
-        letter, size = SYMBOLS[curve.side]
-        removed = curve.samples[:, rank - 1]
-        share = rank / curve.dimension
-        rows.append(
-            expected(
-                ASYMMETRY,
-                f"Share kept, random {letter} fixed",
-                f"A random fixed {letter} keeps the share r/{size} of ‖P*‖² in expectation.",
-                share,
-                1 - removed,
-                detail="the corollary as the theorem proves it",
-            )
-        )
-        rows.append(
-            expected(
-                ASYMMETRY,
-                f"Corollary to the letter, random {letter} fixed",
-                f"A random fixed {letter} removes the share r/{size} of ‖P*‖² in expectation.",
-                share,
-                removed,
-                detail=(
-                    f"the corollary says “removes”, but the share kept is r/{size} and the share removed is "
-                    f"1 − r/{size}; its conclusion, that fixing B preserves more, follows from the theorem"
-                ),
-            )
-        )
-    return rows

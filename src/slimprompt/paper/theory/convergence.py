@@ -1,4 +1,4 @@
-"""Gradient descent on φ(A) = F(BA) with B fixed: smoothness, descent inequality and smallest gradient.
+"""Gradient descent on φ(A) = F(BA) with B fixed: smoothness, and the full-gradient and the stochastic theorem.
 
 L_A is the largest curvature of φ. A global constant cannot be measured, so L_A is measured along the path and each
 inequality is checked at every step.
@@ -9,34 +9,32 @@ Bᵀ (r, m), and `FIXED_A` to the functions that make statements.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from slimprompt.paper.theory.objective import Objective, hessian_product, largest_curvature
-from slimprompt.paper.theory.statement import Statement, at_most, at_most_everywhere
+from slimprompt.paper.theory.statement import Check, Statement, mean_interval
 from slimprompt.training.recipe import Recipe
+
+#: Relative accuracy of a measured L or L_A.
+ACCURACY = 1e-2
+#: Batches at the start behind the σ² that sets the step size.
+_NOISE_BATCHES = 16
 
 
 class FixedFactor(NamedTuple):
-    """Names in the statements: part of the theory, fixed factor and trained factor."""
+    """Names in the statements: part of the theory, fixed factor, trained factor, directional smoothness."""
 
     part: str
     fixed: str
     trained: str
-
-    @property
-    def smoothness(self) -> str:
-        """Symbol of the directional smoothness: L_A or L_B."""
-        return f"L_{self.trained}"
+    smoothness: str
 
 
-FIXED_B = FixedFactor("Convergence with B fixed", "B", "A")
-FIXED_A = FixedFactor("Convergence with A fixed", "A", "B")
-
-#: Relative accuracy of a measured L or L_A.
-ACCURACY = 1e-2
+FIXED_B = FixedFactor("Convergence with B fixed", "B", "A", "L_A")
+FIXED_A = FixedFactor("Convergence with A fixed", "A", "B", "L_B")
 
 
 def directional_smoothness(objective: Objective, basis: np.ndarray, coefficients: np.ndarray) -> float:
@@ -52,79 +50,88 @@ def smoothness(objective: Objective, prompt: np.ndarray) -> float:
     return largest_curvature(lambda v: hessian_product(objective, prompt, v), prompt.shape, tolerance=ACCURACY)
 
 
-@dataclass(frozen=True)
-class Trajectory:
-    """Gradient descent A_{t+1} = A_t − η ∇φ(A_t), t = 0 … T.
-
-    Attributes
-    ----------
-    step_size
-        η.
-    points
-        A_0 … A_T, (T + 1, r, d).
-    values
-        φ(A_0) … φ(A_T).
-    squared_gradients
-        ‖∇φ(A_0)‖² … ‖∇φ(A_T)‖².
-    """
+class Trajectory(NamedTuple):
+    """Gradient descent A_{t+1} = A_t − η G_t, t = 0 … T, where G_t = ∇φ(A_t) or the gradient of a batch."""
 
     step_size: float
     points: np.ndarray
+    """A_t, (T + 1, r, d)."""
     values: np.ndarray
+    """φ(A_t)."""
     squared_gradients: np.ndarray
+    """‖∇φ(A_t)‖² of the full gradient."""
+    squared_errors: np.ndarray
+    """‖G_t − ∇φ(A_t)‖²."""
 
     @property
     def steps(self) -> int:
         """T."""
         return len(self.points) - 1
 
+    @property
+    def descent_bounds(self) -> np.ndarray:
+        """φ(A_t) − (η/2) ‖∇φ(A_t)‖², the bound of φ(A_{t+1}), for t < T."""
+        with np.errstate(over="ignore"):  # a diverging path
+            return self.values[:-1] - 0.5 * self.step_size * self.squared_gradients[:-1]
 
-def descend(objective: Objective, basis: np.ndarray, start: np.ndarray, step_size: float, steps: int) -> Trajectory:
-    """Full-gradient descent from `start` (r, d); stops early if the loss is not finite."""
-    points, values, squares = [start], [], []
-    for _ in range(steps + 1):
-        level, (slope,) = objective.gradients(basis @ points[-1], [None])
-        gradient = basis.T @ slope
-        values.append(level)
-        squares.append(float(np.sum(gradient**2)))
-        if len(values) > steps or not np.isfinite(level):
-            break
-        points.append(points[-1] - step_size * gradient)
-    return Trajectory(step_size, np.array(points), np.array(values), np.array(squares))
+    @property
+    def smallest_gradients(self) -> np.ndarray:
+        """min over t < T of ‖∇φ(A_t)‖² at T = 1 … steps."""
+        return np.minimum.accumulate(self.squared_gradients[:-1])
+
+    def gradient_bounds(self, lowest: float) -> np.ndarray:
+        """2 (φ(A_0) − φ_inf) / (η T) at T = 1 … steps."""
+        return 2 * (self.values[0] - lowest) / (self.step_size * np.arange(1, self.steps + 1))
 
 
-@dataclass(frozen=True)
-class Descent:
-    """A path with step size 1/L_A and the constants measured on it.
+def descend(
+    objective: Objective,
+    basis: np.ndarray,
+    start: np.ndarray,
+    step_size: float,
+    steps: int,
+    *,
+    batch_size: int | None = None,
+    generator: np.random.Generator | None = None,
+) -> Trajectory:
+    """Descent from A_0 (r, d) with B (m, r) fixed; full-gradient descent stops early if the loss is not finite.
 
-    Attributes
-    ----------
-    path
-        The path.
-    basis_norm
-        ‖B‖₂, the norm of the fixed factor.
-    constant
-        The L_A that sets the step size.
-    places
-        The steps t at which the constants were measured.
-    directional, full
-        L_A and L at those steps.
-    at_start
-        The path whose step size is 1/L_A of the starting point.
+    With a generator, G_t is the gradient of a batch sampled with replacement, which is unbiased.
     """
+    points, values, squares, errors = [start], [], [], []
+    for t in range(steps + 1):
+        sampled = generator is not None and t < steps
+        batch = generator.integers(objective.n_examples, size=batch_size) if sampled else None
+        level, slopes = objective.gradients(basis @ points[-1], [None, batch] if sampled else [None])
+        full, step = basis.T @ slopes[0], basis.T @ slopes[-1]
+        values.append(level)
+        squares.append(np.sum(full**2))
+        errors.append(np.sum((step - full) ** 2))
+        if t == steps or (generator is None and not np.isfinite(level)):
+            break
+        points.append(points[-1] - step_size * step)
+    return Trajectory(step_size, *map(np.array, (points, values, squares, errors)))
+
+
+# -- full gradients -----------------------------------------------------------------------------------------------------
+
+
+class Descent(NamedTuple):
+    """A path with step size 1/L_A and the constants measured on it."""
 
     path: Trajectory
     basis_norm: float
+    """‖B‖₂, the norm of the fixed factor."""
     constant: float
+    """The L_A that sets the step size."""
     places: np.ndarray
+    """The steps t at which the constants were measured."""
     directional: np.ndarray
+    """L_A at those steps."""
     full: np.ndarray
+    """L at those steps."""
     at_start: Trajectory
-
-    @property
-    def confirmed(self) -> bool:
-        """Whether no measured L_A exceeds the one that sets the step size."""
-        return bool(self.directional.max() <= self.constant * (1 + 2 * ACCURACY))
+    """The path whose step size is 1/L_A of the starting point."""
 
     @property
     def shortened(self) -> bool:
@@ -135,53 +142,25 @@ class Descent:
 def check_descent(
     objective: Objective, basis: np.ndarray, start: np.ndarray, *, steps: int, places: int = 4, rounds: int = 8
 ) -> Descent:
-    """Find a path with η = 1/L_A on which no curvature exceeds L_A.
+    """Find a path from A_0 (r, d) with B (m, r) and η = 1/L_A on which no curvature exceeds L_A.
 
-    L_A starts at the curvature at `start` and is increased, at most twofold per round, until the path confirms it.
-
-    Parameters
-    ----------
-    objective
-        F.
-    basis
-        B (m, r).
-    start
-        A_0 (r, d).
-    steps
-        Length of the path.
-    places
-        Number of steps at which the curvature is measured.
-    rounds
-        Maximum number of paths.
-
-    Returns
-    -------
-    Descent
+    L_A starts at the curvature at A_0 and is increased, at most twofold per round, until the path confirms it at `places`
+    steps or there is no round left.
     """
-    at_start = directional_smoothness(objective, basis, start)
-    constant = at_start
+    at_start = constant = directional_smoothness(objective, basis, start)
     first = path = descend(objective, basis, start, 1 / constant, steps)
-    measured = {0: at_start}
-    for round_ in range(rounds):
-        if round_:
-            path = descend(objective, basis, start, 1 / constant, steps)
-        measured = {0: at_start} | _curvatures(objective, basis, path, places, constant)
+    measured = {0: at_start} | _curvatures(objective, basis, path, places, constant)
+    for _ in range(rounds - 1):
         largest = max(measured.values())
         if largest <= constant * (1 + ACCURACY):
             break
-        if round_ < rounds - 1:
-            # Too large a step reaches curvature that smaller steps never meet, so limit the increase.
-            constant = min(largest, 2 * constant)
-    measured = dict(sorted(measured.items()))
-    return Descent(
-        path,
-        float(np.linalg.norm(basis, 2)),
-        constant,
-        np.array(list(measured)),
-        np.array(list(measured.values())),
-        np.array([smoothness(objective, basis @ path.points[t]) for t in measured]),
-        first,
-    )
+        # Too large a step reaches curvature that smaller steps never meet, so limit the increase.
+        constant = min(largest, 2 * constant)
+        path = descend(objective, basis, start, 1 / constant, steps)
+        measured = {0: at_start} | _curvatures(objective, basis, path, places, constant)
+    at, directional = map(np.array, zip(*sorted(measured.items()), strict=True))
+    full = np.array([smoothness(objective, basis @ path.points[t]) for t in at])
+    return Descent(path, float(np.linalg.norm(basis, 2)), constant, at, directional, full, first)
 
 
 def _curvatures(
@@ -200,109 +179,175 @@ def _curvatures(
 def descent_inequality(path: Trajectory, of: FixedFactor = FIXED_B, *, detail: str = "") -> Statement:
     """φ(A_{t+1}) ≤ φ(A_t) − (η/2) ‖∇φ(A_t)‖² at every t, on the path with a measured L_A."""
     claim = f"Each step with η ≤ 1/{of.smoothness} lowers the loss by at least (η/2) ‖∇φ‖²."
-    return _descent_inequality(path, of, "Descent inequality", claim, detail)
-
-
-def _descent_inequality(path: Trajectory, of: FixedFactor, name: str, claim: str, detail: str) -> Statement:
-    with np.errstate(over="ignore"):  # a diverging path
-        bounds = path.values[:-1] - 0.5 * path.step_size * path.squared_gradients[:-1]
-    return at_most_everywhere(of.part, name, claim, bounds, path.values[1:], detail=detail)
-
-
-def gradient_bounds(path: Trajectory, lowest: float) -> np.ndarray:
-    """2 (φ(A_0) − φ_inf) / (η T) for T = 1 … steps."""
-    return 2 * (path.values[0] - lowest) / (path.step_size * np.arange(1, path.steps + 1))
+    check = Check(of.part, "Descent inequality", claim)
+    return check.at_most_everywhere(path.descent_bounds, path.values[1:], detail=detail)
 
 
 def gradient_bound(path: Trajectory, lowest: float, of: FixedFactor = FIXED_B) -> Statement:
     """min_{t<T} ‖∇φ(A_t)‖² ≤ 2 (φ(A_0) − φ_inf)/(η T) at every T."""
-    bounds = gradient_bounds(path, lowest)
-    smallest = np.minimum.accumulate(path.squared_gradients[:-1])
-    return at_most_everywhere(
-        of.part,
-        "Smallest gradient",
-        f"After T steps the smallest ‖∇φ‖² so far is at most 2(φ({of.trained}_0) − φ_inf)/(ηT).",
-        bounds,
-        smallest,
-        steps=np.arange(1, path.steps + 1),
-        what="T",
-        detail=f"with φ_inf = {lowest:g}; at T = {path.steps} {smallest[-1]:.3g}, bound {bounds[-1]:.3g}",
-    )
-
-
-def smoothness_statements(descent: Descent, of: FixedFactor = FIXED_B) -> list[Statement]:
-    """L_A on the path against the L_A that sets the step size, and against L ‖B‖₂²."""
-    largest = int(descent.directional.argmax())
-    norm = f"‖{of.fixed}‖₂"
-    return [
-        at_most(
-            of.part,
-            f"{of.smoothness} on the path",
-            f"The curvature of φ on the path never exceeds the {of.smoothness} that sets the step size.",
-            descent.constant,
-            float(descent.directional[largest]),
-            tolerance=2 * ACCURACY,
-            detail=f"measured at t = {', '.join(map(str, descent.places))}, largest at t = {descent.places[largest]}",
-        ),
-        at_most_everywhere(
-            of.part,
-            f"{of.smoothness} by the norm of {of.fixed}",
-            f"{of.smoothness} ≤ L {norm}², where L is the curvature of F.",
-            descent.full * descent.basis_norm**2,
-            descent.directional,
-            tolerance=2 * ACCURACY,
-            steps=descent.places,
-            what="t",
-            detail=f"{norm} = {descent.basis_norm:.4g}; L from {descent.full.min():.4g} to {descent.full.max():.4g}",
-        ),
-    ]
+    bounds, smallest = path.gradient_bounds(lowest), path.smallest_gradients
+    claim = f"After T steps the smallest ‖∇φ‖² so far is at most 2(φ({of.trained}_0) − φ_inf)/(ηT)."
+    detail = f"with φ_inf = {lowest:g}; at T = {path.steps} {smallest[-1]:.3g}, bound {bounds[-1]:.3g}"
+    check = Check(of.part, "Smallest gradient", claim)
+    return check.at_most_everywhere(bounds, smallest, steps=range(1, path.steps + 1), symbol="T", detail=detail)
 
 
 def descent_statements(
-    descent: Descent, objective: Objective, of: FixedFactor = FIXED_B, *, step_size: float | None = None
+    descent: Descent, lowest: float, of: FixedFactor = FIXED_B, *, step_size: float | None = None
 ) -> list[Statement]:
-    """Smoothness on the path and both inequalities of the full-gradient theorem.
+    """Smoothness on the path and both inequalities of the full-gradient theorem, with φ_inf = `lowest`.
 
-    Parameters
-    ----------
-    descent
-        Measured path.
-    objective
-        F, for its lower bound.
-    of
-        Which factor is fixed.
-    step_size
-        Learning rate of the training protocol, to see whether the theorem covers it; the paper's by default.
-
-    Returns
-    -------
-    list of Statement
+    `step_size` is the learning rate of the training protocol, to see whether the theorem covers it; the paper's by default.
     """
-    path, symbol = descent.path, of.smoothness
-    spread = f"{symbol} from {descent.directional.min():.4g} to {descent.directional.max():.4g} on the path"
-    rows = [
-        *smoothness_statements(descent, of),
-        descent_inequality(path, of, detail=f"η = 1/{symbol} = {path.step_size:.4g}; {spread}"),
-        gradient_bound(path, objective.lower_bound, of),
-    ]
-    if descent.shortened:
-        rows.append(
-            _descent_inequality(
-                descent.at_start,
-                of,
-                f"Descent inequality, {symbol} taken at the start",
-                f"The {symbol} of the starting point is enough: with its step size the inequality holds at every step.",
-                f"η = {descent.at_start.step_size:.4g}; larger curvature than at the start was found on the path",
-            )
-        )
-    rows.append(
-        at_most(
-            of.part,
-            "The training protocol's step size",
-            f"The learning rate of the training protocol is at most 1/{symbol}, so that the theorem covers it.",
-            1 / descent.constant,
-            Recipe().lr if step_size is None else step_size,
-            detail="plain gradient descent; the theorem does not cover the protocol's momentum and weight decay",
-        )
+    path, symbol, norm, places = descent.path, of.smoothness, f"‖{of.fixed}‖₂", ", ".join(map(str, descent.places))
+    largest = int(descent.directional.argmax())
+    claim = f"The curvature of φ on the path never exceeds the {symbol} that sets the step size."
+    detail = f"measured at t = {places}, largest at t = {descent.places[largest]}"
+    on_path = Check(of.part, f"{symbol} on the path", claim).compare(
+        "≤", descent.constant, descent.directional[largest], tolerance=2 * ACCURACY, detail=detail
     )
+    claim = f"{symbol} ≤ L {norm}², where L is the curvature of F."
+    detail = f"{norm} = {descent.basis_norm:.4g}; L from {descent.full.min():.4g} to {descent.full.max():.4g}"
+    bounds = descent.full * descent.basis_norm**2
+    by_norm = Check(of.part, f"{symbol} by the norm of {of.fixed}", claim).at_most_everywhere(
+        bounds, descent.directional, steps=descent.places, tolerance=2 * ACCURACY, detail=detail
+    )
+    spread = f"{symbol} from {descent.directional.min():.4g} to {descent.directional.max():.4g} on the path"
+    inequality = descent_inequality(path, of, detail=f"η = 1/{symbol} = {path.step_size:.4g}; {spread}")
+    rows = [on_path, by_norm, inequality, gradient_bound(path, lowest, of)]
+    if descent.shortened:
+        first = descent.at_start
+        claim = f"The {symbol} of the starting point is enough: with its step size the inequality holds at every step."
+        check = Check(of.part, f"Descent inequality, {symbol} taken at the start", claim)
+        detail = f"η = {first.step_size:.4g}; larger curvature than at the start was found on the path"
+        rows.append(check.at_most_everywhere(first.descent_bounds, first.values[1:], detail=detail))
+    claim = f"The learning rate of the training protocol is at most 1/{symbol}, so that the theorem covers it."
+    detail = "plain gradient descent; the theorem does not cover the protocol's momentum and weight decay"
+    protocol = Check(of.part, "The training protocol's step size", claim)
+    rows.append(protocol.compare("≤", 1 / descent.constant, step_size or Recipe().lr, detail=detail))
     return rows
+
+
+# -- stochastic gradients -----------------------------------------------------------------------------------------------
+
+
+class Replicates(NamedTuple):
+    """Stochastic paths with the same start, step size η and length T, as (replicates, T) arrays."""
+
+    step_size: float
+    squared_gradients: np.ndarray
+    """‖∇φ(A_t)‖² of the full gradient at t < T."""
+    squared_errors: np.ndarray
+    """‖G_t − ∇φ(A_t)‖² at t < T."""
+
+    @property
+    def variance(self) -> float:
+        """σ²: mean of ‖G_t − ∇φ(A_t)‖² over the path. The proof needs only this mean, which the theorem's σ² bounds."""
+        return float(self.squared_errors.mean())
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return self.squared_gradients.shape[1]
+
+    def bound(self, gap: float, constant: float) -> float:
+        """2 (φ(A_0) − φ_inf)/(ηT) + L_A η σ²."""
+        return 2 * gap / (self.step_size * self.steps) + constant * self.step_size * self.variance
+
+
+class Rate(NamedTuple):
+    """The stochastic theorem at several T with η = c/√T ≤ 1/L_A."""
+
+    runs: tuple[Replicates, ...]
+    """One entry per T."""
+    constant: float
+    """The largest L_A measured, including these paths."""
+    gap: float
+    """φ(A_0) − φ_inf."""
+    batch_size: int
+
+    @property
+    def horizons(self) -> np.ndarray:
+        """The values of T."""
+        return np.array([run.steps for run in self.runs])
+
+    @property
+    def bounds(self) -> np.ndarray:
+        """The bound of the theorem at each T."""
+        return np.array([run.bound(self.gap, self.constant) for run in self.runs])
+
+    @property
+    def smallest(self) -> np.ndarray:
+        """min over t < T of the mean of ‖∇φ(A_t)‖² over the replicates."""
+        return np.array([run.squared_gradients.mean(axis=0).min() for run in self.runs])
+
+    @property
+    def covered(self) -> bool:
+        """Whether every step size is at most 1/L_A."""
+        return all(run.step_size <= (1 + 2 * ACCURACY) / self.constant for run in self.runs)
+
+
+def check_rate(
+    objective: Objective,
+    basis: np.ndarray,
+    start: np.ndarray,
+    constant: float,
+    *,
+    horizons: Sequence[int],
+    batch_size: int,
+    replicates: int,
+    generator: np.random.Generator,
+) -> Rate:
+    """Stochastic descent from A_0 for several increasing T with η = c/√T, where `constant` is L_A.
+
+    c minimises the bound subject to η ≤ 1/L_A at the smallest T, with σ² measured at the start. The bounds use σ²
+    measured on the paths.
+    """
+    batches = [generator.integers(objective.n_examples, size=batch_size) for _ in range(_NOISE_BATCHES)]
+    level, slopes = objective.gradients(basis @ start, [None, *batches])
+    gap = level - objective.lower_bound
+    full, *sampled = (basis.T @ slope for slope in slopes)
+    noise = float(np.mean([np.sum((one - full) ** 2) for one in sampled]))
+    c = min(np.sqrt(min(horizons)) / constant, np.sqrt(2 * gap / (constant * noise)) if noise > 0 else np.inf)
+    runs = []
+    for t in horizons:
+        eta = float(c / np.sqrt(t))
+        paths = [
+            descend(objective, basis, start, eta, t, batch_size=batch_size, generator=generator)
+            for _ in range(replicates)
+        ]
+        squares = np.array([path.squared_gradients[:t] for path in paths])
+        runs.append(Replicates(eta, squares, np.array([path.squared_errors[:t] for path in paths])))
+    on_path = directional_smoothness(objective, basis, paths[0].points[-1])
+    return Rate(tuple(runs), max(constant, on_path), gap, batch_size)
+
+
+def rate_statements(rate: Rate, of: FixedFactor = FIXED_B) -> list[Statement]:
+    """min over t < T of E‖∇φ‖² ≤ 2 (φ(A_0) − φ_inf)/(ηT) + L_A η σ² at the largest T, and its T^(−1/2) rate at every T."""
+    gap, symbol = f"2(φ({of.trained}_0) − φ_inf)", of.smoothness
+    claim = f"With unbiased gradients of variance σ², min over t < T of E‖∇φ‖² is at most {gap}/(ηT) + {symbol} η σ²."
+    bound = Check(of.part, "Stochastic gradients", claim)
+    claim = f"With η = c/√T, √T times the smallest E‖∇φ‖² stays below the constant {gap}/c + {symbol} c σ²."
+    scaling = Check(of.part, "Rate T^(−1/2)", claim)
+    if not rate.covered:
+        large = f"the paths have {symbol} = {rate.constant:.4g}, too large for the step sizes"
+        return [check.not_testable(f"{large}: the theorem does not apply") for check in (bound, scaling)]
+
+    last = rate.runs[-1]
+    means, noise = last.squared_gradients.mean(axis=0), last.squared_errors
+    smallest = int(means.argmin())
+    interval = mean_interval(last.squared_gradients[:, smallest], 0.95)
+    detail = (
+        f"T = {last.steps}, {len(noise)} replicates, batches of {rate.batch_size}; "
+        f"σ² = {last.variance:.4g} (mean over the path; largest step {noise.mean(axis=0).max():.4g}); "
+        f"the average over t, which the proof bounds, is {means.mean():.4g}; 95 % interval"
+    )
+    rows = [bound.compare("≤", rate.bounds[-1], means[smallest], interval, detail=detail)]
+
+    roots = np.sqrt(rate.horizons)
+    c = last.step_size * roots[-1]
+    limit = 2 * rate.gap / c + rate.constant * c * max(run.variance for run in rate.runs)
+    slope = np.polyfit(np.log(rate.horizons), np.log(rate.smallest), 1)[0] if len(rate.runs) > 1 else np.nan
+    detail = f"measured exponent of T {slope:.2f}; exponent of the bound −0.5"
+    bounds, measured = np.full(len(roots), limit), rate.smallest * roots
+    return [*rows, scaling.at_most_everywhere(bounds, measured, steps=rate.horizons, symbol="T", detail=detail)]

@@ -1,333 +1,296 @@
-"""Figures of the theory page."""
+"""Figures of the theory: their numbers as `Series`, their texts as a table, and one function that plots any of them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from slimprompt.paper.theory.adaptation import DISPLACEMENT, PROMPT
-from slimprompt.paper.theory.asymmetry import SIDES, SYMBOLS, ResidualCurve, Side, top_share
-from slimprompt.paper.theory.bases import KeptShares
-from slimprompt.paper.theory.check import Convergence, LossCheck, SurrogateCheck, Theory
-from slimprompt.paper.theory.convergence import FIXED_A, FIXED_B, Descent, FixedFactor, Trajectory, gradient_bounds
+from slimprompt.paper.theory.asymmetry import SYMBOLS, ResidualCurve, top_share
+from slimprompt.paper.theory.bases import INDEPENDENT, START, Case, KeptShares
+from slimprompt.paper.theory.convergence import Descent, FixedFactor, Rate
+from slimprompt.paper.theory.local_model import LocalCheck
 from slimprompt.paper.theory.statement import mean_interval
-from slimprompt.paper.theory.stochastic import Rate
-from slimprompt.report.plotting import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    LIGHT,
-    ORANGE,
-    PURPLE,
-    VERMILION,
-    Figure,
-    panels,
-    plot_style,
-    shared_legend,
-    to_figure,
-)
+from slimprompt.report import plotting
+from slimprompt.report.plotting import Figure, error_bars, panels, plot_style, shared_legend, to_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Color and marker of each side in all figures.
-_LOOKS: dict[Side, dict[str, Any]] = {
-    "token": {"color": BLUE, "marker": "o"},
-    "embedding": {"color": VERMILION, "marker": "^"},
+#: A look is a colour, which has a marker, and a kind of line.
+COLOURS = {
+    "black": (plotting.BLACK, "x"),
+    "grey": (plotting.GREY, "d"),
+    "blue": (plotting.BLUE, "o"),
+    "vermilion": (plotting.VERMILION, "^"),
+    "orange": (plotting.ORANGE, "s"),
+    "green": (plotting.GREEN, "D"),
+    "purple": (plotting.PURPLE, "v"),
 }
-#: Label, color and marker of each P*.
-_TARGETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "independent": ("independent P*", {"color": BLUE, "marker": "o"}),
-    "P0": ("P* = P0", {"color": ORANGE, "marker": "s"}),
-    PROMPT: ("trained P*", {"color": GREEN, "marker": "D"}),
-    DISPLACEMENT: ("P* − P0", {"color": PURPLE, "marker": "P"}),
+KINDS = {"line": "-", "dashed": "--", "dotted": ":", "points": "none"}
+#: Ends of no interval.
+_NO_ENDS = (np.nan, np.nan)
+#: Points of a series.
+_MOST_POINTS = 500
+#: Look of each P*, and label and look of each field of `Kept`.
+_TARGET_LOOKS = {
+    INDEPENDENT: "blue points",
+    START: "orange points",
+    PROMPT: "green points",
+    DISPLACEMENT: "purple points",
 }
-#: Field of `Kept`, label, color and marker, vertical offset.
-_SHARES: tuple[tuple[str, str, dict[str, Any], float], ...] = (
-    ("curvature_share", "decrease, best update (H-metric)", {"color": BLUE, "marker": "o"}, 0.24),
-    ("euclidean_share", "of ‖δ*‖² (Euclidean)", {"color": ORANGE, "marker": "s"}, 0.08),
-    ("projected_share", "decrease, Euclidean projection", {"color": PURPLE, "marker": "v"}, -0.08),
-    ("true_share", "decrease of the loss itself", {"color": GREEN, "marker": "D"}, -0.24),
-)
-
-#: Name and title of the figure of each convergence part.
-_DESCENT = {
-    FIXED_B: ("theory-descent", "Descent on A and its bounds"),
-    FIXED_A: ("theory-descent-fixed-a", "Descent on B and its bounds"),
+_SHARES = {
+    "curvature_share": ("decrease, best update (H-metric)", "blue points"),
+    "euclidean_share": ("of ‖δ*‖² (Euclidean)", "orange points"),
+    "projected_share": ("decrease, Euclidean projection", "purple points"),
+    "true_share": ("decrease of the loss itself", "green points"),
 }
 
 
-def theory_figures(theory: Theory) -> list[Figure]:
-    """All figures in the order of the page; those of the loss are missing without a text encoder."""
-    figures = [residual_against_rank(theory.surrogate), kept_share_per_basis(theory.surrogate)]
-    if loss := theory.loss:
-        return [
-            *figures,
-            decrease_kept(loss),
-            *(descent_with_bounds(loss, one) for one in (loss.fixed_b, loss.fixed_a)),
-        ]
-    names = (("theory-local-model", "Share of the possible decrease"), _DESCENT[FIXED_B], _DESCENT[FIXED_A])
-    reason = "it needs a text encoder: give a backbone"
-    return [*figures, *(Figure(name, title, "", missing=reason) for name, title in names)]
+class Panel(NamedTuple):
+    """Texts of one panel, and its logarithmic axes."""
+
+    title: str
+    at: str
+    value: str
+    log: str = ""
 
 
-# -- surrogate ----------------------------------------------------------------------------------------------------------
+class Layout(NamedTuple):
+    """Texts of one figure, and its panels by name; with `categories`, values run along the horizontal axis."""
+
+    title: str
+    caption: str
+    panels: dict[str, Panel]
+    categories: bool = False
 
 
-def residual_against_rank(check: SurrogateCheck) -> Figure:
-    """1 − r/m and 1 − r/d as lines, Monte Carlo means with intervals as points."""
-    with plot_style():
-        canvas, axes = panels(1, 2, width=4.0, height=3.2)
-        token, embedding = axes[0]
-        for ax, side in zip(axes[0], SIDES, strict=True):
-            curves = [curve for curve in check.curves if curve.side == side]
-            _residual_panel(ax, curves, check.m)
-        for found, _ in check.trained:
-            left = [[1 - top_share(run.target(DISPLACEMENT), r) for r in range(check.m + 1)] for run in found.runs]
-            label = f"best basis for P* − P0, {found.backbone}"
-            token.plot(
-                np.arange(check.m + 1), np.mean(left, 0), color=GREEN, linestyle="--", linewidth=1.2, label=label
-            )
-        token.set_title("B fixed, A trained")
-        embedding.set_title("A fixed, B trained")
-        token.set_ylabel("residual ‖P* − BA‖² / ‖P*‖²")
-        token.set_ylim(-0.03, 1.03)
-        low = 1 - check.m / check.d
-        embedding.set_ylim(low - 0.08 * (1 - low), 1 + 0.08 * (1 - low))
-        for ax in axes[0]:
-            ax.legend(loc="upper right")
-        caption = (
-            f"Mean residual over {len(check.curves[0].samples)} Haar-uniform bases for two extreme P*, with 99.9 % "
-            "intervals, and the lines of the theorem. The vertical axes differ: on the right the range is a few per cent."
-        )
-        if check.trained:
-            caption += (
-                " Dashed: residual of the displacement of trained dense prompts with the best basis of each rank."
-            )
-        return to_figure("theory-residual", "Residual against rank", caption, canvas)
-
-
-def _residual_panel(ax: Axes, curves: list[ResidualCurve], m: int) -> None:
-    """The line of the theorem and the Monte Carlo means of one side."""
-    side, dimension = curves[0].side, curves[0].dimension
-    size = SYMBOLS[side][1]
-    ranks = np.arange(0, m + 1)
-    ax.plot(ranks, 1 - ranks / dimension, color=BLACK, linewidth=1.2, label=f"1 − r/{size},  {size} = {dimension}")
-    look = _LOOKS[side]
-    for shift, curve, face in zip((-0.16, 0.16), curves, (look["color"], "white"), strict=True):
-        ends = np.array([curve.interval(int(rank)) for rank in curve.ranks])  # (m, 2)
-        ax.errorbar(
-            curve.ranks + shift,
-            curve.mean,
-            yerr=[curve.mean - ends[:, 0], ends[:, 1] - curve.mean],
-            linestyle="none",
-            markerfacecolor=face,
-            markersize=4.5,
-            capsize=2,
-            elinewidth=1,
-            label=f"random bases, P* {'spread out' if curve.ideal == 'spread' else 'in one token'}",
-            **look,
-        )
-    ax.set_xlabel("rank r")
-    ax.set_xlim(-0.5, m + 0.5)
-
-
-def kept_share_per_basis(check: SurrogateCheck) -> Figure:
-    """Mean share kept by each basis of each P*, its interval, and the share kept by a random basis."""
-    with plot_style():
-        rows = [("start bases", shares) for shares in check.start_shares]
-        for found, kept in check.trained:
-            rows += [(found.backbone, shares) for shares in kept]
-        sides = {side: [(backbone, one) for backbone, one in rows if one.side == side] for side in SIDES}
-        most = max(len(lines) for lines in sides.values())
-        canvas, axes = panels(1, 2, width=4.6, height=1.15 + 0.26 * most)
-        for ax, (side, lines) in zip(axes[0], sides.items(), strict=True):
-            for place, (_, shares) in enumerate(lines):
-                _share_line(ax, shares, -place)
-            letter = SYMBOLS[side][0]
-            names = [
-                f"{shares.basis} {letter}, {_TARGETS[shares.target][0]}"
-                + (f", {backbone}" if len(check.trained) > 1 else "")
-                for backbone, shares in lines
-            ]
-            ax.set_yticks([-place for place in range(len(lines))], names)
-            ax.set_ylim(-most + 0.4, 0.6)
-            ax.set_xlim(0, max(0.05, 1.12 * max(one.mean for _, one in lines)))
-            ax.set_xlabel("share of ‖P*‖² kept")
-            ax.set_title(f"{letter} fixed")
-            ax.grid(axis="y", visible=False)
-        shared_legend(canvas, list(axes[0]))
-        caption = (
-            f"Rank {check.rank}. Mean share kept, with its 95 % interval over seeds; the black tick is the share kept by a "
-            "uniformly random basis. A basis computed from P0 keeps more of P0."
-        )
-        if check.trained:
-            runs = sum(len(found.runs) for found, _ in check.trained)
-            caption += f" Trained: final prompt P* and displacement P* − P0 of {runs} dense runs."
-        return to_figure("theory-kept-share", "Share kept by each basis", caption, canvas)
-
-
-def _share_line(ax: Axes, shares: KeptShares, y: float) -> None:
-    """Tick of the random basis, interval and mean of one basis and P*."""
-    label, look = _TARGETS[shares.target]
-    ax.plot(
-        [shares.predicted] * 2,
-        [y - 0.36, y + 0.36],
-        color=BLACK,
-        linewidth=1.6,
-        label="a random basis: r/m or r/d",
-        zorder=3,
+def _descent_layout(fixed: str, trained: str) -> Layout:
+    caption = (
+        f"{fixed} fixed. The step size is 1/L with the largest curvature on the path or at its start. Crosses violate the "
+        "descent inequality; losses above twice the first are left out. The bounds use constants measured on the paths."
     )
-    if shares.values.size > 1:
-        span = mean_interval(shares.values, 0.95)
-        # An interval over few seeds can leave [0, 1], the range of a share.
-        ax.plot([max(span.low, 0), min(span.high, 1)], [y, y], color=look["color"])
-    ax.plot(shares.mean, y, linestyle="none", label=label, **look)
+    loss = Panel("Loss and bound of the descent inequality", "step t", f"φ({trained}_t)")
+    smallest = Panel("Smallest gradient after T steps", "T", "min ‖∇φ‖²", "xy")
+    curvature = Panel("Smoothness along the path", "step t", "largest curvature", "y")
+    rate = Panel("Stochastic gradients, η = c/√T", "T", "min E‖∇φ‖²", "xy")
+    descent = {"loss": loss, "gradient": smallest, "smoothness": curvature, "rate": rate}
+    return Layout(f"Descent on {trained} and its bounds", caption, descent)
 
 
-# -- loss ---------------------------------------------------------------------------------------------------------------
+#: All figures in the order of the page.
+LAYOUTS = {
+    "theory-residual": Layout(
+        "Residual against rank",
+        "Means over Haar-uniform bases for two extreme P*, with 99.9 % intervals, and the lines of the theorem. On the right "
+        "the range is a few per cent. Dashed: displacement of trained prompts, with the best basis of each rank.",
+        {
+            "token": Panel("B fixed, A trained", "rank r", "residual ‖P* − BA‖² / ‖P*‖²"),
+            "embedding": Panel("A fixed, B trained", "rank r", ""),
+        },
+    ),
+    "theory-kept-share": Layout(
+        "Share kept by each basis",
+        "Means with 95 % intervals over seeds. A basis computed from P0 keeps more of P0.",
+        {side: Panel(f"{letter} fixed", "", "share of ‖P*‖² kept") for side, (letter, _) in SYMBOLS.items()},
+        categories=True,
+    ),
+    "theory-local-model": Layout(
+        "Share of the possible decrease",
+        "Share of the ideal update δ* = −H⁻¹g that each update space keeps; of random bases, mean and range. If H, the damped "
+        "Gauss–Newton matrix, were isotropic, blue and orange would agree.",
+        {side: Panel(f"{letter} fixed", "", "share of what δ* reaches") for side, (letter, _) in SYMBOLS.items()},
+        categories=True,
+    ),
+    "theory-descent": _descent_layout("B", "A"),
+    "theory-descent-fixed-a": _descent_layout("A", "B"),
+}
 
 
-def decrease_kept(check: LossCheck) -> Figure:
-    """Shares kept by the update spaces, in the metric of H, in the Euclidean metric, and on the loss."""
-    local = check.local
-    with plot_style():
-        canvas, axes = panels(1, 2, width=4.4, height=2.7)
-        for ax, side in zip(axes[0], SIDES, strict=True):
-            _decrease_panel(ax, check, side)
-        shared_legend(canvas, list(axes[0]))
-        caption = (
-            f"{check.title}, rank {check.rank}. Share of the ideal update δ* = −H⁻¹g that each update space keeps; H is the "
-            f"Gauss–Newton matrix damped by {local.model.relative_damping:g} times its largest eigenvalue. Short bars: "
-            "single random bases. If H were isotropic, blue and orange would agree."
-        )
-        return to_figure("theory-local-model", "Share of the possible decrease", caption, canvas)
+# -- numbers ------------------------------------------------------------------------------------------------------------
 
 
-def _decrease_panel(ax: Axes, check: LossCheck, side: Side) -> None:
-    """Shares of the bases in use and of random bases of one side."""
-    local, (letter, symbol) = check.local, SYMBOLS[side]
-    m, d = local.model.reference.shape
-    predicted = check.rank / (m if side == "token" else d)
-    used = [kept for kept in local.in_use if kept.side == side]
-    random = local.random[side]
-    ax.axvline(predicted, color=BLACK, linewidth=1.4, label="surrogate: r/m or r/d")
-    for field, label, look, shift in _SHARES:
-        for place, kept in enumerate(used):
-            ax.plot(getattr(kept, field), -place + shift, linestyle="none", label=label, **look)
-        values = np.array([getattr(kept, field) for kept in random])
-        if not np.isnan(values).any():
-            y = -len(used) + shift
-            ax.plot(values, np.full(values.size, y), "|", color=look["color"], markersize=6, alpha=0.5)
-            ax.plot(values.mean(), y, linestyle="none", **look)
-    names = [f"{kept.basis} {letter}" for kept in used] + [f"random {letter}, {len(random)} draws"]
-    ax.set_yticks([-place for place in range(len(names))], names)
-    ax.set_ylim(-len(names) + 0.45, 0.55)
-    ax.set_xlim(left=0)
-    ax.grid(axis="y", visible=False)
-    ax.set_title(f"{letter} fixed: {'S_A' if side == 'token' else 'S_B'},  r/{symbol} = {predicted:.3g}")
-    ax.set_xlabel("share of what the ideal update δ* reaches")
+class Series(NamedTuple):
+    """Values at numbers or at categories in one panel of a figure, with intervals, which are NaN where there is none."""
+
+    figure: str
+    panel: str
+    label: str
+    look: str
+    at: np.ndarray
+    """Numbers, or names of categories; the empty name is a value for all of them."""
+    values: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
 
 
-def descent_with_bounds(check: LossCheck, convergence: Convergence) -> Figure:
-    """Loss, smallest gradient, smoothness and stochastic rate of one convergence part, each with its bound."""
-    of, descent, rate = convergence.of, convergence.descent, convergence.rate
-    path = descent.path
-    with plot_style():
-        canvas, axes = panels(2, 2, width=4.2, height=2.9)
-        _descent_panel(axes[0, 0], descent, of)
-        _gradient_panel(axes[0, 1], path, check.lowest)
-        _smoothness_panel(axes[1, 0], descent, of)
-        _rate_panel(axes[1, 1], rate, of)
-        caption = (
-            f"{check.title}; {convergence.basis} {of.fixed} of rank {check.rank} fixed, "
-            f"η = 1/{of.smoothness} = {path.step_size:.3g}, φ_inf = {check.lowest:g}. "
-            f"Stochastic: batches of {rate.batch_size} with replacement, {len(rate.runs[0].squared_gradients)} replicates."
-        )
-        return to_figure(*_DESCENT[of], caption, canvas)
+def make_series(
+    figure: str, panel: str, label: str, look: str, at: Any, values: Any, low: Any = np.nan, high: Any = np.nan
+) -> Series:
+    """A series of the finite values; of more than `_MOST_POINTS`, evenly spaced ones are kept."""
+    columns = [np.broadcast_to(column, len(at)) for column in (at, values, low, high)]
+    finite = np.flatnonzero(np.isfinite(columns[1]))
+    kept = finite[np.unique(np.linspace(0, finite.size - 1, min(finite.size, _MOST_POINTS)).round().astype(int))]
+    return Series(figure, panel, label, look, *(column[kept] for column in columns))
 
 
-def _descent_panel(ax: Axes, descent: Descent, of: FixedFactor) -> None:
-    """φ(A_t) and its bound φ(A_0) − (η/2) Σ ‖∇φ‖²; crosses mark steps that violate the descent inequality."""
-    paths: list[tuple[Trajectory, str, str]] = [(descent.path, f"η = 1/{of.smoothness}", BLUE)]
+def residual_series(curves: Sequence[ResidualCurve], trained: Mapping[str, Sequence[Case]]) -> list[Series]:
+    """Residuals of random bases, the theorem's lines, and residuals of trained displacements with the best basis."""
+    name, ranks = "theory-residual", np.arange(1, curves[0].samples.shape[1] + 1)
+    rows = []
+    for curve in curves:
+        size, spread = SYMBOLS[curve.side][1], curve.ideal == "spread"
+        label, look = f"random bases, P* {curve.ideal}", "blue points" if spread else "orange points"
+        low, high = np.transpose([mean_interval(column) for column in curve.samples.T])
+        rows.append(make_series(name, curve.side, label, look, ranks, curve.samples.mean(axis=0), low, high))
+        if spread:
+            label = f"1 − r/{size}, {size} = {curve.dimension}"
+            rows.append(make_series(name, curve.side, label, "black line", ranks, curve.predicted))
+    for backbone, cases in trained.items():
+        best = [np.mean([1 - top_share(case.targets[DISPLACEMENT], rank) for case in cases]) for rank in ranks]
+        label = f"best basis for P* − P0, {backbone}"
+        rows.append(make_series(name, "token", label, "green dashed", ranks, best))
+    return rows
+
+
+def share_series(shares: Sequence[KeptShares], note: str = "") -> list[Series]:
+    """Mean shares kept by each basis, with intervals over seeds; `note` stands after the name of each basis."""
+    name, rows = "theory-kept-share", []
+    for side, (letter, _) in SYMBOLS.items():
+        own = [kept for kept in shares if kept.side == side]
+        for target, look in _TARGET_LOOKS.items():
+            kept = [one for one in own if one.target == target]
+            # An interval over few seeds can leave [0, 1], the range of a share.
+            ends = [np.clip(mean_interval(one.values, 0.95), 0, 1) if one.values.size > 1 else _NO_ENDS for one in kept]
+            means, bases = [one.values.mean() for one in kept], [f"{one.basis} {letter}{note}" for one in kept]
+            low, high = np.transpose(ends) if kept else _NO_ENDS
+            rows.append(make_series(name, side, target, look, bases, means, low, high))
+        rows.append(make_series(name, side, "a random basis: r/m or r/d", "black line", [""], own[0].predicted))
+    return rows
+
+
+def local_series(local: LocalCheck) -> list[Series]:
+    """Shares of the ideal update kept by the bases in use and, as mean and range, by random bases."""
+    name, rows = "theory-local-model", []
+    for side, (letter, _) in SYMBOLS.items():
+        used = [kept for kept in local.in_use if kept.side == side]
+        bases, none = [f"{kept.basis} {letter}" for kept in used], [np.nan] * len(used)
+        for field, (label, look) in _SHARES.items():
+            values = [getattr(kept, field) for kept in used]
+            random = np.array([getattr(kept, field) for kept in local.random[side]])
+            means, low, high = [*values, random.mean()], [*none, random.min()], [*none, random.max()]
+            rows.append(make_series(name, side, label, look, [*bases, f"random {letter}"], means, low, high))
+        rows.append(make_series(name, side, "surrogate: r/m or r/d", "black line", [""], local.predicted(side)))
+    return rows
+
+
+def descent_series(name: str, of: FixedFactor, descent: Descent, rate: Rate, lowest: float) -> list[Series]:
+    """Loss, smallest gradient, smoothness and stochastic rate, each with its bound."""
+    rows: list[Series] = []
+
+    def add(panel: str, label: str, look: str, at: np.ndarray, values: np.ndarray) -> None:
+        rows.append(make_series(name, panel, label, look, at, values))
+
+    path, places, horizons = descent.path, descent.places, rate.horizons
+    paths = {f"η = 1/{of.smoothness}": (path, "blue")}
     if descent.shortened:
-        paths.append((descent.at_start, f"η = 1/{of.smoothness} of {of.trained}_0", VERMILION))
-    for path, label, color in paths:
-        promised = 0.5 * path.step_size * path.squared_gradients[:-1]
-        steps = np.arange(path.values.size)
-        ax.plot(steps, path.values, label=f"loss, {label}", color=color)
-        bound = path.values[0] - np.concatenate([[0.0], np.cumsum(promised)])
-        ax.plot(steps, bound, linestyle="--", linewidth=1.1, label=f"bound, {label}", color=color)
-        broken = 1 + np.flatnonzero(path.values[:-1] - path.values[1:] < promised - 1e-12)
-        if broken.size:
-            ax.plot(
-                broken, path.values[broken], "x", color=BLACK, markersize=4.5, label="inequality violated", zorder=4
-            )
-    values = np.concatenate([path.values[np.isfinite(path.values)] for path, _, _ in paths])
-    room = 0.12 * float(np.ptp(values)) or 1.0
-    # The bound of a path that violates the inequality is far below, so the losses set the range.
-    ax.set_ylim(values.min() - room, min(values.max(), 2 * values[0]) + room)
-    ax.set_title("Loss and bound of the descent inequality")
-    ax.set_xlabel("step t")
-    ax.set_ylabel(f"φ({of.trained}_t)")
+        paths[f"η = 1/{of.smoothness} of {of.trained}_0"] = (descent.at_start, "vermilion")
+    for label, (one, colour) in paths.items():
+        shown = np.flatnonzero(one.values <= 2 * one.values[0])  # a path may diverge
+        after = shown[shown > 0]
+        bounds = one.descent_bounds[after - 1]
+        broken = after[one.values[after] > bounds + 1e-12]
+        add("loss", f"loss, {label}", f"{colour} line", shown, one.values[shown])
+        add("loss", f"bound, {label}", f"{colour} dashed", after, bounds)
+        add("loss", "inequality violated", "black points", broken, one.values[broken])
+    steps = np.arange(1, path.steps + 1)
+    add("gradient", "bound 2(φ₀ − φ_inf)/(ηT)", "black dashed", steps, path.gradient_bounds(lowest))
+    add("gradient", "measured", "blue line", steps, path.smallest_gradients)
+    add("smoothness", f"bound L‖{of.fixed}‖₂²", "black dashed", places, descent.full * descent.basis_norm**2)
+    add("smoothness", of.smoothness, "blue line", places, descent.directional)
+    add("smoothness", "1/η", "grey dotted", places, np.full(len(places), descent.constant))
+    add("rate", f"bound with {of.smoothness} η σ²", "black dashed", horizons, rate.bounds)
+    add("rate", "measured", "blue line", horizons, rate.smallest)
+    add("rate", "slope T^(−1/2)", "grey dotted", horizons, rate.smallest[0] * np.sqrt(horizons[0] / horizons))
+    return rows
+
+
+# -- plots --------------------------------------------------------------------------------------------------------------
+
+
+def plot_figures(series: Iterable[Series], *, png: bool = True) -> list[Figure]:
+    """All figures in the order of the page, as SVG and, with `png`, as PNG; one without series is missing."""
+    by_figure: dict[str, list[Series]] = {name: [] for name in LAYOUTS}
+    for one in series:
+        if one.at.size:
+            by_figure[one.figure].append(one)
+    missing = "It needs a text encoder: give a backbone."
+    return [
+        _plot(name, own, png) if own else Figure(name, LAYOUTS[name].title, "", missing=missing)
+        for name, own in by_figure.items()
+    ]
+
+
+def _plot(name: str, series: Sequence[Series], png: bool) -> Figure:
+    layout = LAYOUTS[name]
+    by_panel = {key: [one for one in series if one.panel == key] for key in layout.panels}
+    lines = [len({at for one in own for at in one.at if at}) for own in by_panel.values()]
+    with plot_style():
+        height = 1.0 + 0.45 * max(lines) if layout.categories else 2.9
+        canvas, axes = panels(len(by_panel) // 2, 2, width=4.4, height=height)
+        for ax, panel, own in zip(axes.flat, layout.panels.values(), by_panel.values(), strict=True):
+            ax.set_title(panel.title)
+            plot_panel = _plot_categories if layout.categories else _plot_curves
+            plot_panel(ax, panel, own)
+        if layout.categories:
+            shared_legend(canvas, axes.flat)
+        return to_figure(name, layout.title, layout.caption, canvas, png=png)
+
+
+def _plot_curves(ax: Axes, panel: Panel, series: Sequence[Series]) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    for one in series:
+        if np.isnan(one.low).all():
+            ax.plot(one.at, one.values, **_look(one))
+        else:
+            error_bars(ax, x=one.at, y=one.values, yerr=_lengths(one), **_look(one))
+    ax.set(xlabel=panel.at, ylabel=panel.value)
+    ax.locator_params("x", integer=True)
+    for name in panel.log:
+        ax.set(**{f"{name}scale": "log"})
+        axis = getattr(ax, f"{name}axis")
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(LogLocator(subs=(1.0,) if high > 200 * low else (1.0, 2.0, 5.0)))
+        axis.set_major_formatter(lambda value, _: f"{value:g}")  # exponents would need math text
+        axis.set_minor_formatter(NullFormatter())
     ax.legend(loc="best", fontsize=7.5)
 
 
-def _gradient_panel(ax: Axes, path: Trajectory, lowest: float) -> None:
-    """Smallest gradient after T steps and its bound."""
-    horizons = np.arange(1, path.steps + 1)
-    bounds = gradient_bounds(path, lowest)
-    ax.plot(horizons, bounds, color=BLACK, linestyle="--", label="bound 2(φ₀ − φ_inf)/(ηT)")
-    ax.plot(horizons, np.minimum.accumulate(path.squared_gradients[:-1]), color=BLUE, label="measured")
-    ax.set_title("Smallest gradient after T steps")
-    ax.set_xlabel("T")
-    ax.set_ylabel("min ‖∇φ‖²")
-    _logarithmic(ax, "x", "y")
-    ax.legend(loc="best")
+def _plot_categories(ax: Axes, panel: Panel, series: Sequence[Series]) -> None:
+    names = list(dict.fromkeys(at for one in series for at in one.at if at))
+    labels = list(dict.fromkeys(one.label for one in series if one.at[0]))
+    for one in series:
+        if not one.at[0]:
+            ax.axvline(one.values[0], color=plotting.BLACK, label=one.label)
+            continue
+        shift = (labels.index(one.label) - (len(labels) - 1) / 2) * 0.7 / len(labels)
+        places = [-names.index(at) - shift for at in one.at]
+        error_bars(ax, x=one.values, y=places, xerr=_lengths(one), **_look(one))
+    ax.set_yticks([-place for place in range(len(names))], names)
+    ax.set(xlabel=panel.value, ylim=(0.5 - len(names), 0.5))
+    ax.set_xlim(left=0)
+    ax.grid(axis="y", visible=False)
 
 
-def _smoothness_panel(ax: Axes, descent: Descent, of: FixedFactor) -> None:
-    """L_A along the path, L‖B‖₂² and 1/η."""
-    bounds = descent.full * descent.basis_norm**2
-    ax.plot(descent.places, bounds, color=BLACK, linestyle="--", marker="s", label=f"bound L‖{of.fixed}‖₂²")
-    ax.plot(descent.places, descent.directional, label=of.smoothness, **_LOOKS["token"])
-    ax.axhline(descent.constant, color=GREY, linestyle=":", label="1/η")
-    ax.set_title("Smoothness along the path")
-    ax.set_xlabel("step t")
-    ax.set_ylabel("largest curvature")
-    ax.margins(y=0.22)
-    _logarithmic(ax, "y")
-    ax.legend(loc="upper center", ncols=3)
+def _look(one: Series) -> dict[str, Any]:
+    name, kind = one.look.split()
+    colour, marker = COLOURS[name]
+    return {"color": colour, "linestyle": KINDS[kind], "marker": marker if kind == "points" else "", "label": one.label}
 
 
-def _rate_panel(ax: Axes, rate: Rate, of: FixedFactor) -> None:
-    """Smallest expected gradient of stochastic descent at each T and its bound."""
-    ax.plot(
-        rate.horizons, rate.bounds, color=BLACK, linestyle="--", marker="s", label=f"bound with {of.smoothness} η σ²"
-    )
-    ax.plot(rate.horizons, rate.smallest, label="measured", **_LOOKS["token"])
-    guide = rate.smallest[0] * np.sqrt(rate.horizons[0] / rate.horizons)
-    ax.plot(rate.horizons, guide, color=LIGHT, linewidth=1, label="slope T^(−1/2)", zorder=1)
-    ax.set_title("Stochastic gradients, η = c/√T")
-    ax.set_xlabel("T")
-    ax.set_ylabel("min E‖∇φ‖²")
-    _logarithmic(ax, "x", "y")
-    ax.legend(loc="best")
-    ax.set_xticks(rate.horizons, [str(t) for t in rate.horizons])
-    ax.minorticks_off()
-
-
-def _logarithmic(ax: Axes, *axes: str) -> None:
-    """Log axes with plain numbers as tick labels, since exponents would need math text."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    for name in axes:
-        getattr(ax, f"set_{name}scale")("log")
-        axis = getattr(ax, f"{name}axis")
-        low, high = axis.get_view_interval()
-        wide = high > 200 * low
-        axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
-        axis.set_major_formatter(lambda value, _: f"{value:g}")
-        axis.set_minor_formatter(NullFormatter())
+def _lengths(one: Series) -> np.ndarray:
+    """Lengths of both halves of the intervals; rounding may put a value outside of its own."""
+    return np.maximum([one.values - one.low, one.high - one.values], 0)

@@ -1,42 +1,38 @@
-"""The theory page: all statements with both sides and a verdict, and the figures."""
+"""The theory as files: a page, the statements as a table, the figures, and their numbers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from slimprompt.errors import InputError
-from slimprompt.files import write_file
-from slimprompt.paper.theory.check import Theory
-from slimprompt.paper.theory.figures import theory_figures
-from slimprompt.paper.theory.statement import Statement
+from slimprompt.files import check_folder, write_file
+from slimprompt.paper.theory.figures import Series, plot_figures
 from slimprompt.paper.verdict import STATEMENT_VERDICTS, VERDICTS, count_verdicts
 from slimprompt.report.html import render, write_page
 from slimprompt.report.plotting import Figure, write_figures
 from slimprompt.spreadsheet import csv_text
 
+if TYPE_CHECKING:
+    from slimprompt.paper.theory.check import Theory
+    from slimprompt.paper.theory.statement import Statement
+
+#: Files with the statements and with the numbers of the figures, and their columns.
+STATEMENTS, FIGURES = "statements.csv", "figures.csv"
 COLUMNS = ("part", "statement", "claim", "relation", "predicted", "measured", "interval", "verdict", "detail")
+FIGURE_COLUMNS = Series._fields
 
 
-def statement_rows(statements: Sequence[Statement]) -> list[dict[str, str]]:
+def statement_rows(statements: Iterable[Statement]) -> list[dict[str, str]]:
     """The statements as text, one dict per row with the keys `COLUMNS`."""
-    return [
-        {
-            "part": one.part,
-            "statement": one.name,
-            "claim": one.claim,
-            "relation": one.relation,
-            "predicted": number(one.predicted),
-            "measured": number(one.measured),
-            "interval": "" if one.interval is None else f"{number(one.interval.low)} … {number(one.interval.high)}",
-            "verdict": one.verdict,
-            "detail": one.detail,
-        }
-        for one in statements
-    ]
+    rows = []
+    for part, name, claim, relation, predicted, measured, interval, verdict, detail in statements:
+        ends = " … ".join(map(number, interval or ()))
+        cells = (part, name, claim, relation, number(predicted), number(measured), ends, verdict, detail)
+        rows.append(dict(zip(COLUMNS, cells, strict=True)))
+    return rows
 
 
 def number(value: float | None) -> str:
@@ -52,68 +48,52 @@ def number(value: float | None) -> str:
     return f"{value:.0f}" if value == int(value) and abs(value) < 1e6 else f"{value:.4g}"
 
 
-def verdict_counts(statements: Sequence[Statement]) -> str:
+def verdict_counts(rows: Iterable[dict[str, str]]) -> str:
     """The number of statements with each verdict, as `47 hold, 5 violated, 0 not testable`."""
-    return count_verdicts((one.verdict for one in statements), STATEMENT_VERDICTS)
+    return count_verdicts((row["verdict"] for row in rows), STATEMENT_VERDICTS)
 
 
-def theory_section(theory: Theory, figures: Sequence[Figure]) -> str:
-    """HTML of the section with statements and figures, to be placed in another page."""
-    return render("theory_section.html.j2", _values(theory, figures))
+def theory_section(rows: Sequence[dict[str, str]], figures: Sequence[Figure]) -> Any:
+    """HTML of the statements and the figures, as Markup to be placed in a page under the anchor `theory`."""
+    from markupsafe import Markup
+
+    parts = [(part, list(same)) for part, same in groupby(rows, key=lambda row: row["part"])]
+    values = {"parts_of_theory": parts, "display": VERDICTS, "counts": verdict_counts(rows), "figures": figures}
+    return Markup(render("theory_section.html.j2", values))  # the template escapes all text
 
 
 def theory_page(theory: Theory, figures: Sequence[Figure]) -> str:
     """The self-contained HTML page."""
-    return render("theory.html.j2", _values(theory, figures))
-
-
-def _values(theory: Theory, figures: Sequence[Figure]) -> dict[str, Any]:
-    """Values of the templates."""
     rows = statement_rows(theory.statements)
-    parts = [(part, list(same)) for part, same in groupby(rows, key=lambda row: row["part"])]
-    surrogate = theory.surrogate
-    return {
+    parts = enumerate(dict.fromkeys(row["part"] for row in rows), 1)
+    values = {
         "title": "Theory of low-rank prompts: numerical checks",
-        "contents": [
-            ("theory-figures", "Figures"),
-            *((f"theory-part-{index}", part) for index, (part, _) in enumerate(parts, 1)),
-        ],
-        "parts_of_theory": parts,
-        "display": VERDICTS,
-        "counts": verdict_counts(theory.statements),
-        "figures": figures,
-        "setting": f"m = {surrogate.m}, d = {surrogate.d}, r = {surrogate.rank}",
-        "loss": theory.loss.title if theory.loss else "",
+        "setting": theory.setting,
+        "contents": [("theory-figures", "Figures"), *((f"theory-part-{index}", part) for index, part in parts)],
+        "section": theory_section(rows, figures),
     }
+    return render("theory.html.j2", values)
 
 
 def write_theory(theory: Theory, folder: Path) -> list[Path]:
-    """Write the page with its table and figures.
+    """Write `theory.html`, `statements.csv`, `figures.csv` with the numbers of the figures, and these as SVG and PNG.
 
-    Parameters
-    ----------
-    theory
-        Checked statements.
-    folder
-        Target folder; it is created.
-
-    Returns
-    -------
-    list of Path
-        `theory.html`, `statements.csv`, and the figures as SVG and PNG.
-
-    Raises
-    ------
-    InputError
-        If `folder` is a file.
+    Figures of an earlier call that are missing in this one are deleted.
     """
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; give a folder for the page")
-    folder.mkdir(parents=True, exist_ok=True)
-    figures = theory_figures(theory)
-    rows = [[row[name] for name in COLUMNS] for row in statement_rows(theory.statements)]
+    check_folder(folder)
+    figures = plot_figures(theory.series)
+    for figure in figures:
+        for suffix in ("svg", "png") if figure.missing else ():
+            (folder / f"{figure.name}.{suffix}").unlink(missing_ok=True)
+    points = [
+        [*names, *("" if value != value else value for value in point)]  # NaN: there is no interval
+        for *names, at, values, low, high in theory.series
+        for point in zip(at, values, low, high, strict=True)
+    ]
+    statements = [list(row.values()) for row in statement_rows(theory.statements)]
     return [
         write_page(folder / "theory.html", theory_page(theory, figures)),
-        write_file(folder / "statements.csv", csv_text(COLUMNS, rows)),
+        write_file(folder / STATEMENTS, csv_text(COLUMNS, statements)),
+        write_file(folder / FIGURES, csv_text(FIGURE_COLUMNS, points)),
         *write_figures(figures, folder),
     ]

@@ -15,35 +15,16 @@ from torch.nn import functional as F
 from slimprompt.clip.backbone import Backbone
 from slimprompt.data import few_shot
 from slimprompt.data.catalogue import open_dataset
-from slimprompt.errors import InputError
 from slimprompt.images.bank import FeatureBank
-from slimprompt.paper.theory.objective import difference_step
+from slimprompt.paper.theory.objective import Product, difference_step
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 
 
 class PromptObjective:
     """F(P) = mean over images i of −log softmax_c(s x_i·t̂_c(P))[y_i], P (n_ctx, width) as float64.
 
-    t̂_c(P) is the unit-length text feature of class c with context P, x_i a fixed unit-length image feature and s the
-    logit scale.
-
-    Parameters
-    ----------
-    backbone
-        Frozen CLIP model; its text tower is copied to float64.
-    class_names
-        Class names.
-    image_features
-        Unit-length features (n_images, embed_dim).
-    labels
-        Class index of each image.
-    n_ctx
-        Number of context tokens.
-
-    Raises
-    ------
-    InputError
-        If the numbers of features and labels differ, or are zero.
+    t̂_c(P) is the unit-length text feature of class c with context P through a float64 copy of the text tower, x_i a row of
+    the unit-length image features (n_images, embed_dim), y_i its label and s the logit scale.
     """
 
     lower_bound = 0.0  # cross-entropy is not negative
@@ -58,11 +39,6 @@ class PromptObjective:
         labels: Sequence[int],
         n_ctx: int,
     ) -> None:
-        if not len(labels) or len(image_features) != len(labels):
-            raise InputError(
-                f"{len(image_features)} image features and {len(labels)} labels were given: "
-                "each image needs a label, and at least one image is needed"
-            )
         double = _in_double(backbone)
         self.shape = (n_ctx, backbone.text_width)
         self.n_examples = len(labels)
@@ -82,12 +58,12 @@ class PromptObjective:
             losses = F.cross_entropy(self._logits(self._text(leaf)), self._labels, reduction="none")  # (n_examples,)
             found = []
             for index, group in enumerate(groups):
-                mine = losses if group is None else losses[torch.as_tensor(group, device=self._device)]
-                (slope,) = torch.autograd.grad(mine.mean(), leaf, retain_graph=index + 1 < len(groups))
+                chosen = losses if group is None else losses[torch.as_tensor(group, device=self._device)]
+                (slope,) = torch.autograd.grad(chosen.mean(), leaf, retain_graph=index + 1 < len(groups))
                 found.append(slope.cpu().numpy())
         return float(losses.detach().mean()), found
 
-    def curvature(self, prompt: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    def curvature(self, prompt: np.ndarray) -> Product:
         """The product V → Jᵀ S J V with J = ∂logits/∂P and the blocks (diag p_i − p_i p_iᵀ)/n of S.
 
         For cross-entropy this is the Fisher matrix. J V is a central difference of the text features; Jᵀ is an exact
@@ -100,8 +76,6 @@ class PromptObjective:
 
         def product(direction: np.ndarray) -> np.ndarray:
             size = float(np.linalg.norm(direction))
-            if size == 0:
-                return np.zeros_like(direction)
             step = torch.tensor(direction * (h / size), device=self._device)
             with torch.no_grad():
                 ahead, behind = self._text(torch.stack([leaf + step, leaf - step]))
@@ -136,27 +110,7 @@ def _in_double(backbone: Backbone) -> Backbone:
 def few_shot_objective(
     backbone: Backbone, benchmark: str, *, shots: int, seed: int, n_ctx: int, data_root: Path | None = None
 ) -> PromptObjective:
-    """F(P) on the eval views of a few-shot sample.
-
-    Parameters
-    ----------
-    backbone
-        Frozen CLIP model.
-    benchmark
-        Name of a benchmark, or a folder of images.
-    shots
-        Images per class.
-    seed
-        Seed of the sample.
-    n_ctx
-        Number of context tokens.
-    data_root
-        Folder of the benchmarks.
-
-    Returns
-    -------
-    PromptObjective
-    """
+    """F(P) on the eval views of a few-shot sample of a benchmark, or of a folder of images."""
     sample = few_shot(open_dataset(benchmark, data_root), shots, seed)
     paths = [sample.path(item) for item in sample.train]
     features = FeatureBank(backbone).features(paths, decode=sample.decode)
