@@ -12,11 +12,11 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from slimprompt.images.cached import cached_banks
 
 from slimprompt import InputError, PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.files import cache_dir
+from slimprompt.images.store import cached_banks
 from tests.cli.conftest import QUICK, QUICK_DENSE, QUICK_WORDS, failed, ok
 from tests.conftest import TINY, draw, entries_of
 from tests.fork_server import start_command

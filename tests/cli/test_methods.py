@@ -262,7 +262,7 @@ def test_a_saved_head_of_ones_own_method_needs_no_module(run, photos, tmp_path, 
         "try:\n    classifier.with_classes(['otter', 'red panda'])\n"
         "except InputError as error:\n    print(error)\n"
         "(model,) = load_models([Path(head)], device='cpu').values()\n"
-        "print(model.describe()['method'], model.describe()['takes_new_names'])\n"
+        "print(model.describe().method, model.describe().takes_new_names)\n"
         "for command in (['evaluate', head, photos], ['export', head, '--matrix', matrix]):\n"
         "    sys.argv = ['slimprompt', *command]\n"
         "    try:\n        main()\n"

@@ -76,7 +76,7 @@ def test_fit_and_evaluate(eurosat: Path, photos: Path, tmp_path: Path) -> None:
 
 def test_a_run(eurosat: Path, run_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
     environment = RunEnvironment(runs=tmp_path / "runs", device="cpu", data_root=eurosat)
-    record = make_run(run_spec(dataset="eurosat", split="base", shots=1), LoadedInputs(environment))
+    record = make_run(run_spec(dataset="eurosat", class_subset="base", shots=1), LoadedInputs(environment))
     assert record.error is None
     names = stored_views()
     assert names == {"plain:", "plain:1/0", "plain:1/1"}

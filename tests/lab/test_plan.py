@@ -8,8 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from slimprompt.images.cached import cached_banks
 
+from slimprompt.images.store import cached_banks
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.plan import Plan, Speed, measure_speed, plan_study, weight
@@ -78,17 +78,6 @@ def test_several_weights_of_one_architecture_are_counted_each(environment: RunEn
         for tags in (("openai",), ("openai", "cc12m", "yfcc15m"))
     )
     assert (three.images, three.disk_bytes) == (3 * one.images, 3 * one.disk_bytes)
-
-
-def test_views_resized_by_pillow_and_by_torch_are_counted(
-    small_grid: Callable[..., Grid], environment: RunEnvironment
-) -> None:
-    recipes = [{"epochs": 3, "views": 2, "batch_size": 4, "resize": resize} for resize in ("pillow", "torch")]
-    grids = [small_grid(study="headline", shots=[2], recipe=recipe) for recipe in recipes]
-    specs = [spec for grid in grids for spec in study_specs(grid)]
-    found = plan(specs, environment)
-    complete_study(specs, environment.runs, InlineExecutor(environment))
-    assert found.images == stored(environment).features
 
 
 def test_what_is_missing_is_said(

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from slimprompt.clip.backbone import Backbone
 from slimprompt.data import base_new, few_shot, load_folder, read_manifest
 from slimprompt.files import json_checksum
-from slimprompt.images.bank import FeatureBank
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.inputs import KnownInputs
 from slimprompt.lab.records import Record, complete_runs, find_run
@@ -344,8 +344,8 @@ def test_runs_of_a_process_share_what_is_the_same(
 ) -> None:
     make_run(run_spec(), loaded)
     encoded: list[int] = []
-    original = FeatureBank._encode
-    monkeypatch.setattr(FeatureBank, "_encode", lambda bank, batch: (encoded.append(len(batch)), original(bank, batch)))
+    original = Backbone.encode_images
+    monkeypatch.setattr(Backbone, "encode_images", lambda tower, px: (encoded.append(len(px)), original(tower, px))[1])
     backbones: list[str] = []
     monkeypatch.setattr("slimprompt.clip.backbone.load_backbone", lambda name, *_, **__: backbones.append(name))
     second: Record = make_run(run_spec(variant="dense"), loaded)

@@ -37,7 +37,6 @@ def test_every_field_changes_the_fingerprint() -> None:
         {"recipe": {"anchor": 8}},
         {"recipe": {"prograd": True}},
         {"recipe": {"class_weights": "balanced"}},
-        {"recipe": {"resize": "torch"}},
         {"words": "a photo of a"},
         {"words": "a photo of a", "anchored": True},
         {"depth": 2},

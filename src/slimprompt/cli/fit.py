@@ -173,7 +173,7 @@ def fit(
     if report is not None:
         if report.resolve() == out.resolve():
             raise InputError(f"{out} is the folder of the model; give the page of --report another name")
-        check_outputs(page=report, read=(source, manifest))
+        check_outputs(page=report, overwrite=overwrite, read=(source, manifest))
         require_extra("lab", "the page of --report")
     images = _images(source, class_names, benchmark, data_root)
     sample = _sample(images, sampled, options["seed"], manifest, earlier)
@@ -201,7 +201,7 @@ def fit(
         note(f"{name} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
     classifier = Classifier(model, calibrate=not no_calibration, **params)
     settings = _settings(classifier, len(images.class_names), sampled)
-    with open_log(log, out.stem, settings) as run_log, explain_unreadable(skip_bad=skip_bad_images):
+    with open_log(log, out.resolve().name.removesuffix(".safetensors"), settings) as run_log, explain_unreadable(skip_bad=skip_bad_images):
         result = fit_and_score(
             classifier,
             FeatureBank(model, None if no_cache else "default"),
@@ -213,7 +213,8 @@ def fit(
             at_most=at_most,
             on_epoch=run_log.epoch,
         )
-        run_log.result(_metrics(result))
+        if log is not None:
+            run_log.result(_metrics(result))
     facts: dict[str, Any] = {"shots": sampled}
     if result.unseen:
         facts["held_out"] = {"images": len(result.unseen.images), **result.unseen.accuracies}

@@ -154,7 +154,7 @@ class LoadedInputs:
     def notes(self, spec: RunSpec) -> list[str]:
         """Warnings of the datasets' readers, such as a split that differs from the published one, and classes with too few images."""
         found = [note for name in (spec.dataset, *spec.evaluate_on) for note in self._dataset(name)[1]]
-        short = [f"{name} ({count})" for name, count in short_classes(self.sample(spec).train, spec.shots).items()]
+        short = [f"{name} ({count})" for name, count in short_classes(self.sample(spec).train, spec.shots)]
         return found + (
             [f"{spec.dataset}: fewer than {spec.shots} images, all used: {first_few(short)}"] if short else []
         )
