@@ -84,7 +84,7 @@ def main() -> None:
 
     from slimprompt.lab.environment import RunEnvironment
     from slimprompt.lab.executors.processes import ProcessExecutor
-    from slimprompt.lab.study import run_study
+    from slimprompt.lab.study import open_study, outcome_of, run_study
 
     cells = list(product(options.benchmarks, options.seeds))
 
@@ -95,7 +95,8 @@ def main() -> None:
     kinds = [(group, name, kind) for group, found in KINDS.items() for name, kind in found.items()]
     everything = [spec for _, _, kind in kinds for shots in options.shots for spec in specs(kind, shots)]
     environment = RunEnvironment(runs=options.runs, device="cpu")
-    outcome = run_study(everything, options.runs, ProcessExecutor(environment, options.workers))
+    study = open_study(everything, options.runs)
+    outcome = outcome_of(study, run_study(study, ProcessExecutor(environment, options.workers)))
     if outcome.failed:
         raise SystemExit(f"{outcome.failed[0].spec.title}: {outcome.failed[0].error}")
     results = {record.spec: record for record in (*outcome.present, *outcome.complete)}

@@ -43,7 +43,7 @@ class Finder:
 if __name__ == "__main__":
     sys.meta_path = [Finder if finder is PathFinder else finder for finder in sys.meta_path]
     from slimprompt.cli import main
-    from slimprompt.quickstart import job
+    from slimprompt import quickstart as job
 
     job.SHOTS, job.SEEDS = (1,), (1,)
     job.RECIPE = job.RECIPE.model_copy(update={"epochs": 2})
@@ -132,8 +132,8 @@ def test_the_tool_works_without_extras(photos: Path, tmp_path: Path) -> None:
     # the quickstart prints its table and says what the page needs
     text = found[quickstart][1]
     assert "fixed orthogonal B" in text
-    assert "pip install 'slimprompt[lab]'" in text and not (tmp_path / "quickstart" / "quickstart.html").exists()
-    assert (tmp_path / "quickstart" / "prompt" / "model.safetensors").exists()
+    assert "pip install 'slimprompt[lab]'" in text and not (tmp_path / "quickstart" / "report").exists()
+    assert (tmp_path / "quickstart" / "model.safetensors").exists()
 
 
 def test_a_torchvision_of_another_torch_is_explained(

@@ -7,13 +7,6 @@ from pathlib import Path
 
 import pytest
 from slimprompt.classifiers.prompt import PromptClassifier
-from typer import Typer
-from typer.testing import CliRunner
-
-from slimprompt.cli.quickstart import quickstart as command
-from slimprompt.errors import InputError
-from slimprompt.lab.records import Record
-from slimprompt.quickstart import job as module
 from slimprompt.quickstart.job import (
     ARMS,
     METRICS,
@@ -24,8 +17,15 @@ from slimprompt.quickstart.job import (
 )
 from slimprompt.quickstart.page import contact_sheet, write_quickstart
 from slimprompt.quickstart.table import results_table
-from slimprompt.training.recipe import Recipe
 from tests.html_page import Page
+from typer import Typer
+from typer.testing import CliRunner
+
+from slimprompt.cli.quickstart import quickstart as command
+from slimprompt.errors import InputError
+from slimprompt.lab.records import Record
+from slimprompt.quickstart import job as module
+from slimprompt.training.recipe import Recipe
 
 TINY = Recipe(epochs=2, batch_size=None, views=0, lr=0.05)
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from slimprompt.lab.observer import StudyObserver
 
 from slimprompt import FeatureBank
 from slimprompt.clip.backbone import Backbone
@@ -21,7 +20,8 @@ from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.executors.processes import ProcessExecutor
-from slimprompt.lab.records import Record, load_records
+from slimprompt.lab.records import load_records
+from slimprompt.lab.study import Ended, Event
 from slimprompt.paper.studies import Grid, study_specs
 from slimprompt.saved import model_file, read_model, write_model
 from tests.cli.conftest import QUICK, failed, ok, run  # noqa: F401
@@ -147,14 +147,14 @@ def test_the_feature_cache_on_a_full_disk(
     ok(run(*fit))
 
 
-class FillAfterOne(StudyObserver):
+class FillAfterOne:
     """Fills the disk when the first run has ended."""
 
     def __init__(self, disk: Disk, free: int) -> None:
         self.disk, self.free, self.filled = disk, free, False
 
-    def ended(self, record: Record) -> None:
-        if not self.filled:
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Ended) and not self.filled:
             self.disk.fill(free=self.free)
             self.filled = True
 

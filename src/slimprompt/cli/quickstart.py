@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from slimprompt.extras import missing_packages
 from slimprompt.files import check_folder
 
 if TYPE_CHECKING:
-    from slimprompt.quickstart.job import Quickstart
+    from slimprompt.quickstart import Quickstart
 
 
 def quickstart(
@@ -31,45 +32,43 @@ def quickstart(
     Needs no network and no data. Compares zero-shot, dense CoOp, joint rank 4 and a fixed orthogonal basis, at 1, 4 and 16
     shots over three seeds, on all classes and on base and new classes. Takes about a minute on two cores.
     """
+    begin = time.perf_counter()
     check_folder(out)
     say(
         "The pocket world: a small CLIP and rendered images that are part of the package. A toy, not the paper's results."
     )
-    from slimprompt.quickstart.job import quickstart_specs, run_quickstart
+    from slimprompt.quickstart import run_quickstart, title
 
-    say(f"{len(quickstart_specs(benchmark))} small runs on {benchmark} …")
     result = run_quickstart(out, benchmark, workers=workers)
     _print(result)
-    say(f"best by validation: {result.best_method}, seed {result.best.spec.seed}; saved to {result.prompt}")
+    spec = result.best.spec
+    say(
+        f"best by validation: {title(result.best)}, {spec.shots}-shot, seed {spec.seed}; saved to {result.model}\n"
+        f"use it: slimprompt predict {result.model} {result.predictions[0].image}"
+    )
     if missing := missing_packages("lab"):
-        say(
-            f"{result.seconds:.0f} s in all; a page with figures needs {', '.join(missing)}: pip install 'slimprompt[lab]'"
-        )
-        return
-    from slimprompt.quickstart.page import write_quickstart
+        say(f"a page with figures needs {', '.join(missing)}: pip install 'slimprompt[lab]'")
+    else:
+        from slimprompt.paper.page import build_report, write_report
 
-    say(f"{result.seconds:.0f} s in all; open {write_quickstart(result, out)}")
+        say(f"open {write_report(build_report(out / 'runs'), out / 'report')}")
+    say(f"{time.perf_counter() - begin:.0f} s in all")
 
 
 def _print(result: Quickstart) -> None:
-    from slimprompt.quickstart.table import results_table
+    from slimprompt.quickstart import METRICS
 
-    headings = ("method", "shots", "accuracy", "seen", "new", "H", "params", "time")
+    headings = ("method", "shots", "accuracy", "base", "new", "H", "params", "time")
     rows: list[tuple[str, ...]] = []
-    before = ""
-    for row in results_table(result).rows:
-        method, shots = row.labels
-        *scores, parameters, seconds = (cell.text().replace(" ± ", "±") for cell in row.cells)
-        time = seconds if seconds == "—" else f"{seconds} s"
-        rows.append((method if method != before else "", shots, *scores, parameters, time))
-        before = method
-    say(f"{result.benchmark.name}: {result.title}, {len(result.benchmark.class_names)} classes")
+    for line in result.lines:
+        scores = [f"{mean:.1f}±{sd:.1f}" if line.shots else f"{mean:.1f}" for mean, sd in map(line.scores.get, METRICS)]
+        cost = (f"{line.parameters:,}", f"{line.seconds:.1f} s") if line.shots else ("0", "—")
+        rows.append((line.method, str(line.shots), *scores, *cost))
+    say(f"{result.benchmark.name}: {len(result.benchmark.class_names)} classes, {len(result.records)} runs")
     print_table(headings, rows, right=headings[1:])
-    say("Accuracy in percent, mean±sd over 3 seeds. H: harmonic mean of base (seen) and new classes.")
+    say("Accuracy in percent, mean±sd over the seeds. H: harmonic mean of base and new classes.")
     shown = result.predictions[:6]
-    if shown:
-        say(f"Predictions of the saved prompt for {len(shown)} test images sampled at random:")
+    say(f"Predictions of the saved prompt for {len(shown)} test images sampled at random:")
     for one in shown:
-        name, share = one.best[0]
-        verdict = "correct" if one.right else f"wrong, it is a {one.true}"
-        say(f"  {one.image.parent.name}/{one.image.name}: {name} ({share:.0f} %), {verdict}")
+        verdict = "correct" if one.predicted == one.true else f"wrong, it is a {one.true}"
+        say(f"  {one.image.parent.name}/{one.image.name}: {one.predicted} ({100 * one.probability:.0f} %), {verdict}")

@@ -179,7 +179,7 @@ class Disturb:
     def __call__(self, event: Event) -> None:
         if isinstance(event, Ended):
             self.ended_runs += 1
-        elif not self._thread.is_alive():
+        elif self._thread.ident is None:  # the first batch
             self._thread.start()
 
     def disturb(self) -> None:

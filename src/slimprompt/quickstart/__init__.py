@@ -1,1 +1,0 @@
-"""The first command of a new user: a small comparison on the embedded model."""
