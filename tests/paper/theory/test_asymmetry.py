@@ -44,7 +44,7 @@ def verdicts(statements):
 
 
 def test_frames_are_orthonormal(generator):
-    frames = haar_frames(M, 3, 300, generator)  # more than one batch
+    frames = haar_frames(M, 3, 300, generator)
     assert frames.shape == (300, M, 3)
     np.testing.assert_allclose(np.swapaxes(frames, 1, 2) @ frames, np.broadcast_to(np.eye(3), (300, 3, 3)), atol=1e-12)
 

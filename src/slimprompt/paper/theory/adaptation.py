@@ -40,8 +40,8 @@ def trained_cases(records: Iterable[Record], m: int, rank: int) -> dict[str, lis
     dense = [record for record in complete if record.spec.variant == "dense"]
     chosen = [record for record in dense if record.spec.n_ctx == m]
     if not chosen:
-        lengths = sorted({record.spec.n_ctx for record in dense})
-        have = f"dense runs have m = {', '.join(map(str, lengths))}" if lengths else "none of the runs is dense"
+        lengths = sorted({str(record.spec.n_ctx) for record in dense}, key=int)
+        have = f"dense runs have m = {', '.join(lengths)}" if lengths else "none of the runs is dense"
         raise InputError(
             f"no complete dense run with m = {m} among {len(complete)} complete runs: {have}. "
             "Give another --m, or a folder with dense runs (`slimprompt study` writes them)."

@@ -21,19 +21,15 @@ Side = Literal["token", "embedding"]
 SIDES: tuple[Side, Side] = ("token", "embedding")
 #: Symbols of each side: the fixed factor, and the dimension of its space.
 SYMBOLS: dict[Side, tuple[str, str]] = {"token": ("B", "m"), "embedding": ("A", "d")}
-#: Frames per batch of QR decompositions.
+#: Frames of rank m in memory at a time.
 _BATCH = 128
 
 
 def haar_frames(dimension: int, rank: int, trials: int, generator: np.random.Generator) -> np.ndarray:
     """Haar-uniform matrices with orthonormal columns, (trials, dimension, rank)."""
-    frames = np.empty((trials, dimension, rank))
-    for start in range(0, trials, _BATCH):
-        stop = min(start + _BATCH, trials)
-        q, r = np.linalg.qr(generator.standard_normal((stop - start, dimension, rank)))
-        # QR of a normal matrix is uniform only if the diagonal of R is positive: LAPACK's signs are not random.
-        frames[start:stop] = q * np.sign(np.diagonal(r, axis1=1, axis2=2))[:, None, :]
-    return frames
+    q, r = np.linalg.qr(generator.standard_normal((trials, dimension, rank)))
+    # QR of a normal matrix is uniform only if the diagonal of R is positive: LAPACK's signs are not random.
+    return q * np.sign(np.diagonal(r, axis1=1, axis2=2))[:, None, :]
 
 
 def orthonormal(matrix: np.ndarray) -> np.ndarray:

@@ -100,9 +100,10 @@ def descend(
     """
     points, values, squares, errors = [start], [], [], []
     for t in range(steps + 1):
-        sampled = generator is not None and t < steps
-        batch = generator.integers(objective.n_examples, size=batch_size) if sampled else None
-        level, slopes = objective.gradients(basis @ points[-1], [None, batch] if sampled else [None])
+        groups: list[np.ndarray | None] = [None]
+        if generator is not None and t < steps:
+            groups.append(generator.integers(objective.n_examples, size=batch_size))
+        level, slopes = objective.gradients(basis @ points[-1], groups)
         full, step = basis.T @ slopes[0], basis.T @ slopes[-1]
         values.append(level)
         squares.append(np.sum(full**2))
@@ -149,31 +150,22 @@ def check_descent(
     """
     at_start = constant = directional_smoothness(objective, basis, start)
     first = path = descend(objective, basis, start, 1 / constant, steps)
-    measured = {0: at_start} | _curvatures(objective, basis, path, places, constant)
-    for _ in range(rounds - 1):
-        largest = max(measured.values())
-        if largest <= constant * (1 + ACCURACY):
+    for remaining in reversed(range(rounds)):
+        measured = {0: at_start}
+        # Curvature tends to grow along the path, so going backwards rejects an unsuitable path early.
+        for t in np.unique(np.linspace(0, path.steps, places).round().astype(int))[:0:-1]:
+            measured[int(t)] = directional_smoothness(objective, basis, path.points[t])
+            if measured[int(t)] > constant * (1 + ACCURACY):
+                break
+        else:
             break
-        # Too large a step reaches curvature that smaller steps never meet, so limit the increase.
-        constant = min(largest, 2 * constant)
-        path = descend(objective, basis, start, 1 / constant, steps)
-        measured = {0: at_start} | _curvatures(objective, basis, path, places, constant)
+        if remaining:
+            # Too large a step reaches curvature that smaller steps never meet, so limit the increase.
+            constant = min(measured[int(t)], 2 * constant)
+            path = descend(objective, basis, start, 1 / constant, steps)
     at, directional = map(np.array, zip(*sorted(measured.items()), strict=True))
     full = np.array([smoothness(objective, basis @ path.points[t]) for t in at])
     return Descent(path, float(np.linalg.norm(basis, 2)), constant, at, directional, full, first)
-
-
-def _curvatures(
-    objective: Objective, basis: np.ndarray, path: Trajectory, places: int, constant: float
-) -> dict[int, float]:
-    """L_A at evenly spaced steps after the first; ends at the first value above `constant`."""
-    measured: dict[int, float] = {}
-    # Curvature tends to grow along the path, so going backwards rejects an unsuitable path early.
-    for t in np.unique(np.linspace(0, path.steps, places).round().astype(int))[:0:-1]:
-        measured[int(t)] = directional_smoothness(objective, basis, path.points[t])
-        if measured[int(t)] > constant * (1 + ACCURACY):
-            break
-    return measured
 
 
 def descent_inequality(path: Trajectory, of: FixedFactor = FIXED_B, *, detail: str = "") -> Statement:

@@ -30,8 +30,6 @@ COLOURS = {
     "purple": (plotting.PURPLE, "v"),
 }
 KINDS = {"line": "-", "dashed": "--", "dotted": ":", "points": "none"}
-#: Ends of no interval.
-_NO_ENDS = (np.nan, np.nan)
 #: Points of a series.
 _MOST_POINTS = 500
 #: Look of each P*, and label and look of each field of `Kept`.
@@ -158,16 +156,16 @@ def residual_series(curves: Sequence[ResidualCurve], trained: Mapping[str, Seque
 def share_series(shares: Sequence[KeptShares], note: str = "") -> list[Series]:
     """Mean shares kept by each basis, with intervals over seeds; `note` stands after the name of each basis."""
     name, rows = "theory-kept-share", []
-    for side, (letter, _) in SYMBOLS.items():
+    for side, (letter, size) in SYMBOLS.items():
         own = [kept for kept in shares if kept.side == side]
         for target, look in _TARGET_LOOKS.items():
             kept = [one for one in own if one.target == target]
-            # An interval over few seeds can leave [0, 1], the range of a share.
-            ends = [np.clip(mean_interval(one.values, 0.95), 0, 1) if one.values.size > 1 else _NO_ENDS for one in kept]
             means, bases = [one.values.mean() for one in kept], [f"{one.basis} {letter}{note}" for one in kept]
-            low, high = np.transpose(ends) if kept else _NO_ENDS
-            rows.append(make_series(name, side, target, look, bases, means, low, high))
-        rows.append(make_series(name, side, "a random basis: r/m or r/d", "black line", [""], own[0].predicted))
+            # An interval over few seeds can leave [0, 1], the range of a share.
+            ends = [np.clip(mean_interval(one.values, 0.95), 0, 1) for one in kept]
+            rows.append(make_series(name, side, target, look, bases, means, *np.reshape(ends, (-1, 2)).T))
+        random = own[0].predicted
+        rows.append(make_series(name, side, f"a random basis: r/{size} = {random:.3g}", "black line", [""], random))
     return rows
 
 

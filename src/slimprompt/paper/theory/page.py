@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from slimprompt.files import check_folder, write_file
 from slimprompt.paper.theory.figures import Series, plot_figures
-from slimprompt.paper.verdict import STATEMENT_VERDICTS, VERDICTS, count_verdicts
+from slimprompt.paper.verdict import STATEMENT_VERDICTS, VERDICTS, Verdict, count_verdicts
 from slimprompt.report.html import render, write_page
 from slimprompt.report.plotting import Figure, write_figures
 from slimprompt.spreadsheet import csv_text
@@ -50,7 +50,7 @@ def number(value: float | None) -> str:
 
 def verdict_counts(rows: Iterable[dict[str, str]]) -> str:
     """The number of statements with each verdict, as `47 hold, 5 violated, 0 not testable`."""
-    return count_verdicts((row["verdict"] for row in rows), STATEMENT_VERDICTS)
+    return count_verdicts((cast(Verdict, row["verdict"]) for row in rows), STATEMENT_VERDICTS)
 
 
 def theory_section(rows: Sequence[dict[str, str]], figures: Sequence[Figure]) -> Any:

@@ -24,10 +24,12 @@ class Interval(NamedTuple):
 
 
 def mean_interval(samples: Numbers, confidence: float = CONFIDENCE) -> Interval:
-    """mean ± t · sd/√n of n ≥ 2 samples, with the quantile t of Student's distribution with n − 1 degrees of freedom."""
+    """mean ± t · sd/√n with the quantile t of Student's distribution with n − 1 degrees of freedom; NaN for one sample."""
     from scipy import stats
 
     values = np.asarray(samples, dtype=float)
+    if values.size < 2:
+        return Interval(math.nan, math.nan)
     half = stats.t.ppf(0.5 + confidence / 2, values.size - 1) * values.std(ddof=1) / math.sqrt(values.size)
     return Interval(float(values.mean() - half), float(values.mean() + half))
 
