@@ -6,9 +6,7 @@ import json
 import shutil
 import signal
 import socket
-import sqlite3
 import time
-from contextlib import closing
 
 import pytest
 from PIL import Image
@@ -17,7 +15,7 @@ from safetensors.torch import save_file
 from slimprompt import InputError, PromptClassifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.files import cache_dir
-from slimprompt.images.cached import cached_banks
+from slimprompt.images.store import cached_banks
 from tests.cli.conftest import QUICK, QUICK_DENSE, failed, ok
 from tests.conftest import TINY, draw
 from tests.fork_server import start_command
@@ -79,28 +77,6 @@ def test_prompts_beyond_the_paper(run, photos, tmp_path):
     failed(run(*fit, "--words", " "), "no words were given")
     failed(run(*fit, "--words", "photo"), "rank 2 does not fit")
     failed(run(*fit, "--depth", 9), "depth 9 does not fit")
-
-
-def test_train_views_are_resized_by_torch_only_if_asked(run, photos, tmp_path, monkeypatch):
-    fit = ("fit", photos, "--shots", 4, *QUICK, "--no-calibration")
-    factors = {}
-    for name, given, views in (
-        ("torch", ("--resize", "torch"), {"", "1/0@torch"}),
-        ("default", (), {"", "1/0"}),
-        ("pillow", ("--resize", "pillow"), {"", "1/0"}),
-    ):
-        monkeypatch.setenv("SLIMPROMPT_CACHE", str(tmp_path / f"cache-{name}"))
-        ok(run(*fit, "--out", tmp_path / name, *given))
-        description = json.loads((tmp_path / name / "prompt.json").read_text())
-        assert description["recipe"]["resize"] == ("torch" if name == "torch" else "pillow")
-        (index,) = (cache_dir() / "features").glob("*/*.sqlite")
-        with closing(sqlite3.connect(index)) as database:
-            assert {view for (view,) in database.execute("SELECT name FROM views")} == views
-        factors[name] = (tmp_path / name / "prompt.safetensors").read_bytes()
-        ok(run("evaluate", tmp_path / name, photos))
-    assert factors["default"] == factors["pillow"] != factors["torch"]
-    message = failed(run(*fit, "--out", tmp_path / "no", "--resize", "lanczos"), "resize", "'pillow' or 'torch'")
-    assert "lanczos" in message and not (tmp_path / "no").exists()
 
 
 def test_evaluate_and_predict(run, prompt, photos):

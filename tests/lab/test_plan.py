@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from slimprompt.errors import InputError
-from slimprompt.images.cached import cached_banks
+from slimprompt.images.store import cached_banks
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.plan import Plan, check_disk, count_runs, plan_runs
@@ -73,22 +73,6 @@ def test_counts_by_hand(small_plan: tuple[Grid, RunEnvironment, Plan]) -> None:
     assert plan.seconds is not None and plan.seconds > 0
     assert plan.seconds == pytest.approx((plan.training_seconds + plan.encoding_seconds) / 2)
     assert plan.missing == []
-
-
-def test_views_resized_by_pillow_and_by_torch_are_counted(
-    small_grid: Callable[..., Grid], environment: RunEnvironment, tmp_path: Path
-) -> None:
-    environment = replace(environment, cache=tmp_path / "cache")
-    recipes = [{"epochs": 3, "views": 2, "batch_size": 4, "resize": resize} for resize in ("pillow", "torch")]
-    grids = [small_grid(study="headline", shots=[2], recipe=recipe) for recipe in recipes]
-    studies = {str(number): study_specs(grid) for number, grid in enumerate(grids)}
-    plan = plan_runs(studies, environment, workers=1)
-    specs = [spec for some in studies.values() for spec in some]
-    records = run_study(specs, environment.runs, InlineExecutor(environment)).complete
-    assert plan.runs == len(records) == len(specs)
-    (bank,) = cached_banks(tmp_path / "cache" / "features")
-    assert sum(bank.test + bank.train for bank in plan.banks) == bank.features
-    assert [record.spec.recipe.resize for record in records].count("torch") == len(specs) / 2
 
 
 def test_sources_are_counted(small_grid: Callable[..., Grid], environment: RunEnvironment) -> None:

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from slimprompt.clip.backbone import Backbone
 from slimprompt.data import base_new, few_shot, load_folder, read_manifest
-from slimprompt.images.bank import FeatureBank
-from slimprompt.images.cached import cached_banks
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.records import Record, find_run
 from slimprompt.lab.run import make_run, make_runs, prompt_batch_key
@@ -343,25 +342,13 @@ def test_runs_of_a_process_share_what_is_the_same(
 ) -> None:
     make_run(run_spec(), run_cache)
     encoded: list[int] = []
-    original = FeatureBank._encode
-    monkeypatch.setattr(FeatureBank, "_encode", lambda bank, batch: (encoded.append(len(batch)), original(bank, batch)))
+    original = Backbone.encode_images
+    monkeypatch.setattr(
+        Backbone, "encode_images", lambda self, views: (encoded.append(len(views)), original(self, views))[1]
+    )
     loaded: list[str] = []
     monkeypatch.setattr("slimprompt.clip.backbone.load_backbone", lambda name, *_, **__: loaded.append(name))
     second: Record = make_run(run_spec(variant="dense"), run_cache)
     assert second.complete
     assert encoded == []  # no image was encoded again
     assert loaded == []  # nor was the backbone loaded
-
-
-def test_a_run_on_features_in_half_precision_says_so(
-    run_spec: MakeSpec, environment: RunEnvironment, tmp_path: Path
-) -> None:
-    """Other runs have no such entry."""
-    facts = {}
-    for features in ("fp32", "fp16"):
-        place = replace(environment, runs=tmp_path / features, cache=tmp_path / "cache", features=features)
-        facts[features] = make_run(run_spec(), RunCache(place)).facts
-    assert "stored_features" not in facts["fp32"]
-    assert facts["fp16"]["stored_features"] == "fp16"
-    one, other = cached_banks(tmp_path / "cache" / "features")
-    assert one.features == other.features

@@ -35,7 +35,6 @@ def test_every_field_changes_the_fingerprint() -> None:
         {"recipe": {"anchor": 8}},
         {"recipe": {"prograd": True}},
         {"recipe": {"class_weights": "balanced"}},
-        {"recipe": {"resize": "torch"}},
         {"words": "a photo of a"},
         {"words": "a photo of a", "anchored": True},
         {"depth": 2},
@@ -49,7 +48,7 @@ def test_every_field_changes_the_fingerprint() -> None:
 
 
 def test_added_fields_at_their_defaults_leave_the_fingerprint_alone() -> None:
-    recipe = {"anchor": 0.0, "prograd": False, "class_weights": "none", "resize": "pillow"}
+    recipe = {"anchor": 0.0, "prograd": False, "class_weights": "none"}
     defaults = {"words": None, "anchored": False, "depth": 1, "method": "prompt", "evaluate_on": (), "recipe": recipe}
     defaults |= {"source_depth": None}
     assert RunSpec(**JOINT | defaults).fingerprint == RunSpec(**JOINT).fingerprint == "4c50fe6ade92b218"

@@ -141,7 +141,7 @@ def cached_banks(folder: Path | None = None) -> list[CachedBank]:
     for path in sorted((folder or cache_dir() / "features").glob("*.sqlite")):
         if _NAME.fullmatch(path.name) and (size := path.stat().st_size):
             features = 0
-            with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path)) as database:
+            with suppress(sqlite3.DatabaseError, UnicodeDecodeError), closing(sqlite3.connect(path)) as database:
                 features = _count(database)
             found.append(CachedBank(path, features, size))
     return found
