@@ -4,8 +4,7 @@
 
 The feature bank is compared with the code of version 0.1: views as float tensors of 16 per task, one row of SQLite per feature. Its
 encoder is replaced by one that sleeps 0.3 ms per view. "views/s per core" are views per second of processor time of all threads,
-which does not depend on what else the machine does. Then the steps of a view are measured one by one, on one thread. All of this is
-repeated with train views that torch resizes (`--resize torch` of commands), whose pixels are compared with those of Pillow.
+which does not depend on what else the machine does. Then the steps of a view are measured one by one, on one thread.
 """
 
 from __future__ import annotations
@@ -27,12 +26,13 @@ from torch import Tensor
 
 from slimprompt import FeatureBank, load_backbone
 from slimprompt.clip.backbone import Backbone
+from slimprompt.images import encoding
 from slimprompt.images.bank import train_view_name
 from slimprompt.images.decode import decode_image, open_image
 from slimprompt.images.encoding import BATCH
 from slimprompt.images.prefetch import prefetched
 from slimprompt.images.store import FeatureStore
-from slimprompt.images.views import crop_box, normalise, train_pixels, train_pixels_by_torch, view_size
+from slimprompt.images.views import crop_box, normalise, train_pixels, view_size
 from slimprompt.seeds import stream_seed
 
 OLD_VIEWS_PER_TASK, VIEWS_PER_TASK = 16, 64
@@ -43,15 +43,6 @@ def stub_features(n: int, milliseconds: float) -> Tensor:
     """Unit-length features after the time that an encoder on another device takes."""
     time.sleep(n * milliseconds / 1000)
     return torch.full((n, EMBED_DIM), EMBED_DIM**-0.5)
-
-
-class StubBank(FeatureBank):
-    """A bank whose encoder sleeps; normalising belongs to the encoder's device and is not done."""
-
-    milliseconds = 0.3
-
-    def _encode(self, pixels: np.ndarray) -> Tensor:
-        return stub_features(len(pixels), self.milliseconds)
 
 
 def float_view(image: Image.Image, preprocess: PreprocessCfg, seed: int) -> Tensor:
@@ -126,8 +117,8 @@ def milliseconds(function: Callable[[], object], n: int) -> float:
     return 1000 * min(timed(function)[1] for _ in range(5)) / n
 
 
-def steps(backbone: Backbone, path: Path, folder: Path) -> dict[str, tuple[float, float, float]]:
-    """Processor time in ms per view of each step: version 0.1, now, now with torch. Version 0.1 flips in "to tensor"."""
+def steps(backbone: Backbone, path: Path, folder: Path) -> dict[str, tuple[float, float]]:
+    """Processor time in ms per view of each step: version 0.1 and now. Version 0.1 flips in "to tensor"."""
     preprocess, content, image = backbone.preprocess, path.read_bytes(), open_image(path)
     boxes = [crop_box(image.width, image.height, random.Random(seed)) for seed in range(BATCH)]
     rows, columns = view_size(preprocess)
@@ -140,13 +131,10 @@ def steps(backbone: Backbone, path: Path, folder: Path) -> dict[str, tuple[float
     def made_now() -> list[np.ndarray]:
         return [train_pixels(image, preprocess, seed) for seed in range(BATCH)]
 
-    def made_by_torch() -> list[np.ndarray]:
-        return [train_pixels_by_torch(tensor, preprocess, seed) for seed in range(BATCH)]
-
     def to_tensors() -> list[Tensor]:
         return [float_pixels(view, preprocess, flip=number % 2 == 0) for number, view in enumerate(old)]
 
-    old, pixels, tensor = cropped(), made_now(), torch.from_numpy(np.array(image))
+    old, pixels = cropped(), made_now()
     floats = to_tensors()
     buffer = np.empty((BATCH, rows, columns, 3), dtype=np.uint8)
 
@@ -156,46 +144,28 @@ def steps(backbone: Backbone, path: Path, folder: Path) -> dict[str, tuple[float
 
     fill()
     features = stub_features(BATCH, 0)
-    database, store = old_table(folder / "old.sqlite"), FeatureStore(folder / "new", {})
+    database, store = old_table(folder / "old.sqlite"), FeatureStore(folder / "new.sqlite", {})
     numbers = iter(range(10**6))
 
     def old_write() -> None:
         old_store(database, [(f"{next(numbers):064x}", "1/0") for _ in range(BATCH)], features)
 
     def new_write() -> None:
-        store.write([f"{next(numbers):064x}" for _ in range(BATCH)], ["1/0"] * BATCH, features.numpy())
+        store.write([(f"{next(numbers):064x}", "1/0") for _ in range(BATCH)], features.numpy())
 
     read = milliseconds(path.read_bytes, 1)
     decode = milliseconds(lambda: decode_image(content, "image"), 1)
-    by_torch = decode + milliseconds(lambda: torch.from_numpy(np.array(image)), 1)
     filled, stored = milliseconds(fill, BATCH), milliseconds(new_write, BATCH)
     normalised = milliseconds(lambda: normalise(torch.from_numpy(buffer), preprocess), BATCH)
     return {
-        "read": (read / OLD_VIEWS_PER_TASK, read / VIEWS_PER_TASK, read / VIEWS_PER_TASK),
-        "decode": (decode / OLD_VIEWS_PER_TASK, decode / VIEWS_PER_TASK, by_torch / VIEWS_PER_TASK),
-        "crop, resize and flip": (
-            milliseconds(cropped, BATCH),
-            milliseconds(made_now, BATCH),
-            milliseconds(made_by_torch, BATCH),
-        ),
-        "to tensor": (milliseconds(to_tensors, BATCH), filled, filled),
-        "stack": (milliseconds(lambda: torch.stack(floats), BATCH), 0.0, 0.0),
-        "store": (milliseconds(old_write, BATCH), stored, stored),
-        "normalise, on the encoder's device": (0.0, normalised, normalised),
+        "read": (read / OLD_VIEWS_PER_TASK, read / VIEWS_PER_TASK),
+        "decode": (decode / OLD_VIEWS_PER_TASK, decode / VIEWS_PER_TASK),
+        "crop, resize and flip": (milliseconds(cropped, BATCH), milliseconds(made_now, BATCH)),
+        "to tensor": (milliseconds(to_tensors, BATCH), filled),
+        "stack": (milliseconds(lambda: torch.stack(floats), BATCH), 0.0),
+        "store": (milliseconds(old_write, BATCH), stored),
+        "normalise, on the encoder's device": (0.0, normalised),
     }
-
-
-def pixel_differences(backbone: Backbone, paths: list[Path]) -> dict[str, float]:
-    """Largest and mean difference, of 255, between train views resized by torch and by Pillow, and the share that differs."""
-    differences = []
-    for path in paths:
-        image = open_image(path)
-        tensor = torch.from_numpy(np.array(image))
-        for seed in range(BATCH):
-            found = train_pixels_by_torch(tensor, backbone.preprocess, seed).astype(np.int16)
-            differences.append(np.abs(found - train_pixels(image, backbone.preprocess, seed)))
-    joined = np.stack(differences)
-    return {"largest": int(joined.max()), "mean": float(joined.mean()), "differing": float((joined > 0).mean())}
 
 
 def main() -> None:
@@ -207,9 +177,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     backbone = load_backbone("ViT-B-32", "random:0", device="cpu")
-    StubBank.milliseconds = options.encoder
+    # normalising belongs to the encoder's device and is not done
+    encoding.encode_pixels = lambda _, pixels: stub_features(len(pixels), options.encoder)
     views = [train_view_name(1, number) for number in range(options.views)]
-    torch_views = [train_view_name(1, number, "torch") for number in range(options.views)]
     n = options.images * options.views
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -217,34 +187,22 @@ def main() -> None:
         train_pixels(open_image(paths[0]), backbone.preprocess, 0)  # warm up
         database = old_table(folder / "before.sqlite")
         before = timed(lambda: old_build(backbone, paths, views, database, options.encoder))
-        bank = StubBank(backbone, folder / "bank", show_progress=False)
+        bank = FeatureBank(backbone, folder / "bank", show_progress=False)
         after = timed(lambda: bank.build(paths, views))
         assert len(bank) == n
-        by_torch = timed(lambda: bank.build(paths, torch_views))
-        assert len(bank) == 2 * n
         by_step = steps(backbone, paths[0], folder)
-        differences = pixel_differences(backbone, paths)
     print(f"{n:,} views: version 0.1 {n / before[0]:,.0f} views/s, {n / before[1]:,.0f} views/s per core")
-    for name, (clock, processor) in {"now": after, "now, resized by torch": by_torch}.items():
-        print(f"{name}: {n / clock:,.0f} views/s, {n / processor:,.0f} views/s per core ({before[1] / processor:.2f}x)")
-    print(f"{'ms per view':36}{'0.1':>8}{'now':>8}{'torch':>8}")
+    print(f"now: {n / after[0]:,.0f} views/s, {n / after[1]:,.0f} views/s per core ({before[1] / after[1]:.2f}x)")
+    print(f"{'ms per view':36}{'0.1':>8}{'now':>8}")
     for step, times in by_step.items():
         print(f"{step:36}" + "".join(f"{time:8.3f}" for time in times))
-    print(
-        f"torch's pixels against Pillow's: largest difference {differences['largest']} of 255, mean {differences['mean']:.4f}, "
-        f"{100 * differences['differing']:.1f} % of the values differ"
-    )
     result = {
         "views": n,
         "old_views_per_s": n / before[0],
         "views_per_s": n / after[0],
         "old_views_per_s_per_core": n / before[1],
         "views_per_s_per_core": n / after[1],
-        "torch_views_per_s": n / by_torch[0],
-        "torch_views_per_s_per_core": n / by_torch[1],
         "speedup_per_core": before[1] / after[1],
-        "torch_speedup_per_core": before[1] / by_torch[1],
-        "torch_pixel_differences": differences,
         "ms_per_view": by_step,
     }
     print_results(result, options.json)

@@ -1,106 +1,74 @@
-"""Size and speed of the feature store, and the error of storing features in fp16.
+"""Size and speed of the feature store, beside plain files and beside the training that reads from it.
 
     python benchmarks/store.py [--images 1600] [--views 200] [--embed-dim 512] [--json FILE]
 
-A run's features are written and then read by a new store as training reads them, one view of all images after the other, while the
-files are in the page cache. The rows of SQLite of version 0.1 are measured on a part of them. The error of fp16 is that of the
-pocket model on its own test images: cosines with the zero-shot class features, and logits, which are cosines times the logit scale.
+A run's features are written and then read as training reads them, one view of all images after the other, from the page cache.
+Plain files are one `.npy` file per view, the fastest that can be read. The time of training is that of the steps of the recipe
+`paper`, batches of 32 images: the text tower of ViT-B/16 with 100 classes, forward and backward. Then rows of 197 × 768 numbers,
+the input of a transformer block, are written and read. All times are processor time on one thread.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 from _output import make_parser, print_results
-from pipeline import old_store, old_table, timed
 
-from slimprompt import FeatureBank, load_backbone
-from slimprompt.data import load_benchmark
+from slimprompt import load_backbone
 from slimprompt.files import sha256
 from slimprompt.images.store import FeatureStore
-from slimprompt.methods.zero_shot import zero_shot_features
+from slimprompt.text.encoder import SharedPrefixTextEncoder
 
 IMAGES_AT_A_TIME = 16
+BLOCK = (197, 768)
 
 
-def unit_rows(n: int, embed_dim: int, seed: int) -> np.ndarray:
-    """Random unit-length rows (n, embed_dim)."""
-    rows = np.random.default_rng(seed).standard_normal((n, embed_dim), dtype=np.float32)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+def seconds(function: Callable[[], object]) -> float:
+    """Processor time of one call, which does not depend on what else the machine does."""
+    start = time.process_time()
+    function()
+    return time.process_time() - start
 
 
-def measure_store(folder: Path, images: list[str], views: list[str], embed_dim: int) -> dict[str, float]:
-    """Bytes per feature, and seconds of the clock and of the processor to find what is missing and to read everything."""
-    store = FeatureStore(folder / "store", {})
+def random_rows(n: int, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Random rows (n, *shape)."""
+    return np.random.default_rng(seed).standard_normal((n, *shape), dtype=np.float32)
+
+
+def measure_store(path: Path, images: list[str], views: list[str], shape: tuple[int, ...]) -> dict[str, float]:
+    """Bytes per row, and seconds to write everything, to find what is missing, and to read everything by a new store."""
+    store, write = FeatureStore(path, {}), 0.0
     for start in range(0, len(images), IMAGES_AT_A_TIME):
         names = [(image, view) for image in images[start : start + IMAGES_AT_A_TIME] for view in views]
-        some, of_views = zip(*names, strict=True)
-        store.write(some, of_views, unit_rows(len(names), embed_dim, start))
-    store.close()
-    size = sum(path.stat().st_size for path in (folder / "store").iterdir())
-    store = FeatureStore(folder / "store", {})
-    missing = timed(lambda: store.missing(images, views))
-
-    def read_all() -> None:
-        for view in views:
-            store.read(images, view)
-
-    read = timed(read_all)
-    store.close()
+        rows = random_rows(len(names), shape, start)
+        write += seconds(lambda names=names, rows=rows: store.write(names, rows))
+    store = FeatureStore(path, {})
     return {
-        "bytes_per_feature": size / len(images) / len(views),
-        "missing_s": missing[0],
-        "read_s": read[0],
-        "missing_processor_s": missing[1],
-        "read_processor_s": read[1],
+        "bytes_per_row": path.stat().st_size / len(images) / len(views),
+        "write_s": write,
+        "missing_s": seconds(lambda: store.missing(images, views)),
+        "read_s": seconds(lambda: [store.read(images, view) for view in views]),
     }
 
 
-def measure_old(folder: Path, images: list[str], views: list[str], embed_dim: int) -> dict[str, float]:
-    """Bytes and seconds per feature of version 0.1, with two queries for each feature."""
-    database = old_table(folder / "old.sqlite")
-    for image in images:
-        old_store(database, [(image, view) for view in views], torch.from_numpy(unit_rows(len(views), embed_dim, 0)))
-
-    def read(view: str) -> np.ndarray:
-        sql = "SELECT feature FROM features WHERE picture = ? AND view = ?"
-        found = [database.execute(sql, (image, view)).fetchall() for _ in range(2) for image in images]
-        return np.stack([np.frombuffer(rows[0][0], dtype=np.float32) for rows in found[len(images) :]])
-
-    def read_all() -> None:
-        for view in views:
-            read(view)
-
-    seconds = timed(read_all)
-    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    database.close()
-    n = len(images) * len(views)
-    size = (folder / "old.sqlite").stat().st_size
-    return {"old_bytes_per_feature": size / n, "old_read_s": seconds[0] / n, "old_read_processor_s": seconds[1] / n}
+def read_plain_files(folder: Path, n_images: int, n_views: int, embed_dim: int) -> float:
+    """Seconds to read one `.npy` file per view."""
+    for view in range(n_views):
+        np.save(folder / f"{view}.npy", random_rows(n_images, (embed_dim,), view))
+    return seconds(lambda: [np.load(folder / f"{view}.npy") for view in range(n_views)])
 
 
-def half_precision_error(folder: Path) -> dict[str, float]:
-    """Largest errors of cosines and logits if features are stored in fp16, and how many predictions differ."""
-    backbone = load_backbone("pocket", device="cpu")
-    benchmark = load_benchmark("pocket-gallery")
-    paths = [benchmark.path(item) for item in benchmark.test]
-    classes = zero_shot_features(backbone, benchmark.class_names, benchmark.templates[:1])
-    exact, half = (
-        FeatureBank(backbone, folder, show_progress=False, store_precision=precision).features(paths) @ classes.T
-        for precision in ("fp32", "fp16")
-    )
-    error = float((exact - half).abs().max())
-    return {
-        "fp16_cosine_error": error,
-        "fp16_logit_error": error * backbone.logit_scale,
-        "fp16_changed_predictions": int((exact.argmax(1) != half.argmax(1)).sum()),
-        "fp16_images": len(paths),
-        "logit_scale": backbone.logit_scale,
-    }
+def step_seconds() -> float:
+    """Seconds of one training step: the fastest of three."""
+    backbone = load_backbone("ViT-B-16", "random:0", device="cpu")
+    encode = SharedPrefixTextEncoder(backbone, [f"large red square {number}" for number in range(100)], 16)
+    context = torch.randn(16, backbone.text_width, requires_grad=True)
+    return min(seconds(lambda: encode(context).sum().backward()) for _ in range(3))
 
 
 def main() -> None:
@@ -109,24 +77,28 @@ def main() -> None:
     parser.add_argument("--views", type=int, default=200)
     parser.add_argument("--embed-dim", type=int, default=512)
     options = parser.parse_args()
+    torch.set_num_threads(1)
     images = [sha256(b"%d" % number) for number in range(options.images)]
     views = [f"1/{number}" for number in range(options.views)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        start = time.perf_counter()
-        result = measure_store(folder, images, views, options.embed_dim)
-        result["total_s"] = time.perf_counter() - start
-        result |= measure_old(folder, images[:160], views[:20], options.embed_dim)
-        result |= half_precision_error(folder / "half")
-    n = options.images * options.views
+        result = measure_store(folder / "features.sqlite", images, views, (options.embed_dim,))
+        result["plain_read_s"] = read_plain_files(folder, len(images), len(views), options.embed_dim)
+        blocks = measure_store(folder / "blocks.sqlite", images[:IMAGES_AT_A_TIME], views[:10], BLOCK)
+    result["step_s"] = step_seconds()
+    result["training_s"] = result["step_s"] * (options.images // 32) * options.views
+    result["share_of_training"] = (result["missing_s"] + result["read_s"]) / result["training_s"]
+    result |= {f"block_{name}": value for name, value in blocks.items()}
+    n_blocks = len(images[:IMAGES_AT_A_TIME]) * len(views[:10])
     print(
-        f"{n:,} features: {result['bytes_per_feature']:,.0f} bytes each (version 0.1: {result['old_bytes_per_feature']:,.0f}), "
-        f"missing ones found in {result['missing_s']:.2f} s, read in {result['read_s']:.2f} s, {result['read_processor_s']:.2f} s of "
-        f"the processor (version 0.1: {n * result['old_read_s']:.1f} s, {n * result['old_read_processor_s']:.1f} s, extrapolated)"
+        f"{len(images) * len(views):,} features: {result['bytes_per_row']:,.0f} bytes each, written in {result['write_s']:.1f} s, "
+        f"missing ones found in {result['missing_s']:.2f} s, read in {result['read_s']:.2f} s "
+        f"({1000 * result['read_s'] / len(views):.1f} ms per view, {result['read_s'] / result['plain_read_s']:.1f}x plain files): "
+        f"{100 * result['share_of_training']:.3f} % of the training"
     )
     print(
-        f"fp16: largest error of a cosine {result['fp16_cosine_error']:.1e}, of a logit {result['fp16_logit_error']:.1e} (scale "
-        f"{result['logit_scale']:.0f}), {result['fp16_changed_predictions']} of {result['fp16_images']} predictions differ"
+        f"{n_blocks} rows of {4 * np.prod(BLOCK):,} bytes: {result['block_bytes_per_row']:,.0f} bytes each, written at "
+        f"{n_blocks / result['block_write_s']:,.0f}, read at {n_blocks / result['block_read_s']:,.0f} per second"
     )
     print_results(result, options.json)
 

@@ -1,10 +1,10 @@
-"""Kills writers of a feature bank inside their writes to the shard and SQLite's writes to the index, and looks at what they leave.
+"""Kills writers of a feature bank inside SQLite's writes to its file and journal, and looks at what they leave.
 
     python -m tests.robustness.kill_bank <images> <backbone> <folder> <most kills>
 
-In every case a new bank gets three views of all images, one transaction each, and is closed. The writer is killed before a system
-call that changes one of the bank's files, or inside one, after a part of a page was written. Then a process opens the bank, or has
-had it open since before: every stored feature is compared with a fresh one, and the missing ones are encoded.
+In every case a new bank gets three views of all images, one transaction each. The writer is killed before a system call that
+changes one of the bank's files, or inside one, after a part of a page was written. Then a process opens the bank, or has had it open
+since before: every stored feature is compared with a fresh one, and the missing ones are encoded.
 
 Prints one JSON object: the numbers of system calls and of kills, the features found after each kill, and what was wrong.
 """
@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import json
 import os
-import posix
 import random
 import shutil
+import sqlite3
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from slimprompt.clip.backbone import Backbone, load_backbone
+from slimprompt.images import store
 from slimprompt.images.bank import FeatureBank
 from tests.robustness.kills import chosen_operations
 from tests.robustness.system_calls import kill_at_size, kill_before_call
@@ -42,26 +44,11 @@ class Campaign:
         self.wrong: list[str] = []
         self._fresh = self._in_child(self._fresh_features)
 
-    def write(self, folder: Path, *, checkpoints: bool) -> None:
-        """What is killed; with `checkpoints`, every commit is followed by writing its pages back to the main file."""
+    def write(self, folder: Path) -> None:
+        """What is killed."""
         bank = self._open(folder)
-        if checkpoints:
-            bank.store._database.execute("PRAGMA wal_autocheckpoint = 1")
         for view in VIEWS:
             bank.build(self.images, [view])
-        bank.store.close()
-
-    def log_size(self) -> int:
-        """Bytes of the write-ahead log after all transactions."""
-
-        def size() -> int:
-            bank = self._open(self.folder / "log")
-            for view in VIEWS:
-                bank.build(self.images, [view])
-            (log,) = (self.folder / "log").glob("*/*.sqlite-wal")
-            return log.stat().st_size
-
-        return int(self._in_child(size))
 
     def case(self, name: str, kill: Callable[[Path], object], *, held: bool) -> None:
         """Kill a writer of a new bank, then check the bank in another process, which has it open before if `held`."""
@@ -85,7 +72,8 @@ class Campaign:
         return self._rows(bank)
 
     def _rows(self, bank: FeatureBank) -> dict[str, str]:
-        rows = {(image, view): bank.store.read([image], view) for image in bank.hashes(self.images) for view in VIEWS}
+        names = [(image, f"upright:{view}") for image in bank.hashes(self.images) for view in VIEWS]
+        rows = {(image, view): bank.store.read([image], view) for image, view in names}
         found = {f"{image}/{view}": row.tobytes().hex() for (image, view), row in rows.items() if row is not None}
         assert len(found) == len(bank)
         return found
@@ -95,11 +83,11 @@ class Campaign:
         stored = self._rows(bank)
         assert stored.items() <= self._fresh.items(), "a stored feature is not the fresh one"
         assert len(stored) % len(self.images) == 0, "a transaction was stored in part"
-        assert bank.store._database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        with closing(sqlite3.connect(str(bank.path))) as database:
+            assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         for view in VIEWS:
             bank.features(self.images, view)
         assert self._rows(bank) == self._fresh, "the missing features were not encoded"
-        bank.store.close()
         return len(stored)
 
     def _start_holder(self, folder: Path) -> Callable[[], Any]:
@@ -109,7 +97,7 @@ class Campaign:
         if child == 0:
             os.close(go[1])
             bank = self._open(folder)
-            len(bank)  # its own view of the write-ahead log begins here
+            len(bank)
             os.write(ready[1], b"1")
             os.read(go[0], 1)
             _answer(lambda: self._check(bank), result[1])
@@ -156,32 +144,25 @@ def main() -> None:
     """All cases."""
     images, name, folder, most = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
     torch.set_num_threads(1)
-    os.fsync = posix.fsync  # a process of the tests leaves it out; here a writer is also killed before it
+    store._PAGE = 512  # a transaction changes several pages
     campaign = Campaign(images, load_backbone(name, device="cpu"), folder)
-    totals = {}
-    for checkpoints in (False, True):
-        undisturbed = folder / f"undisturbed-{checkpoints}"
-        undisturbed.mkdir()
+    undisturbed = folder / "undisturbed"
+    undisturbed.mkdir()
+    total = kill_before_call(None, lambda: campaign.write(undisturbed), undisturbed)
+    for number in chosen_operations(total, most, seed=0):
 
-        def write(place: Path, checkpoints: bool = checkpoints) -> None:
-            campaign.write(place, checkpoints=checkpoints)
+        def kill(place: Path, number: int = number) -> None:
+            kill_before_call(number, lambda: campaign.write(place), place)
 
-        total = kill_before_call(None, lambda place=undisturbed: write(place), undisturbed)
-        totals["with checkpoints" if checkpoints else "log only"] = total
-        for number in chosen_operations(total, most, seed=0):
-
-            def kill(place: Path, number: int = number, write: Callable[[Path], None] = write) -> None:
-                kill_before_call(number, lambda: write(place), place)
-
-            campaign.case(f"call-{checkpoints}-{number}", kill, held=number % 3 == 0)
-    sizes = range(32_768, campaign.log_size())  # SQLite's index of the log has 32,768 bytes from the beginning
-    for n_bytes in sorted(random.Random(0).sample(sizes, most // 2)):
+        campaign.case(f"call-{number}", kill, held=number % 3 == 0)
+    (file,) = undisturbed.glob("*-*.sqlite")
+    for n_bytes in sorted(random.Random(0).sample(range(file.stat().st_size), most // 4)):
 
         def tear(place: Path, n_bytes: int = n_bytes) -> None:
-            assert kill_at_size(n_bytes, lambda: campaign.write(place, checkpoints=False))
+            assert kill_at_size(n_bytes, lambda: campaign.write(place))
 
         campaign.case(f"torn-{n_bytes}", tear, held=False)
-    print(json.dumps({"calls": totals, "found": campaign.found, "wrong": campaign.wrong}))
+    print(json.dumps({"calls": total, "found": campaign.found, "wrong": campaign.wrong}))
 
 
 if __name__ == "__main__":

@@ -201,7 +201,10 @@ def fit(
         note(f"{name} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
     classifier = Classifier(model, calibrate=not no_calibration, **params)
     settings = _settings(classifier, len(images.class_names), sampled)
-    with open_log(log, out.resolve().name.removesuffix(".safetensors"), settings) as run_log, explain_unreadable(skip_bad=skip_bad_images):
+    with (
+        open_log(log, out.resolve().name.removesuffix(".safetensors"), settings) as run_log,
+        explain_unreadable(skip_bad=skip_bad_images),
+    ):
         result = fit_and_score(
             classifier,
             FeatureBank(model, None if no_cache else "default"),

@@ -73,7 +73,9 @@ Where = Annotated[
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show the accuracy of each class.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite a saved model at --out, and the page of --report.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Overwrite a saved model at --out, and the page of --report.")
+]
 OverwriteTable = Annotated[bool, typer.Option("--overwrite", help="Overwrite the files of --out and --report.")]
 DataRoot = Annotated[
     Path | None, typer.Option("--data-root", help="Folder of the benchmarks; default: $SLIMPROMPT_DATA.")

@@ -86,7 +86,7 @@ class FileHashes:
                     database.commit()
                 except sqlite3.OperationalError:  # locked, read-only, a full disk
                     raise
-                except sqlite3.DatabaseError:  # damaged
+                except (sqlite3.DatabaseError, UnicodeDecodeError):  # damaged; a message may quote it
                     self._path.unlink(missing_ok=True)
 
 
