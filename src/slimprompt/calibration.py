@@ -38,13 +38,7 @@ class Calibration(NamedTuple):
     Empty if nothing was held out."""
 
     def threshold(self, coverage: float) -> float:
-        """The confidence that a fraction `coverage` of the held-out training images reaches.
-
-        Raises
-        ------
-        InputError
-            If no confidences are known, or the coverage is not a fraction.
-        """
+        """The confidence that a fraction `coverage` of the held-out training images reaches."""
         if not self.confidences:
             raise InputError(
                 "a coverage needs confidences of held-out training images, and this model has none: it was fitted on one image "
@@ -156,17 +150,7 @@ class ReliabilityBin(NamedTuple):
 
 
 def reliability_bins(confidences: np.ndarray, correct: np.ndarray, n_bins: int = 15) -> list[ReliabilityBin]:
-    """Confidence and accuracy of the images in bins of equal width.
-
-    Parameters
-    ----------
-    confidences
-        Largest probability of each image, (n_images,).
-    correct
-        Whether each image is classified correctly, (n_images,).
-    n_bins
-        Number of bins between 0 and 1.
-    """
+    """Confidence and accuracy of the images in bins of equal width."""
     edges = np.linspace(0, 1, n_bins + 1)
     place = np.clip(np.digitize(confidences, edges, right=True) - 1, 0, n_bins - 1)
     bins = []

@@ -40,15 +40,7 @@ def import_ray(*, loopback: bool = False) -> Any:
 
 
 def connect(ray: Any, address: str | None) -> bool:
-    """Connect to a cluster unless this process is connected already; whether it was connected here.
-
-    Parameters
-    ----------
-    ray
-        The package.
-    address
-        "auto" or "host:port" of a running cluster; None starts Ray on this machine.
-    """
+    """Connect to a cluster unless this process is connected already; whether it was connected here."""
     if ray.is_initialized():
         return False
     with _sigterm_handler_kept():

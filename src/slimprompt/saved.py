@@ -149,16 +149,8 @@ def write_model(
 ) -> None:
     """Write a model completely or not at all.
 
-    Parameters
-    ----------
-    path
-        The file to write.
-    entries
-        The entries of the description that `model` and the program do not tell, as plain JSON data.
-    model
-        The prompt or head.
-    facts
-        Further entries, under names that the description does not have.
+    `entries` are those of the description that the model and the program do not tell, `facts` further ones under other names; both are
+    plain JSON data.
     """
     facts = dict(facts or {})
     if taken := sorted(facts.keys() & (Description.model_fields.keys() - _FACTS)):
@@ -213,18 +205,8 @@ def load_backbone_of(
 ) -> Backbone:
     """The backbone of a saved model, with its preprocessing; weights other than those it was fitted on are refused.
 
-    Parameters
-    ----------
-    saved
-        The model.
-    backbone
-        A loaded backbone to use.
-    pretrained
-        Tag or file of the weights, if it differs from when the model was saved; the folder of a `local-dir:` model.
-    activation
-        Activation of the backbone; None or "auto": the one that was saved.
-    device, precision
-        Passed to `load_backbone`.
+    `pretrained` names the weights if they are elsewhere now: a tag, a file, or the folder of a `local-dir:` model. The activation is the
+    saved one unless another is given.
     """
     expected = saved.description.backbone
     if backbone is None:

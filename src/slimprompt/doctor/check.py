@@ -29,17 +29,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Subject:
-    """What is checked: a backbone on a device, and the folders of this machine.
-
-    Parameters
-    ----------
-    name, pretrained, device, precision
-        Arguments of `load_backbone`.
-    data_root
-        Folder of the benchmarks; None: the environment variable SLIMPROMPT_DATA.
-    quick
-        Leave out what takes long.
-    """
+    """What is checked: a backbone on a device, and the folders of this machine."""
 
     name: str = "pocket"
     pretrained: str | None = None
@@ -95,13 +85,6 @@ def run_checks(checks: Sequence[Check], subject: Subject) -> Iterator[Finding]:
     """Run checks in order and yield their findings as they are known.
 
     A check that raises is a finding with verdict "FAILED" and the error in one line; the other checks still run.
-
-    Parameters
-    ----------
-    checks
-        Rows of the table of checks.
-    subject
-        What to check.
     """
     backbone_failed = False
     for check in checks:

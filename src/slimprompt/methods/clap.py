@@ -17,13 +17,7 @@ from slimprompt.methods.zs_linear_probe import RECIPE, train_class_weights
 
 
 def fit(task: Task, *, epochs: int = RECIPE.epochs) -> FittedHead:
-    """Train the class weights of a task with the penalty.
-
-    Raises
-    ------
-    InputError
-        If a class has no training image, for which λ_k is not defined.
-    """
+    """Train the class weights of a task with the penalty."""
     task.require_every_class("clap")
     return train_class_weights(task, penalties(task), epochs=epochs)
 

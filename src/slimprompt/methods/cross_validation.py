@@ -24,15 +24,6 @@ def folds(labels: Sequence[int], seed: int, n_folds: int = FOLDS) -> list[tuple[
 
     The images of a class are dealt out to min(n_folds, images of the largest class) folds in random order. An image without another
     of its class is never held out, so every class stays in every fit. There are no folds if all classes have a single image.
-
-    Parameters
-    ----------
-    labels
-        Class of each image.
-    seed
-        Seed of the order.
-    n_folds
-        Largest number of folds.
     """
     sizes = Counter(labels)
     n_folds = min(n_folds, max(sizes.values()))
@@ -56,17 +47,8 @@ def select(
 ) -> S:
     """The candidate with the best accuracy on held-out training images; the lower cross-entropy decides between equals.
 
-    Parameters
-    ----------
-    task
-        The task; its seed decides the folds.
-    candidates
-        The settings to compare.
-    logits_of
-        Maps the indices of the images to fit on and of those held out to the logits of the held-out images,
-        (n_held_out, n_classes), for each candidate in turn.
-    default
-        The setting for a task whose classes have one image each, where no image can be held out.
+    `logits_of` maps the indices of the images to fit on and of those held out to the logits (n_held_out, n_classes) of each candidate in
+    turn. `default` is the candidate for a task whose classes have one image each, where none can be held out.
     """
     parts = folds(task.labels, task.seed)
     if not parts:

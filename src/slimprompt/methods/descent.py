@@ -32,14 +32,7 @@ def order_of(task: Task) -> torch.Generator:
 def minimise(loss: Callable[[Tensor, Tensor], Tensor], optimizer: torch.optim.Optimizer, steps: Iterable[Step]) -> None:
     """Minimise a loss over the parameters of an optimizer, in place.
 
-    Parameters
-    ----------
-    loss
-        Maps features and labels of a batch to the loss.
-    optimizer
-        Holds the parameters; its learning rate is set in each step.
-    steps
-        The batches with their learning rates.
+    `loss` maps features and labels of a batch to the loss; `steps` are the batches with their learning rates.
     """
     group = optimizer.param_groups[0]
     for step in steps:

@@ -27,13 +27,7 @@ DEFAULT_ALPHA = 1e-3
 
 
 def fit(task: Task, *, alpha: float | None = None) -> FittedHead:
-    """Fit class means and covariance, and choose α unless it is given.
-
-    Raises
-    ------
-    InputError
-        If a class has no training image.
-    """
+    """Fit class means and covariance, and choose α unless it is given."""
     task.require_every_class("gda")
     views, targets = task.view_features.cpu().double(), task.targets.cpu()
     scale, texts = task.bank.backbone.logit_scale, task.class_features.cpu().double()
@@ -56,16 +50,9 @@ def fit(task: Task, *, alpha: float | None = None) -> FittedHead:
 
 
 def discriminant(views: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
-    """W = μ Σ̂⁻¹ (n_classes, embed_dim) and b = log p − ½ diag(μ Σ̂⁻¹ μᵀ) (n_classes,).
+    """W = μ Σ̂⁻¹ (n_classes, embed_dim) and b = log p − ½ diag(μ Σ̂⁻¹ μᵀ) (n_classes,), in double precision.
 
-    Parameters
-    ----------
-    views
-        Unit-length features (n_views, n_images, embed_dim), double precision.
-    labels
-        Class of each image, (n_images,); every class occurs.
-    n_classes
-        Number of classes.
+    From unit-length features (n_views, n_images, embed_dim) and labels (n_images,), among which every class occurs.
     """
     width = views.shape[-1]
     counts = labels.bincount(minlength=n_classes)[:, None]

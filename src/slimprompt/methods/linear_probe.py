@@ -30,13 +30,7 @@ DEFAULT_STRENGTH = 1.0
 
 
 def fit(task: Task, *, C: float | None = None) -> FittedHead:
-    """Fit the linear probe of a task, and choose C unless it is given.
-
-    Raises
-    ------
-    InputError
-        If a class has no training image.
-    """
+    """Fit the linear probe of a task, and choose C unless it is given."""
     task.require_every_class("linear-probe")
     features = task.eval_features.cpu().double().numpy()
     labels, device = np.array(task.labels), task.targets.device

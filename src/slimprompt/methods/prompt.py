@@ -74,13 +74,7 @@ def make_prompt(
 
 
 def context_start(backbone: Backbone, spec: PromptSpec) -> tuple[Tensor | None, int]:
-    """Embeddings of the words (n_ctx, width), if the prompt has some, and the number of context tokens n_ctx.
-
-    Raises
-    ------
-    InputError
-        If the prompt does not fit the backbone.
-    """
+    """Embeddings of the words (n_ctx, width), if the prompt has some, and the number of context tokens n_ctx."""
     check_depth(backbone, spec.depth)
     words = None if spec.words is None else word_embeddings(backbone, spec.words)
     n_ctx = len(words) if words is not None else spec.n_ctx or 0
@@ -180,17 +174,6 @@ def fit_many(
 
     If training them together fails, each is trained alone, so that one failure does not spoil the others; `LearnedPrompt.note`
     tells that.
-
-    Parameters
-    ----------
-    task
-        Training images, labels and class names.
-    specs
-        The prompts.
-    recipe
-        The training protocol.
-    trained
-        Final (B, A) of the run that a "learned" or "source" basis comes from.
     """
     prompts: dict[int, Prompt] = {}
     found: dict[int, LearnedPrompt | Exception] = {}

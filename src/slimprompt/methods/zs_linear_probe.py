@@ -28,17 +28,7 @@ def fit(task: Task, *, epochs: int = RECIPE.epochs) -> FittedHead:
 
 
 def train_class_weights(task: Task, penalty: Tensor | None = None, *, epochs: int = RECIPE.epochs) -> FittedHead:
-    """Minimise cross-entropy + mean_k λ_k ‖w_k − t_k‖² over W (n_classes, embed_dim), starting at W = T.
-
-    Parameters
-    ----------
-    task
-        The task.
-    penalty
-        λ (n_classes,), or None for no penalty.
-    epochs
-        Number of epochs.
-    """
+    """Minimise cross-entropy + mean_k λ_k ‖w_k − t_k‖² over W (n_classes, embed_dim), starting at W = T."""
     scale, start = task.bank.backbone.logit_scale, task.template_features.mean(0)  # (n_classes, embed_dim)
     weights = start.clone().requires_grad_()
     recipe = RECIPE.model_copy(update={"epochs": epochs})

@@ -51,15 +51,7 @@ def held_out(shape: str, colour: str, texture: str) -> bool:
 
 @dataclass(frozen=True)
 class PocketClass:
-    """One class: a held-out combination, optionally with a fixed size or background.
-
-    Attributes
-    ----------
-    shape, colour, texture
-        The combination.
-    size, background
-        Fixed for all images and part of the name, or None if they vary.
-    """
+    """One class: a held-out combination, optionally with a fixed size or background."""
 
     shape: str
     colour: str
@@ -82,23 +74,7 @@ class PocketClass:
 
 @dataclass(frozen=True)
 class PocketBenchmark:
-    """A rendered benchmark: `n_classes` held-out combinations in one held-out style.
-
-    Attributes
-    ----------
-    name
-        Name of the benchmark, `pocket-…`.
-    title
-        Description of the images.
-    style
-        Medium and modifiers of all images.
-    n_classes
-        Number of classes.
-    train, val, test
-        Images per class in each split.
-    templates
-        Zero-shot prompts.
-    """
+    """A rendered benchmark: `n_classes` held-out combinations in one held-out style."""
 
     name: str
     title: str
@@ -185,19 +161,7 @@ def render_benchmark(benchmark: str | PocketBenchmark, root: str | Path) -> Path
     """Render a benchmark to the folder `root/name`; always the same bytes.
 
     The folder contains `images/<class>/<number>.png` and a split file `split.json` in CoOp's format. It is written
-    completely or not at all.
-
-    Parameters
-    ----------
-    benchmark
-        Key of `POCKET_BENCHMARKS`, or a benchmark that is not in it.
-    root
-        Parent folder.
-
-    Returns
-    -------
-    Path
-        The folder; if it already exists, it is not changed.
+    completely or not at all, and a folder that exists is not changed.
     """
     if isinstance(benchmark, str):
         if benchmark not in POCKET_BENCHMARKS:

@@ -66,13 +66,6 @@ def article(words: str) -> str:
 def class_name(scene: Scene, *, size: bool = False, background: bool = False) -> str:
     """The name `[size] [texture] colour shape [on background]` of a scene; the texture "plain" is omitted.
 
-    Parameters
-    ----------
-    scene
-        What the image shows.
-    size, background
-        Whether to include that property.
-
     >>> class_name(Scene("star", "red", "striped", "small", "snow"), size=True)
     'small striped red star'
     """

@@ -136,19 +136,7 @@ BACKGROUNDS: dict[str, tuple[tuple[float, float, float], float, float]] = {
 
 
 def render(scene: Scene, style: Style, size: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Render an image, (size, size, 3) uint8. The same arguments and generator state give the same bytes.
-
-    Parameters
-    ----------
-    scene
-        Object and background.
-    style
-        Medium and modifiers.
-    size
-        Height and width in pixels.
-    rng
-        Source of the pose, the pattern and the noise.
-    """
+    """Render an image, (size, size, 3) uint8. The same arguments and generator state give the same bytes."""
     radius = rng.uniform(*SIZES[scene.size])
     outlines = _placed(scene.shape, radius, size, rng)
     if scene.texture == "hollow":

@@ -29,21 +29,7 @@ def make_eval_set(
     class_names: Sequence[str],
     decode: Decode = "upright",
 ) -> EvalSet:
-    """Encode the eval views of labelled images; features that the bank has are read from it.
-
-    Parameters
-    ----------
-    bank
-        Encodes the images and stores their features.
-    images
-        Paths or PIL images.
-    labels
-        Index into `class_names` for each image.
-    class_names
-        Names of the classes.
-    decode
-        How the images are read; see `slimprompt.images.decode.open_image`.
-    """
+    """Encode the eval views of labelled images; features that the bank has are read from it."""
     # A copy in aligned memory: the order of summation, and so the rounding, depends on the alignment.
     return EvalSet(bank.features(images, decode=decode).clone(), torch.tensor(list(labels)), tuple(class_names))
 

@@ -61,33 +61,10 @@ def train(
     separate trainings up to float rounding. The prompt after the last step is the result; with `recipe.backtrack`, training
     may have returned to the factors at the start of its best epoch.
 
-    Parameters
-    ----------
-    prompts
-        The prompt batch; the prompts are changed.
-    encode_text
-        Maps a context (n_ctx, width) to class features (n_classes, embed_dim), and a batch of contexts to a batch.
-    features_at
-        Maps an epoch to unit-length image features (n_views · n_images, embed_dim); each view lists the images in order.
-    labels
-        Class of each image, (n_images,).
-    logit_scale
-        Factor on the cosine similarities.
-    recipe
-        The training protocol.
-    seed
-        Seed of the order of the images.
-    zero_shot
-        Unit-length zero-shot class features t⁰ (n_classes, embed_dim), for recipes with `anchor` or `prograd`.
-    on_epoch
-        Called with each row of a learning curve as soon as it is known.
-    show_progress
-        Show a progress bar on a terminal.
-
-    Returns
-    -------
-    list of list of EpochResult
-        The learning curve of each prompt.
+    `encode_text` maps a context (n_ctx, width) to class features (n_classes, embed_dim), and a batch of contexts to a batch;
+    `features_at` maps an epoch to unit-length image features (n_views · n_images, embed_dim), where each view lists the images in
+    order; `labels` is (n_images,) and `zero_shot` t⁰ (n_classes, embed_dim). `on_epoch` is called with each row of a learning
+    curve as soon as it is known. Returns the learning curve of each prompt.
     """
     if not len(labels):
         raise InputError("there are no training images")

@@ -21,14 +21,7 @@ def balanced_weights(labels: Tensor) -> Tensor:
 def cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
     """Σ_i w_i (−log p_i) / Σ_i w_i over the images i, with the weight of their class; the mean without weights.
 
-    Parameters
-    ----------
-    logits
-        (batch, n_classes).
-    targets
-        Class of each image, (batch,).
-    weights
-        Weight of each class that occurs in the targets, or None.
+    logits (batch, n_classes), targets (batch,), weights (n_classes,).
     """
     if weights is None:
         return F.cross_entropy(logits, targets)
@@ -53,14 +46,7 @@ def prograd_backward(loss: Tensor, kept: Tensor, factors: Sequence[Sequence[Tens
     """Gradients of `loss` without what would raise `kept`: two backward passes through one forward pass.
 
     With g = ∇loss and d = ∇kept over all trained factors of a prompt together: g ← g − min(0, g·d) / ‖d‖² d. A step along
-    −g then does not raise `kept` to first order.
-
-    Parameters
-    ----------
-    loss, kept
-        One value per prompt, (n_prompts,).
-    factors
-        The trained factors of each prompt; their `grad` is set.
+    −g then does not raise `kept` to first order. `loss` and `kept` have one value per prompt; `grad` of its factors is set.
     """
     directions = iter(torch.autograd.grad(kept.sum(), [one for own in factors for one in own], retain_graph=True))
     loss.sum().backward()

@@ -196,17 +196,7 @@ def auto_recipe(images_per_class: float, views: int | None = None) -> Recipe:
 
 
 def make_recipe(recipe: RecipeLike, images_per_class: float, overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe for a training set, with some of its fields replaced.
-
-    Parameters
-    ----------
-    recipe
-        A name of `RECIPES`, "auto", a recipe, or a dictionary of fields that replace those of "auto".
-    images_per_class
-        Mean number of training images per class, on which "auto" depends.
-    overrides
-        Fields to replace.
-    """
+    """The recipe for a training set, with some of its fields replaced."""
     if isinstance(recipe, Mapping):
         return make_recipe("auto", images_per_class, {**recipe, **(overrides or {})})
     overrides = overrides or {}
