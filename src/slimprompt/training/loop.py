@@ -93,8 +93,10 @@ def train(
                     loss = loss + recipe.anchor * torch.stack([feature_distance(text, zero_shot) for text in texts])
                 if recipe.prograd:
                     zero_shot_logits = logit_scale * images @ zero_shot.T  # (batch, n_classes)
-                    kept = torch.stack([kl_to_zero_shot(scores, zero_shot_logits) for scores in logits])  # (n_prompts,)
-                    prograd_backward(loss, kept, [state.prompt.trainable_factors for state in active])
+                    zero_shot_kl = torch.stack(
+                        [kl_to_zero_shot(scores, zero_shot_logits) for scores in logits]
+                    )  # (n_prompts,)
+                    prograd_backward(loss, zero_shot_kl, [state.prompt.trainable_factors for state in active])
                 else:
                     loss.sum().backward()
                 for state in active:

@@ -42,13 +42,15 @@ def kl_to_zero_shot(logits: Tensor, zero_shot_logits: Tensor) -> Tensor:
     return F.cross_entropy(logits, zero_shot_logits.softmax(-1))
 
 
-def prograd_backward(loss: Tensor, kept: Tensor, factors: Sequence[Sequence[Tensor]]) -> None:
-    """Gradients of `loss` without what would raise `kept`: two backward passes through one forward pass.
+def prograd_backward(loss: Tensor, zero_shot_kl: Tensor, factors: Sequence[Sequence[Tensor]]) -> None:
+    """Gradients of `loss` without what would raise `zero_shot_kl`: two backward passes through one forward pass.
 
-    With g = ∇loss and d = ∇kept over all trained factors of a prompt together: g ← g − min(0, g·d) / ‖d‖² d. A step along
-    −g then does not raise `kept` to first order. `loss` and `kept` have one value per prompt; `grad` of its factors is set.
+    With g = ∇loss and d = ∇zero_shot_kl over all trained factors of a prompt together: g ← g − min(0, g·d) / ‖d‖² d. A step along
+    −g then does not raise `zero_shot_kl` to first order. `loss` and `zero_shot_kl` have one value per prompt; `grad` of its factors is set.
     """
-    directions = iter(torch.autograd.grad(kept.sum(), [one for own in factors for one in own], retain_graph=True))
+    directions = iter(
+        torch.autograd.grad(zero_shot_kl.sum(), [one for own in factors for one in own], retain_graph=True)
+    )
     loss.sum().backward()
     for own in factors:
         gradient = [factor.grad for factor in own if factor.grad is not None]
