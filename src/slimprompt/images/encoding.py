@@ -144,7 +144,7 @@ def encode_eval_views(backbone: Backbone, images: Any) -> Tensor:
         ):
             features.append(some)
             advance(len(names))
-    return torch.cat(features) if features else torch.empty(0, backbone.embed_dim)
+    return torch.cat(features) if features else torch.empty(0, backbone.embed_dim, device=backbone.device)
 
 
 def check_finite(backbone: Backbone, features: Tensor) -> Tensor:
