@@ -135,7 +135,9 @@ def results(records: Sequence[Record]) -> list[Line]:
 def title(record: Record) -> str:
     """The name of a run's prompt in the table."""
     spec = record.spec
-    return next(name for name, one in PROMPTS.items() if (one["variant"], one.get("basis")) == (spec.variant, spec.basis))
+    return next(
+        name for name, one in PROMPTS.items() if (one["variant"], one.get("basis")) == (spec.variant, spec.basis)
+    )
 
 
 def _mean(records: Sequence[Record], metric: str) -> tuple[float, float]:
@@ -166,7 +168,8 @@ def best_on_validation(records: Sequence[Record], images: Benchmark) -> tuple[Re
     def standing(group: list[tuple[float, int, Record]]) -> tuple[float, int]:
         return fmean(score for score, _, _ in group), -int(group[0][2].facts["trainable_parameters"])
 
-    score, _, best = max(max(scores.values(), key=standing), key=lambda one: one[:2])
+    seeds: list[tuple[float, int, Record]] = max(scores.values(), key=standing)
+    score, _, best = max(seeds, key=lambda one: one[:2])
     return best, score, _classifier(best, images, backbone)
 
 

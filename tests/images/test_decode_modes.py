@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from slimprompt.cli import app
 from slimprompt.data import BENCHMARKS, base_new, few_shot, load_benchmark, load_folder
-from slimprompt.images.cached import cached_banks
+from slimprompt.images.store import cached_banks
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.run import LoadedInputs, make_run
 from slimprompt.lab.spec import RunSpec
@@ -42,11 +42,10 @@ def eurosat(tmp_path: Path) -> Path:
 
 
 def stored_views() -> set[str]:
-    """Names of the views in the only bank of the cache."""
+    """Names of the views in the only bank of the cache, with how their images were read."""
     (bank,) = cached_banks()
-    (index,) = bank.path.glob("*.sqlite")
-    with closing(sqlite3.connect(index)) as database:
-        return {row[0] for row in database.execute("SELECT name FROM views")}
+    with closing(sqlite3.connect(bank.path)) as database:
+        return {row[0] for row in database.execute("SELECT DISTINCT view FROM features")}
 
 
 def run_command(*arguments: object) -> None:
@@ -72,12 +71,12 @@ def test_fit_and_evaluate(eurosat: Path, photos: Path, tmp_path: Path) -> None:
     run_command("evaluate", out, *where)
     assert stored_views() == names
     run_command("evaluate", out, photos, "--device", "cpu")
-    assert stored_views() == names | {""}
+    assert stored_views() == names | {"upright:"}
 
 
 def test_a_run(eurosat: Path, run_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
     environment = RunEnvironment(runs=tmp_path / "runs", device="cpu", data_root=eurosat)
-    record = make_run(run_spec(dataset="eurosat", split="base", shots=1), LoadedInputs(environment))
+    record = make_run(run_spec(dataset="eurosat", class_subset="base", shots=1), LoadedInputs(environment))
     assert record.error is None
     names = stored_views()
     assert names == {"plain:", "plain:1/0", "plain:1/1"}

@@ -12,7 +12,7 @@ from slimprompt.files import cache_dir
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.paper.studies import Grid, read_grid, study_specs
-from slimprompt.saved.prompt import read_prompt
+from slimprompt.saved import read_model
 from tests.conftest import complete_study, fingerprints, run_folders
 from tests.robustness.commands import Step, run_job
 
@@ -67,7 +67,7 @@ def test_the_same_study_two_and_four_times_at_once_while_others_read(
 def test_the_cache_is_cleared_during_a_study(grid_file: Path, undisturbed: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     clear = ["cache", "clear", "--yes"]
-    wait_for = str(cache_dir() / "features" / "*" / "*.sqlite")
+    wait_for = str(cache_dir() / "features" / "*.sqlite")
     step: Step = {"commands": [study(grid_file, runs)] * 2, "meanwhile": [clear], "wait_for": wait_for}
     done, cleared = run_job([step], tmp_path)
     assert {one.code for one in (*done, *cleared)} == {0}, (done, cleared)
@@ -90,5 +90,5 @@ def test_two_and_four_fits_share_one_feature_cache(photos: Path, tiny_folder: st
     done, _ = run_job(steps, tmp_path)
     assert {one.code for one in done} == {0}, done
     for views, some in names.items():
-        saved = [read_prompt(tmp_path / name).entries for name in (f"alone-{views}", *some)]
-        assert len({entries["factors_sha256"] for entries in saved}) == 1
+        saved = [read_model(tmp_path / name).entries for name in (f"alone-{views}", *some)]
+        assert len({entries["checksum"] for entries in saved}) == 1

@@ -61,7 +61,10 @@ def _print(result: Quickstart) -> None:
     headings = ("method", "shots", "accuracy", "base", "new", "H", "params", "time")
     rows: list[tuple[str, ...]] = []
     for line in result.lines:
-        scores = [f"{mean:.1f}±{sd:.1f}" if line.shots else f"{mean:.1f}" for mean, sd in map(line.scores.get, METRICS)]
+        scores = [
+            f"{mean:.1f}±{sd:.1f}" if line.shots else f"{mean:.1f}"
+            for mean, sd in (line.scores[name] for name in METRICS)
+        ]
         cost = (f"{line.parameters:,}", f"{line.seconds:.1f} s") if line.shots else ("0", "—")
         rows.append((line.method, str(line.shots), *scores, *cost))
     say(f"{result.benchmark.name}: {len(result.benchmark.class_names)} classes, {len(result.records)} runs")

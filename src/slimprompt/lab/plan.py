@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 4096
 #: Bytes of one image in a manifest, of one epoch in a curve, of one record, and of one image feature beside its numbers.
-_MANIFEST_ITEM, _CURVE_LINE, _RECORD, _FEATURE = 140, 64, 2500, 150
+_MANIFEST_ITEM, _CURVE_LINE, _RECORD, _FEATURE = 140, 64, 2500, 300
 _PROMPT_BATCH = 4  # a typical number of prompts trained together
 
 
@@ -116,7 +116,7 @@ def _add_model(
     rendered = all(spec.dataset in POCKET_BENCHMARKS for spec in specs)
     with torch_threads(environment.threads):
         speed = measure_speed(backbone, image_size=64 if rendered else 400)
-    embed_dim, seconds = _embed_dim(backbone), 0.0
+    embed_dim, seconds = backbone.embed_dim, 0.0
     known: dict[Any, int] = {}
     for spec in specs:
         sample = images.sample(spec.sample)
@@ -170,7 +170,7 @@ class _Images:
         whole, plain = self._benchmarks[dataset], set()
         if any(dataset in spec.evaluate_on or (whole.test and dataset == spec.dataset) for spec in specs):
             plain |= {item.path for item in whole.test or whole.items}
-        views: dict[tuple[int, str, str], int] = {}
+        views: dict[tuple[int, str], int] = {}
         mine = [spec for spec in specs if spec.dataset == dataset]
         for spec in {(one.sample, one.recipe, one.method): one for one in mine}.values():
             numbers, sample = set(_view_numbers(spec)), self.sample(spec.sample)
@@ -180,7 +180,7 @@ class _Images:
                 if None in numbers:
                     plain.add(item.path)
                 # train views are numbered from 0, so the longest recipe includes those of the others
-                key = (spec.seed, spec.recipe.resize, item.path)
+                key = (spec.seed, item.path)
                 views[key] = max(len(numbers - {None}), views.get(key, 0))
         return len(plain) + sum(views.values())
 
@@ -208,8 +208,8 @@ def _annotations(dataset: str, environment: RunEnvironment) -> Benchmark:
         names = enumerate(pocket.class_names)
         return tuple(Item(f"{split}/{label}/{n}", label, name) for label, name in names for n in range(count))
 
-    sizes = {"train": pocket.train, "val": pocket.val, "test": pocket.test}
-    return Benchmark(dataset, Path(), pocket.class_names, **{split: items(split, n) for split, n in sizes.items()})
+    train, val, test = items("train", pocket.train), items("val", pocket.val), items("test", pocket.test)
+    return Benchmark(dataset, Path(), pocket.class_names, train, val, test)
 
 
 # --- speed -----------------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def measure_speed(backbone: Backbone, *, image_size: int, seconds: float = 0.5) 
     from slimprompt.text.encoder import SharedPrefixTextEncoder
     from slimprompt.training.optimizers import SGD
 
-    embed_dim = _embed_dim(backbone)
+    embed_dim = backbone.embed_dim
     prompt = start_prompt("joint", width=backbone.text_width, seed=0, n_ctx=16, rank=4).to(backbone.device)
     optimizer = SGD(prompt.parameters(), lr=1e-6, momentum=0.9)
 
@@ -260,10 +260,6 @@ def measure_speed(backbone: Backbone, *, image_size: int, seconds: float = 0.5) 
         encode = _fastest(lambda: backbone.encode_images(batch).cpu(), seconds) / 32
     decode = _fastest(lambda: train_view(Image.open(file).convert("RGB"), backbone.preprocess, 0), 0.05)
     return Speed(max(short - token * few, 0.0), token, encode + decode)
-
-
-def _embed_dim(backbone: Backbone) -> int:
-    return int(backbone.encode_texts(["a"]).shape[1])
 
 
 def _fastest(function: Callable[[], Any], seconds: float) -> float:

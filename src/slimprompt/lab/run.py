@@ -16,7 +16,7 @@ from slimprompt.data import Benchmark, base_new, few_shot, held_out, make_manife
 from slimprompt.data.catalogue import open_dataset
 from slimprompt.data.check import check_images
 from slimprompt.data.manifest import Manifest
-from slimprompt.errors import InputError, first_few
+from slimprompt.errors import InputError, first_few, one_line
 from slimprompt.files import cache_dir
 from slimprompt.lab import provenance
 from slimprompt.lab.environment import RunEnvironment, torch_threads
@@ -29,7 +29,6 @@ from slimprompt.training.metrics import harmonic_mean
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from slimprompt.clip.backbone import Backbone
     from slimprompt.images.bank import FeatureBank
     from slimprompt.methods.head import FittedHead
     from slimprompt.methods.task import Task
@@ -193,7 +192,6 @@ class LoadedInputs:
                 model.pretrained,
                 device=self.environment.device,
                 precision=model.precision,
-                cache=self._cache,
             )
         # Images are decoded on all cores, whatever the threads of a run: this does not change a feature.
         return FeatureBank(backbone, self._cache / "features", show_progress=False)
@@ -406,7 +404,7 @@ def _store(spec: RunSpec, result: _Result | Exception, origin: dict[str, Any], l
 
 def failure(error: BaseException) -> dict[str, Any]:
     """The entries of the record of a run that failed with this error."""
-    reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    reason = str(error) if isinstance(error, InputError) else one_line(f"{type(error).__name__}: {error}")
     return {"status": FAILED, "error": reason, "traceback": "".join(traceback.format_exception(error))}
 
 
