@@ -168,8 +168,8 @@ def best_on_validation(records: Sequence[Record], images: Benchmark) -> tuple[Re
     def standing(group: list[tuple[float, int, Record]]) -> tuple[float, int]:
         return fmean(score for score, _, _ in group), -int(group[0][2].facts["trainable_parameters"])
 
-    seeds: list[tuple[float, int, Record]] = max(scores.values(), key=standing)
-    score, _, best = max(seeds, key=lambda one: one[:2])
+    group = max(scores.values(), key=standing)
+    score, _, best = max(group, key=lambda row: row[:2])
     return best, score, _classifier(best, images, backbone)
 
 

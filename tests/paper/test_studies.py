@@ -214,7 +214,10 @@ def test_sources_come_before_their_dependants_and_are_added() -> None:
         ({"methods": [f"m:f{number}" for number in range(2000)]}, "2,000 methods are more than 100,000 runs"),
         ({"study": ["hedline"]}, "unknown study 'hedline'; did you mean 'headline'"),
         ({"ranks": [32]}, "rank 32 does not fit: it must be between 1 and the number of context tokens, n_ctx=16"),
-        ({"study": ["rank-sweep"], "n_ctx": 4}, "rank 8 does not fit: .* n_ctx=4"),
+        (
+            {"study": ["rank-sweep"], "n_ctx": 4},
+            r"rank 8 .* n_ctx=4\. The ranks of the grid are 1, 2, 4, 8; give others",
+        ),
         ({"shots": [0]}, "shots.0: Input should be greater than or equal to 1"),
         ({"seeds": []}, "at least one value is needed"),
         ({"recipe": {"epoch": 3}}, "unknown recipe field 'epoch'; did you mean 'epochs'"),

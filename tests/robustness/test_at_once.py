@@ -67,7 +67,7 @@ def test_the_same_study_two_and_four_times_at_once_while_others_read(
 def test_the_cache_is_cleared_during_a_study(grid_file: Path, undisturbed: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     clear = ["cache", "clear", "--yes"]
-    wait_for = str(cache_dir() / "features" / "*.sqlite")
+    wait_for = str(cache_dir() / "features" / "*-*.sqlite")
     step: Step = {"commands": [study(grid_file, runs)] * 2, "meanwhile": [clear], "wait_for": wait_for}
     done, cleared = run_job([step], tmp_path)
     assert {one.code for one in (*done, *cleared)} == {0}, (done, cleared)

@@ -63,7 +63,7 @@ def _print(result: Quickstart) -> None:
     for line in result.lines:
         scores = [
             f"{mean:.1f}±{sd:.1f}" if line.shots else f"{mean:.1f}"
-            for mean, sd in (line.scores[name] for name in METRICS)
+            for mean, sd in (line.scores[metric] for metric in METRICS)
         ]
         cost = (f"{line.parameters:,}", f"{line.seconds:.1f} s") if line.shots else ("0", "—")
         rows.append((line.method, str(line.shots), *scores, *cost))

@@ -16,7 +16,7 @@ from slimprompt.errors import InputError, choose, one_line, shown, unknown, vali
 from slimprompt.files import read_text
 from slimprompt.lab.spec import PROMPT, RunSpec, one_spelling
 from slimprompt.methods.table import METHODS, find_method
-from slimprompt.prompts.spec import FIXED_BASES
+from slimprompt.prompts.spec import FIXED_BASES, check_rank
 from slimprompt.training.recipe import RECIPES, Recipe, replace_fields
 from slimprompt.user_functions import is_user_function
 
@@ -134,12 +134,22 @@ class Grid(BaseModel):
             how |= {"position": self.position, "recipe": self.recipe}
             if not fields.get("words"):  # words decide the length
                 how["n_ctx"] = self.n_ctx
+                self._check_rank(fields.get("rank"))
         found = []
         for text, dataset, shots, seed in product(self.backbones, self.datasets, self.shots, self.seeds):
             backbone, pretrained = parse_backbone(text)
             axes = {"backbone": backbone, "pretrained": pretrained, "dataset": dataset, "shots": shots, "seed": seed}
             found.append(validate(RunSpec, {**axes, **how, **fields}, "run"))
         return found
+
+    def _check_rank(self, rank: int | None) -> None:
+        """A study may use some of the ranks only, so they are checked when they are used."""
+        if rank is not None:
+            try:
+                check_rank(rank, self.n_ctx)
+            except InputError as error:
+                given = ", ".join(map(str, self.ranks))
+                raise InputError(f"{error}. The ranks of the grid are {given}; give others (--ranks)") from None
 
 
 #: Fields of a grid in which a single value may replace a list of one.
