@@ -48,7 +48,7 @@ def main() -> None:
         outcome = complete_study(specs, runs, InlineExecutor(environment), prompt_batch=prompt_batch)
         assert outcome.failed == [], outcome.failed[0].error
 
-    load_once(specs[0].backbone, specs[0].pretrained, device="cpu", precision="fp32", cache=folder / "cache")
+    load_once(specs[0].backbone, specs[0].pretrained, device="cpu", precision="fp32")
     undisturbed = folder / "undisturbed"
     total = count_operations(lambda: study(undisturbed), undisturbed)
     expected = contents(undisturbed)

@@ -49,7 +49,7 @@ class Campaign:
         load_once = cache(slimprompt.clip.backbone.load_backbone)
         slimprompt.clip.backbone.load_backbone = load_once
         spec = self._specs[0]
-        load_once(spec.backbone, spec.pretrained, device="cpu", precision="fp32", cache=folder / "cache")
+        load_once(spec.backbone, spec.pretrained, device="cpu", precision="fp32")
         self._expected = folder / "undisturbed"
         self.codes: list[int] = []
         self.operations = count_operations(lambda: self._study(self._expected, "inline"), self._expected)

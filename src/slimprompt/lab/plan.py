@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 4096
 #: Bytes of one image in a manifest, of one epoch in a curve, of one record, and of one image feature beside its numbers.
-_MANIFEST_ITEM, _CURVE_LINE, _RECORD, _FEATURE = 140, 64, 2500, 150
+_MANIFEST_ITEM, _CURVE_LINE, _RECORD, _FEATURE = 140, 64, 2500, 300
 _PROMPT_BATCH = 4  # a typical number of prompts trained together
 
 

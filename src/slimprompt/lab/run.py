@@ -16,7 +16,7 @@ from slimprompt.data import Benchmark, base_new, few_shot, held_out, make_manife
 from slimprompt.data.catalogue import open_dataset
 from slimprompt.data.check import check_images
 from slimprompt.data.manifest import Manifest
-from slimprompt.errors import InputError, first_few
+from slimprompt.errors import InputError, first_few, one_line
 from slimprompt.files import cache_dir
 from slimprompt.lab import provenance
 from slimprompt.lab.environment import RunEnvironment, torch_threads
@@ -404,7 +404,7 @@ def _store(spec: RunSpec, result: _Result | Exception, origin: dict[str, Any], l
 
 def failure(error: BaseException) -> dict[str, Any]:
     """The entries of the record of a run that failed with this error."""
-    reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    reason = str(error) if isinstance(error, InputError) else one_line(f"{type(error).__name__}: {error}")
     return {"status": FAILED, "error": reason, "traceback": "".join(traceback.format_exception(error))}
 
 
