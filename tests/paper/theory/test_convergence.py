@@ -3,7 +3,7 @@ import pytest
 
 from slimprompt.paper.theory.convergence import (
     FIXED_A,
-    Replicates,
+    Rate,
     check_descent,
     check_rate,
     descend,
@@ -212,7 +212,7 @@ def test_stochastic_statements_with_a_fixed(generator):
         replicates=8,
         generator=generator,
     )
-    assert np.mean([run.variance for run in rate.runs]) == pytest.approx(centres.variance / 2, rel=0.1)
+    assert rate.variances.mean() == pytest.approx(centres.variance / 2, rel=0.1)
     statements = rate_statements(rate, FIXED_A)
     assert {(one.part, one.verdict) for one in statements} == {("Convergence with A fixed", "holds")}
     assert "L_B η σ²" in statements[0].claim
@@ -261,10 +261,8 @@ def rate_of(centres, generator, constant=1.0):
 def test_stochastic_bound_and_rate_hold(centres, generator):
     rate = rate_of(centres, generator)
     assert rate.covered
-    np.testing.assert_allclose(
-        [run.step_size * np.sqrt(run.steps) for run in rate.runs], rate.runs[0].step_size * 2, rtol=1e-12
-    )  # η ∝ T^(−1/2)
-    assert all(run.step_size <= 1 for run in rate.runs)
+    np.testing.assert_allclose(rate.step_sizes * np.sqrt(rate.horizons), rate.step_sizes[0] * 2)  # η ∝ T^(−1/2)
+    assert rate.step_sizes.max() <= 1
     assert {statement.verdict for statement in rate_statements(rate)} == {"holds"}
 
 
@@ -279,8 +277,9 @@ def test_variance_term_is_needed(centres, generator):
     start = centres.centres.mean(0)
     paths = [descend(centres, np.eye(M), start, 0.5, 30, batch_size=1, generator=generator) for _ in range(10)]
     squares = np.array([path.squared_gradients[:-1] for path in paths])
-    run = Replicates(0.5, squares, np.array([path.squared_errors[:-1] for path in paths]))
-    assert 0.1 * run.variance < squares.mean() <= run.bound(0.0, 1.0)
+    errors = np.array([path.squared_errors[:-1] for path in paths])
+    rate = Rate(np.array([30]), np.array([0.5]), [squares], [errors], constant=1.0, gap=0.0, batch_size=1)
+    assert 0.1 * rate.variances[0] < squares.mean() <= rate.bounds[0]
 
 
 def test_step_above_1_over_l_is_not_covered(centres, generator):

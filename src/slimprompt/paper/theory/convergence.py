@@ -223,35 +223,17 @@ def descent_statements(
 # -- stochastic gradients -----------------------------------------------------------------------------------------------
 
 
-class Replicates(NamedTuple):
-    """Stochastic paths with the same start, step size η and length T, as (replicates, T) arrays."""
-
-    step_size: float
-    squared_gradients: np.ndarray
-    """‖∇φ(A_t)‖² of the full gradient at t < T."""
-    squared_errors: np.ndarray
-    """‖G_t − ∇φ(A_t)‖² at t < T."""
-
-    @property
-    def variance(self) -> float:
-        """σ²: mean of ‖G_t − ∇φ(A_t)‖² over the path. The proof needs only this mean, which the theorem's σ² bounds."""
-        return float(self.squared_errors.mean())
-
-    @property
-    def steps(self) -> int:
-        """T."""
-        return self.squared_gradients.shape[1]
-
-    def bound(self, gap: float, constant: float) -> float:
-        """2 (φ(A_0) − φ_inf)/(ηT) + L_A η σ²."""
-        return 2 * gap / (self.step_size * self.steps) + constant * self.step_size * self.variance
-
-
 class Rate(NamedTuple):
-    """The stochastic theorem at several T with η = c/√T ≤ 1/L_A."""
+    """The stochastic theorem at several T with η = c/√T ≤ 1/L_A, from replicates of a path for each T."""
 
-    runs: tuple[Replicates, ...]
-    """One entry per T."""
+    horizons: np.ndarray
+    """The values of T."""
+    step_sizes: np.ndarray
+    """The η of each T."""
+    squared_gradients: list[np.ndarray]
+    """For each T, ‖∇φ(A_t)‖² of the full gradient at t < T, (replicates, T)."""
+    squared_errors: list[np.ndarray]
+    """For each T, ‖G_t − ∇φ(A_t)‖² at t < T, (replicates, T)."""
     constant: float
     """The largest L_A measured, including these paths."""
     gap: float
@@ -259,24 +241,24 @@ class Rate(NamedTuple):
     batch_size: int
 
     @property
-    def horizons(self) -> np.ndarray:
-        """The values of T."""
-        return np.array([run.steps for run in self.runs])
+    def variances(self) -> np.ndarray:
+        """σ² at each T: mean of ‖G_t − ∇φ(A_t)‖² over the paths. The proof needs only this mean, which σ² bounds."""
+        return np.array([errors.mean() for errors in self.squared_errors])
 
     @property
     def bounds(self) -> np.ndarray:
-        """The bound of the theorem at each T."""
-        return np.array([run.bound(self.gap, self.constant) for run in self.runs])
+        """2 (φ(A_0) − φ_inf)/(ηT) + L_A η σ² at each T."""
+        return 2 * self.gap / (self.step_sizes * self.horizons) + self.constant * self.step_sizes * self.variances
 
     @property
     def smallest(self) -> np.ndarray:
-        """min over t < T of the mean of ‖∇φ(A_t)‖² over the replicates."""
-        return np.array([run.squared_gradients.mean(axis=0).min() for run in self.runs])
+        """min over t < T of the mean of ‖∇φ(A_t)‖² over the replicates, at each T."""
+        return np.array([squares.mean(axis=0).min() for squares in self.squared_gradients])
 
     @property
     def covered(self) -> bool:
         """Whether every step size is at most 1/L_A."""
-        return all(run.step_size <= (1 + 2 * ACCURACY) / self.constant for run in self.runs)
+        return bool(self.step_sizes.max() <= (1 + 2 * ACCURACY) / self.constant)
 
 
 def check_rate(
@@ -301,17 +283,14 @@ def check_rate(
     full, *sampled = (basis.T @ slope for slope in slopes)
     noise = float(np.mean([np.sum((one - full) ** 2) for one in sampled]))
     c = min(np.sqrt(min(horizons)) / constant, np.sqrt(2 * gap / (constant * noise)) if noise > 0 else np.inf)
-    runs = []
-    for t in horizons:
-        eta = float(c / np.sqrt(t))
-        paths = [
-            descend(objective, basis, start, eta, t, batch_size=batch_size, generator=generator)
-            for _ in range(replicates)
-        ]
-        squares = np.array([path.squared_gradients[:t] for path in paths])
-        runs.append(Replicates(eta, squares, np.array([path.squared_errors[:t] for path in paths])))
+    squares, errors, step_sizes = [], [], c / np.sqrt(horizons)
+    for steps, eta in zip(horizons, step_sizes, strict=True):
+        settings = objective, basis, start, float(eta), steps
+        paths = [descend(*settings, batch_size=batch_size, generator=generator) for _ in range(replicates)]
+        squares.append(np.array([path.squared_gradients[:-1] for path in paths]))
+        errors.append(np.array([path.squared_errors[:-1] for path in paths]))
     on_path = directional_smoothness(objective, basis, paths[0].points[-1])
-    return Rate(tuple(runs), max(constant, on_path), gap, batch_size)
+    return Rate(np.array(horizons), step_sizes, squares, errors, max(constant, on_path), gap, batch_size)
 
 
 def rate_statements(rate: Rate, of: FixedFactor = FIXED_B) -> list[Statement]:
@@ -325,21 +304,21 @@ def rate_statements(rate: Rate, of: FixedFactor = FIXED_B) -> list[Statement]:
         large = f"the paths have {symbol} = {rate.constant:.4g}, too large for the step sizes"
         return [check.not_testable(f"{large}: the theorem does not apply") for check in (bound, scaling)]
 
-    last = rate.runs[-1]
-    means, noise = last.squared_gradients.mean(axis=0), last.squared_errors
+    squares, errors, variance = rate.squared_gradients[-1], rate.squared_errors[-1], rate.variances[-1]
+    means = squares.mean(axis=0)
     smallest = int(means.argmin())
-    interval = mean_interval(last.squared_gradients[:, smallest], 0.95)
     detail = (
-        f"T = {last.steps}, {len(noise)} replicates, batches of {rate.batch_size}; "
-        f"σ² = {last.variance:.4g} (mean over the path; largest step {noise.mean(axis=0).max():.4g}); "
+        f"T = {rate.horizons[-1]}, {len(squares)} replicates, batches of {rate.batch_size}; "
+        f"σ² = {variance:.4g} (mean over the path; largest step {errors.mean(axis=0).max():.4g}); "
         f"the average over t, which the proof bounds, is {means.mean():.4g}; 95 % interval"
     )
+    interval = mean_interval(squares[:, smallest], 0.95)
     rows = [bound.compare("≤", rate.bounds[-1], means[smallest], interval, detail=detail)]
 
     roots = np.sqrt(rate.horizons)
-    c = last.step_size * roots[-1]
-    limit = 2 * rate.gap / c + rate.constant * c * max(run.variance for run in rate.runs)
-    slope = np.polyfit(np.log(rate.horizons), np.log(rate.smallest), 1)[0] if len(rate.runs) > 1 else np.nan
+    c = rate.step_sizes[-1] * roots[-1]
+    limit = 2 * rate.gap / c + rate.constant * c * rate.variances.max()
+    slope = np.polyfit(np.log(rate.horizons), np.log(rate.smallest), 1)[0] if len(roots) > 1 else np.nan
     detail = f"measured exponent of T {slope:.2f}; exponent of the bound −0.5"
     bounds, measured = np.full(len(roots), limit), rate.smallest * roots
     return [*rows, scaling.at_most_everywhere(bounds, measured, steps=rate.horizons, symbol="T", detail=detail)]
