@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,15 +43,14 @@ def list_benchmarks(data_root: DataRoot = None) -> None:
 
 
 def _state(info: BenchmarkInfo, root: Path | None) -> str:
-    from slimprompt.data.catalogue import benchmark_folder, find_source, load_benchmark
-    from slimprompt.data.check import missing_images
+    from slimprompt.data.benchmark import missing_images
+    from slimprompt.data.catalogue import benchmark_folder, load_benchmark
 
     try:
         folder = benchmark_folder(info, root)
     except InputError:
         return "no data root"
-    source = find_source(info, folder)
-    if source is None:
+    if info.source.missing(folder):
         return "not rendered" if info.rendered else "missing"
     try:
         with warnings.catch_warnings():
@@ -61,8 +61,7 @@ def _state(info: BenchmarkInfo, root: Path | None) -> str:
     n_missing, n_items = len(missing_images(benchmark)), len(benchmark.items)
     if n_missing == n_items:
         return "no images"
-    found = "complete" if n_missing == 0 else f"{n_items - n_missing:,}/{n_items:,}"
-    return f"{found}, own split" if source.own_split else found
+    return "complete" if n_missing == 0 else f"{n_items - n_missing:,}/{n_items:,}"
 
 
 @app.command("check")
@@ -79,7 +78,7 @@ def check(
 ) -> None:
     """Decode and hash every image of a benchmark, folder or CSV file."""
     from slimprompt.data import check_benchmark, read_manifest, write_manifest
-    from slimprompt.data.manifest import check_listed, verify_manifest
+    from slimprompt.data.manifest import check_listed, list_all, verify_manifest
     from slimprompt.progress import progress
 
     expected = read_manifest(against) if against else None
@@ -90,14 +89,14 @@ def check(
         report = check_benchmark(benchmark, workers=workers, advance=advance)
     seconds = time.perf_counter() - started
     _print_summary(benchmark)
-    _print_counts(report.counts(), verbose)
+    _print_counts(benchmark, verbose)
     n_files = len(report.sha256)
     say(f"{n_files:,} files in {seconds:.1f} s ({n_files / max(seconds, 1e-9):,.0f} files/s)")
     say(f"sha256 of all files: {report.digest}")
     _print_problems(report.missing, "missing", verbose)
     _print_problems(list(report.unreadable.values()), "unreadable", verbose)
     if hashes:
-        write_manifest(report.manifest(), hashes)
+        write_manifest(list_all(benchmark, report.sha256), hashes)
         say(f"hashes written to {hashes}")
     if not report.ok:
         raise typer.Exit(1)
@@ -119,15 +118,18 @@ def _print_summary(benchmark: Benchmark) -> None:
         say(f"{ignored:,} other files ignored")
 
 
-def _print_counts(counts: Sequence[tuple[str, tuple[int, ...]]], verbose: bool) -> None:
+def _print_counts(benchmark: Benchmark, verbose: bool) -> None:
     from slimprompt.data.benchmark import SPLITS
 
+    totals = Counter((item.label, split) for split in SPLITS for item in getattr(benchmark, split))
+    names = benchmark.class_names
     if verbose:
-        print_table(("class", *SPLITS), [(name, *numbers) for name, numbers in counts], right=SPLITS)
+        rows = [(name, *(totals[label, split] for split in SPLITS)) for label, name in enumerate(names)]
+        print_table(("class", *SPLITS), rows, right=SPLITS)
         return
     ranges = []
-    for split, numbers in zip(SPLITS, zip(*(numbers for _, numbers in counts), strict=True), strict=True):
-        low, high = min(numbers), max(numbers)
+    for split in SPLITS:
+        low, *_, high = sorted(totals[label, split] for label in range(len(names)))
         ranges.append(f"{split} {low}" if low == high else f"{split} {low} to {high}")
     say(f"per class: {', '.join(ranges)} (--verbose shows every class)")
 
@@ -145,8 +147,8 @@ def _print_problems(problems: Sequence[str], kind: str, verbose: bool) -> None:
 @app.command("download")
 def download(name: Annotated[str, typer.Argument(help="Benchmark.")], data_root: DataRoot = None) -> None:
     """Download a benchmark, and print the steps that have to be done by hand."""
+    from slimprompt.data.benchmark import missing_images
     from slimprompt.data.catalogue import benchmark_folder, benchmark_info
-    from slimprompt.data.check import missing_images
     from slimprompt.data.download import download_annotations, download_images, manual_steps
 
     info = benchmark_info(name)
@@ -206,7 +208,6 @@ def extract(
     say(f"{written:,} frames written to {target}, {kept:,} already existed")
 
 
-@app.command("draw", hidden=True)  # the name of this command in version 0.1
 @app.command("sample")
 def sample(
     target: Target,

@@ -63,7 +63,7 @@ def _class_names(text: str) -> list[str]:
     if not path.is_file():
         raise InputError(f"--classes {text}: no such file")
     if path.suffix.lower() == ".json":
-        from slimprompt.data.splits import read_split_file
+        from slimprompt.data.readers import read_split_file
 
         return list(read_split_file(path).class_names)
     names = [line.strip() for line in read_text(path).splitlines()]

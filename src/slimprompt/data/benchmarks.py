@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slimprompt.data.splits import (
-    Source,
-    action_lists,
-    class_folders,
-    flower_labels,
-    pet_lists,
-    split_file,
-    variant_lists,
-    wordnet_folders,
-)
+from slimprompt.data.readers import Source, split_file, variant_lists, wordnet_folders
 from slimprompt.images.decode import Decode
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 
@@ -56,15 +47,15 @@ class BenchmarkInfo:
     classes: int
     sizes: tuple[int, int, int]
     """Number of items in train, val and test of the published split."""
-    templates: tuple[str, ...]
-    """Zero-shot prompts; the first is the benchmark's own."""
-    sources: tuple[Source, ...]
-    """Readers of the annotation files, in order of preference."""
+    source: Source
+    """The annotation files and their reader."""
     licence: str
     size: str
     """Approximate download size."""
     site: str
     """Home page, with the terms of use."""
+    templates: tuple[str, ...] = ("a photo of a {}.", *GENERAL_TEMPLATES)
+    """Zero-shot prompts; the first is the benchmark's own."""
     download: Download | None = None
     manual: str = ""
     """Instructions for the steps that cannot be automated."""
@@ -100,21 +91,22 @@ def _imagenet_variant(
     site: str,
     numbered: bool = False,
 ) -> BenchmarkInfo:
-    """A test set for models trained on ImageNet; without a list of class names of its own, ImageNet's is read."""
-    lists = (_IMAGENET_NAMES[0], f"../imagenet/{_IMAGENET_NAMES[0]}")
+    """A test set for models trained on ImageNet, with a copy of its list of class names."""
     return BenchmarkInfo(
         name=name,
         title=title,
-        templates=("a photo of a {}.", *GENERAL_TEMPLATES),
         folder=folder,
         images=images,
         classes=classes,
         sizes=(0, 0, test),
-        sources=tuple(wordnet_folders(images, names=names, numbered=numbered) for names in lists),
+        source=wordnet_folders(images, numbered=numbered),
         licence="MIT",
         size=size,
         site=site,
-        manual=f"Download the images from {site} and extract them so that the class folders are in {folder}/{images}.",
+        manual=(
+            f"Download the images from {site} and extract them so that the class folders are in {folder}/{images}; copy "
+            f"imagenet/{_IMAGENET_NAMES[0]} to {folder}."
+        ),
         drive_files=(_IMAGENET_NAMES,),
     )
 
@@ -123,19 +115,11 @@ _PUBLISHED = (
     BenchmarkInfo(
         name="caltech101",
         title="Caltech101",
-        templates=("a photo of a {}.", *GENERAL_TEMPLATES),
         folder="caltech-101",
         images="101_ObjectCategories",
         classes=100,
         sizes=(4128, 1649, 2465),
-        sources=(
-            split_file("split_zhou_Caltech101.json"),
-            class_folders(
-                "101_ObjectCategories",
-                ignored=("BACKGROUND_Google", "Faces_easy"),
-                renamed={"airplanes": "airplane", "Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike"},
-            ),
-        ),
+        source=split_file("split_zhou_Caltech101.json"),
         licence="CC BY 4.0",
         size="140 MB",
         site="https://data.caltech.edu/records/mzrjq-6wc02",
@@ -150,11 +134,11 @@ _PUBLISHED = (
         images="images",
         classes=47,
         sizes=(2820, 1128, 1692),
-        sources=(split_file("split_zhou_DescribableTextures.json"), class_folders("images")),
+        source=split_file("split_zhou_DescribableTextures.json"),
         licence="research only",
         size="600 MB",
         site="https://www.robots.ox.ac.uk/~vgg/data/dtd/",
-        download=Download("DTD", "dtd/dtd", ("images", "labels")),
+        download=Download("DTD", "dtd/dtd", ("images",)),
         drive_files=(("split_zhou_DescribableTextures.json", "1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x"),),
     ),
     BenchmarkInfo(
@@ -165,7 +149,7 @@ _PUBLISHED = (
         images="images",
         classes=100,
         sizes=(3334, 3333, 3333),
-        sources=(variant_lists(),),
+        source=variant_lists(),
         licence="non-commercial",
         size="2.6 GB",
         site="https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/",
@@ -179,11 +163,11 @@ _PUBLISHED = (
         images="images",
         classes=101,
         sizes=(50500, 20200, 30300),
-        sources=(split_file("split_zhou_Food101.json"), class_folders("images")),
+        source=split_file("split_zhou_Food101.json"),
         licence="scientific fair use",
         size="4.7 GB",
         site="https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/",
-        download=Download("Food101", "food-101", ("images", "meta")),
+        download=Download("Food101", "food-101", ("images",)),
         drive_files=(("split_zhou_Food101.json", "1QK0tGi096I0Ba6kggatX1ee6dJFIcEJl"),),
     ),
     BenchmarkInfo(
@@ -194,15 +178,12 @@ _PUBLISHED = (
         images="jpg",
         classes=102,
         sizes=(4093, 1633, 2463),
-        sources=(split_file("split_zhou_OxfordFlowers.json"), flower_labels()),
+        source=split_file("split_zhou_OxfordFlowers.json"),
         licence="none stated",
         size="330 MB",
         site="https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",
-        download=Download("Flowers102", "flowers-102", ("jpg", "imagelabels.mat", "setid.mat")),
-        drive_files=(
-            ("split_zhou_OxfordFlowers.json", "1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT"),
-            ("cat_to_name.json", "1AkcxCXeK_RCGCEC_GvmWxjcjaNhu-at0"),
-        ),
+        download=Download("Flowers102", "flowers-102", ("jpg",)),
+        drive_files=(("split_zhou_OxfordFlowers.json", "1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT"),),
     ),
     BenchmarkInfo(
         name="oxford_pets",
@@ -212,11 +193,11 @@ _PUBLISHED = (
         images="images",
         classes=37,
         sizes=(2944, 736, 3669),
-        sources=(split_file("split_zhou_OxfordPets.json"), pet_lists()),
+        source=split_file("split_zhou_OxfordPets.json"),
         licence="CC BY-SA 4.0",
         size="800 MB",
         site="https://www.robots.ox.ac.uk/~vgg/data/pets/",
-        download=Download("OxfordIIITPet", "oxford-iiit-pet", ("images", "annotations")),
+        download=Download("OxfordIIITPet", "oxford-iiit-pet", ("images",)),
         drive_files=(("split_zhou_OxfordPets.json", "1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs"),),
     ),
     BenchmarkInfo(
@@ -227,7 +208,7 @@ _PUBLISHED = (
         images="UCF-101-midframes",
         classes=101,
         sizes=(7639, 1898, 3783),
-        sources=(split_file("split_zhou_UCF101.json"), action_lists()),
+        source=split_file("split_zhou_UCF101.json"),
         licence="none stated",
         size="6.5 GB",
         site="https://www.crcv.ucf.edu/data/UCF101.php",
@@ -246,22 +227,7 @@ _PUBLISHED = (
         images="2750",
         classes=10,
         sizes=(13500, 5400, 8100),
-        sources=(
-            split_file("split_zhou_EuroSAT.json"),
-            class_folders(
-                "2750",
-                renamed={
-                    "AnnualCrop": "Annual Crop Land",
-                    "HerbaceousVegetation": "Herbaceous Vegetation Land",
-                    "Highway": "Highway or Road",
-                    "Industrial": "Industrial Buildings",
-                    "Pasture": "Pasture Land",
-                    "PermanentCrop": "Permanent Crop Land",
-                    "Residential": "Residential Buildings",
-                    "SeaLake": "Sea or Lake",
-                },
-            ),
-        ),
+        source=split_file("split_zhou_EuroSAT.json"),
         licence="MIT",
         size="90 MB",
         site="https://github.com/phelber/EuroSAT",
@@ -271,12 +237,11 @@ _PUBLISHED = (
     BenchmarkInfo(
         name="stanford_cars",
         title="Stanford Cars",
-        templates=("a photo of a {}.", *GENERAL_TEMPLATES),
         folder="stanford_cars",
         images=".",
         classes=196,
         sizes=(6509, 1635, 8041),
-        sources=(split_file("split_zhou_StanfordCars.json"),),
+        source=split_file("split_zhou_StanfordCars.json"),
         licence="non-commercial",
         size="1.9 GB",
         site="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
@@ -289,12 +254,11 @@ _PUBLISHED = (
     BenchmarkInfo(
         name="sun397",
         title="SUN397",
-        templates=("a photo of a {}.", *GENERAL_TEMPLATES),
         folder="sun397",
         images="SUN397",
         classes=397,
         sizes=(15880, 3970, 19850),
-        sources=(split_file("split_zhou_SUN397.json"),),
+        source=split_file("split_zhou_SUN397.json"),
         licence="none stated",
         size="37 GB",
         site="https://vision.princeton.edu/projects/2010/SUN/",
@@ -304,12 +268,11 @@ _PUBLISHED = (
     BenchmarkInfo(
         name="imagenet",
         title="ImageNet",
-        templates=("a photo of a {}.", *GENERAL_TEMPLATES),
         folder="imagenet",
         images="images",
         classes=1000,
         sizes=(1_281_167, 0, 50_000),  # CoOp evaluates on the validation images and selects nothing on them
-        sources=(wordnet_folders("images", train="train", test="val"),),
+        source=wordnet_folders("images", train="train", test="val"),
         licence="non-commercial",
         size="144 GB",
         site="https://www.image-net.org/",
@@ -362,7 +325,7 @@ _PUBLISHED = (
     ),
 )
 
-_POCKET = tuple(
+_RENDERED = tuple(
     BenchmarkInfo(
         name=pocket.name,
         title=pocket.name,
@@ -371,7 +334,7 @@ _POCKET = tuple(
         classes=pocket.n_classes,
         sizes=(pocket.n_classes * pocket.train, pocket.n_classes * pocket.val, pocket.n_classes * pocket.test),
         templates=pocket.templates,
-        sources=(split_file("split.json"),),
+        source=split_file("split.json"),
         licence="MIT",
         size="< 25 MB",
         site="",
@@ -381,4 +344,4 @@ _POCKET = tuple(
 )
 
 #: Every known benchmark by name.
-BENCHMARKS: dict[str, BenchmarkInfo] = {info.name: info for info in (*_PUBLISHED, *_POCKET)}
+BENCHMARKS: dict[str, BenchmarkInfo] = {info.name: info for info in (*_PUBLISHED, *_RENDERED)}

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
-import os
+import re
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from slimprompt.data.benchmarks import BenchmarkInfo
-from slimprompt.data.splits import underscored
+from slimprompt.data.check import in_threads
 from slimprompt.errors import InputError
 from slimprompt.files import new_file
 
@@ -101,8 +100,8 @@ def extract_midframes(
 ) -> tuple[int, int]:
     """Save frame ⌊n/2⌋ of each video: `videos/ApplyLipstick/v_x.avi` → `out/Apply_Lipstick/v_x.jpg`.
 
-    Existing frames are kept; returns the numbers of frames written and kept. `advance` is called with the number of videos to do
-    after each one; by default there is one thread per core.
+    Existing frames are kept; returns the numbers of frames written and kept. `advance` is called after each video, with the number of
+    videos to do; by default there is one thread per core.
     """
     _video_library()
     if not videos.is_dir():
@@ -110,19 +109,24 @@ def extract_midframes(
     found = sorted(path for path in videos.glob("*/*") if path.suffix.lower() in _VIDEOS)
     if not found:
         raise InputError(f"no videos in {videos}: expected {videos}/<class>/<video>, ending in {', '.join(_VIDEOS)}")
-    frames = [out / (underscored(path.parent.name) or path.parent.name) / f"{path.stem}.jpg" for path in found]
-    todo = [(video, frame) for video, frame in zip(found, frames, strict=True) if not frame.is_file()]
-    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        try:
-            for _ in pool.map(lambda pair: _write_midframe(*pair), todo):
-                advance(len(todo))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    frames = [out / underscored(path.parent.name) / f"{path.stem}.jpg" for path in found]
+    todo = [pair for pair in zip(found, frames, strict=True) if not pair[1].is_file()]
+    for _ in in_threads(_write_midframe, todo, workers):
+        advance(len(todo))
     return len(todo), len(found) - len(todo)
 
 
-def _write_midframe(video: Path, frame: Path) -> None:
+def underscored(camel_case: str) -> str:
+    """`ApplyEyeMakeup` → `Apply_Eye_Makeup`; another name is kept.
+
+    >>> [underscored(name) for name in ("ApplyEyeMakeup", "YoYo", "diving")]
+    ['Apply_Eye_Makeup', 'Yo_Yo', 'diving']
+    """
+    return "_".join(re.findall("[A-Z][^A-Z]*", camel_case)) or camel_case
+
+
+def _write_midframe(pair: tuple[Path, Path]) -> None:
+    video, frame = pair
     with new_file(frame) as draft:
         middle_frame(video).save(draft, format="JPEG", quality=95)
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from slimprompt.data.benchmark import missing_images
 from slimprompt.data.benchmarks import BENCHMARKS
-from slimprompt.data.catalogue import DATA_ROOT, find_source, load_benchmark
-from slimprompt.data.check import missing_images
+from slimprompt.data.catalogue import DATA_ROOT, load_benchmark
 from slimprompt.doctor.check import FAILED, OK, SKIPPED, WARNING, Outcome, Subject
 from slimprompt.errors import InputError
 from slimprompt.files import cache_dir, sha256
@@ -90,7 +90,7 @@ def check_data(subject: Subject) -> Iterator[Outcome]:
         raise InputError(f"the data root {root} is not a folder")
     found, broken = [], []
     for info in BENCHMARKS.values():
-        if info.rendered or find_source(info, root / info.folder) is None:
+        if info.rendered or info.source.missing(root / info.folder):
             continue
         try:
             with warnings.catch_warnings():
