@@ -1,5 +1,6 @@
 """What commands print: no markup, no failure on odd names, one function."""
 
+import csv
 import io
 import json
 import sys
@@ -9,7 +10,8 @@ import pytest
 from rich.cells import cell_len
 
 import slimprompt.cli
-from slimprompt.cli.printing import note, print_json, print_table, say
+from slimprompt.cli.printing import Format, emit, format_of, note, percent, print_json, print_table, say
+from slimprompt.errors import InputError
 
 ODD = "caf\udce9[/] [red]“x”"
 
@@ -110,3 +112,35 @@ def test_every_command_prints_through_say():
         text = path.read_text(encoding="utf-8")
         if path.name != "printing.py":
             assert "typer.echo" not in text and "typer.secho" not in text and " print(" not in text, path.name
+
+
+ROWS = [
+    {"name": "猫", "accuracy": 0.2167, "interval": [0.1, 0.3], "images": 3},
+    {"name": "=1+1", "accuracy": None, "interval": None, "images": 12},
+]
+
+
+def test_rows_are_a_table_for_people(monkeypatch):
+    columns = {"name": str, "accuracy": percent, "images": str}
+    lines = printed(monkeypatch, "utf-8", emit, ROWS, columns=columns).splitlines()
+    assert lines == ["name  accuracy  images", "猫      21.7 %       3", "=1+1         –      12"]
+    assert printed(monkeypatch, "utf-8", emit, []) == ""
+
+
+def test_rows_are_json_and_csv_with_fractions(monkeypatch, tmp_path):
+    assert json.loads(printed(monkeypatch, "utf-8", emit, ROWS, Format.json)) == ROWS
+    document = json.loads(printed(monkeypatch, "utf-8", emit, ROWS, Format.json, facts={"n": 2}, key="classes"))
+    assert document == {"n": 2, "classes": ROWS}
+    text = printed(monkeypatch, "utf-8", emit, ROWS, Format.csv)
+    cells = list(csv.DictReader(io.StringIO(text)))
+    assert cells[0] == {"name": "猫", "accuracy": "0.2167", "interval": "[0.1, 0.3]", "images": "3"}
+    assert (cells[1]["name"], cells[1]["accuracy"]) == ("'=1+1", "")  # no formula in a spreadsheet
+    for name in ("rows.csv", "rows.JSON"):
+        emit(ROWS, format_of(tmp_path / name), tmp_path / name)
+    assert (tmp_path / "rows.csv").read_text(encoding="utf-8") == text
+    assert json.loads((tmp_path / "rows.JSON").read_text(encoding="utf-8")) == ROWS
+
+
+def test_a_file_of_rows_has_a_known_suffix():
+    with pytest.raises(InputError, match="rows.xlsx must end in"):
+        format_of(Path("rows.xlsx"))

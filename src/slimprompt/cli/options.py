@@ -18,7 +18,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from slimprompt.cli.printing import note
+from slimprompt.cli.printing import Format, note
 from slimprompt.errors import InputError, first_few
 from slimprompt.names import are_codes, read_class_names
 from slimprompt.tracking import describe_targets
@@ -72,6 +72,7 @@ Where = Annotated[
         help="Use only runs with field=value[,value…], such as shots=1,4 or recipe.epochs=50. Repeat it for several conditions.",
     ),
 ]
+OutputFormat = Annotated[Format, typer.Option("--format", help="How to print the result.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show the accuracy of each class.")]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Overwrite a saved model at --out, and the page of --report.")

@@ -1,23 +1,142 @@
-"""What commands print: text, aligned tables, counts and sizes.
+"""What commands print: text, notes, and rows as a table, JSON or CSV.
 
-Every command prints through `say`. It interprets no markup and does not fail on a name that the terminal cannot show.
+Every command prints through `say`. It interprets no markup and does not fail on a name that the terminal cannot show. The rows of a
+result go through `emit`, whatever the format. They hold plain values: shares are fractions between 0 and 1, and only the table shows
+them as percent.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
 
 import typer
 from rich.cells import cell_len, set_cell_size
 
-from slimprompt.errors import one_line, printable
+from slimprompt.errors import InputError, one_line, printable
+from slimprompt.files import write_file
+from slimprompt.spreadsheet import csv_text
 
 #: Columns to which a column of text is cut at most, and columns between two of them.
 _NARROWEST, _GAP = 8, 2
+
+
+class Format(str, Enum):
+    """How the rows of a result are printed."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+def emit(
+    rows: Sequence[Mapping[str, Any]],
+    format: Format = Format.table,
+    out: Path | None = None,
+    *,
+    columns: Mapping[str, Callable[[Any], str]] | None = None,
+    facts: Mapping[str, Any] | None = None,
+    key: str = "rows",
+    colours: Mapping[str, str] | None = None,
+) -> None:
+    """Print rows, or write them to a file.
+
+    Parameters
+    ----------
+    rows
+        Plain values by name. None and nan are a missing value.
+    format
+        A table for people; JSON, a list of objects; or CSV, in which a nested value is JSON.
+    out
+        File to write instead of printing.
+    columns
+        The values that the table shows, with the text of each; default: all of them, with `str`. Numbers are aligned to the right.
+    facts
+        Further entries of the JSON, which is then one object with the rows under `key`.
+    key
+        See `facts`.
+    colours
+        Colour of the table's cells with this text.
+    """
+    if format is Format.table and out is None:
+        _print_rows(rows, columns, colours)
+        return
+    if format is Format.table:
+        raise InputError(f"a table for people is only printed; {out} can be JSON or CSV")
+    text = _json_text(rows, facts, key) if format is Format.json else _csv_text(rows)
+    if out is None:
+        say(text.rstrip("\n"))
+    else:
+        write_file(out, text)
+
+
+def format_of(path: Path) -> Format:
+    """The format of a file, from its suffix; an `InputError` if it is neither .json nor .csv."""
+    suffix = path.suffix.lower().removeprefix(".")
+    if suffix not in ("json", "csv"):
+        raise InputError(f"{path} must end in .csv or .json")
+    return Format(suffix)
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """A fraction as percent.
+
+    >>> percent(0.2167), percent(None)
+    ('21.7 %', '–')
+    """
+    return "–" if share is None or math.isnan(share) else f"{100 * share:.{digits}f} %"
+
+
+def _print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, Callable[[Any], str]] | None,
+    colours: Mapping[str, str] | None,
+) -> None:
+    if not rows:
+        return
+    columns = columns or dict.fromkeys(_names(rows), str)
+    headings = {name: name.replace("_", " ") for name in columns}
+    numbers = [headings[name] for name in columns if any(_is_number(row.get(name)) for row in rows)]
+    cells = [[_cell(row.get(name), text) for name, text in columns.items()] for row in rows]
+    print_table(list(headings.values()), cells, right=numbers, colours=colours)
+
+
+def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _cell(value: Any, text: Callable[[Any], str]) -> str:
+    return "–" if _is_missing(value) else text(value)
+
+
+def _json_text(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any] | None, key: str) -> str:
+    plain = [{name: None if _is_missing(value) else value for name, value in row.items()} for row in rows]
+    return json_text(plain if facts is None else {**facts, key: plain}) + "\n"
+
+
+def _csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    def cell(value: Any) -> Any:
+        if isinstance(value, Mapping | list | tuple):
+            return json.dumps(value, ensure_ascii=False)
+        return "" if _is_missing(value) else value
+
+    names = _names(rows)
+    return csv_text(names, [[cell(row.get(name)) for name in names] for row in rows])
 
 
 def say(text: object = "", *, err: bool = False) -> None:
@@ -41,8 +160,13 @@ def say(text: object = "", *, err: bool = False) -> None:
 
 def print_json(value: object, *, indent: int | None = 1) -> None:
     """Print a value as JSON; a file name that is not UTF-8 gets JSON's own escapes, as in the files that commands write."""
+    say(json_text(value, indent=indent))
+
+
+def json_text(value: object, *, indent: int | None = 1) -> str:
+    """A value as JSON that standard output can show without loss."""
     is_utf8 = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
-    say(json.dumps(value, ensure_ascii=not is_utf8, indent=indent).encode(errors="backslashreplace").decode())
+    return json.dumps(value, ensure_ascii=not is_utf8, indent=indent).encode(errors="backslashreplace").decode()
 
 
 def print_table(
