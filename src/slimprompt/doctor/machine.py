@@ -12,7 +12,7 @@ from typing import Any
 from slimprompt.data.benchmark import missing_images
 from slimprompt.data.benchmarks import BENCHMARKS
 from slimprompt.data.catalogue import DATA_ROOT, load_benchmark
-from slimprompt.doctor.check import FAILED, OK, SKIPPED, WARNING, Outcome, Subject
+from slimprompt.doctor.subject import FAILED, OK, SKIPPED, WARNING, Outcome, Subject
 from slimprompt.errors import InputError
 from slimprompt.files import cache_dir, sha256
 from slimprompt.lab.provenance import free_memory_gb, git_state, machine, versions
@@ -53,7 +53,7 @@ def check_devices(subject: Subject) -> Iterator[Outcome]:
 
 
 def check_cache(subject: Subject) -> Iterator[Outcome]:
-    """Cache directory: writable, free disk, and the sizes of what is in it."""
+    """Cache directory: writable, free disk, and the size of the feature banks."""
     from slimprompt.images.store import cached_banks
 
     cache = cache_dir()
@@ -65,19 +65,11 @@ def check_cache(subject: Subject) -> Iterator[Outcome]:
         reason = error.strerror or error
         yield Outcome(FAILED, f"{cache} is not writable ({reason}); point SLIMPROMPT_CACHE to another folder")
         return
-    free = shutil.disk_usage(cache).free / 1e9
-    banks = cached_banks()
-    rendered = sum(path.stat().st_size for path in (cache / "data").rglob("*") if path.is_file())
-    sizes = (
-        f"{len(banks)} feature banks of {_megabytes(sum(bank.size for bank in banks))}, "
-        f"rendered benchmarks of {_megabytes(rendered)}"
+    free, banks = shutil.disk_usage(cache).free / 1e9, cached_banks()
+    features = f"{len(banks)} feature banks of {sum(bank.size for bank in banks) / 1e6:,.1f} MB"
+    yield Outcome(
+        WARNING if free < _LITTLE_DISK_GB else OK, f"{cache} is writable, {free:.1f} GB free; it holds {features}"
     )
-    verdict = WARNING if free < _LITTLE_DISK_GB else OK
-    yield Outcome(verdict, f"{cache} is writable, {free:.1f} GB free; {sizes}")
-
-
-def _megabytes(n_bytes: int) -> str:
-    return f"{n_bytes / 1e6:,.1f} MB"
 
 
 def check_data(subject: Subject) -> Iterator[Outcome]:
