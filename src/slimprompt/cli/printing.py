@@ -45,6 +45,7 @@ def emit(
     facts: Mapping[str, Any] | None = None,
     key: str = "rows",
     colours: Mapping[str, str] | None = None,
+    whole: Collection[str] = (),
 ) -> None:
     """Print rows, or write them to a file.
 
@@ -64,9 +65,11 @@ def emit(
         See `facts`.
     colours
         Colour of the table's cells with this text.
+    whole
+        Columns of the table that are not cut on a narrow terminal: those with what tells the rows apart.
     """
     if format is Format.table and out is None:
-        _print_rows(rows, columns, colours)
+        _print_rows(rows, columns, colours, whole)
         return
     if format is Format.table:
         raise InputError(f"a table for people is only printed; {out} can be JSON or CSV")
@@ -98,6 +101,7 @@ def _print_rows(
     rows: Sequence[Mapping[str, Any]],
     columns: Mapping[str, Callable[[Any], str]] | None,
     colours: Mapping[str, str] | None,
+    whole: Collection[str],
 ) -> None:
     if not rows:
         return
@@ -105,7 +109,9 @@ def _print_rows(
     headings = {name: name.replace("_", " ") for name in columns}
     numbers = [headings[name] for name in columns if any(_is_number(row.get(name)) for row in rows)]
     cells = [[_cell(row.get(name), text) for name, text in columns.items()] for row in rows]
-    print_table(list(headings.values()), cells, right=numbers, colours=colours)
+    print_table(
+        list(headings.values()), cells, right=numbers, colours=colours, whole=[headings[name] for name in whole]
+    )
 
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -175,6 +181,7 @@ def print_table(
     *,
     right: Collection[str] = (),
     colours: Mapping[str, str] | None = None,
+    whole: Collection[str] = (),
     err: bool = False,
 ) -> None:
     """Print rows in aligned columns.
@@ -192,6 +199,8 @@ def print_table(
         Titles of the columns to align to the right.
     colours
         Colour of the cells with this text.
+    whole
+        Titles of columns that are not cut either.
     err
         Print to standard error.
     """
@@ -200,7 +209,8 @@ def print_table(
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     numeric = [title in right for title in headings] or [False] * len(widths)
     if (sys.stderr if err else sys.stdout).isatty():
-        widths = _fitted(widths, numeric, shutil.get_terminal_size().columns)
+        kept = [number or title in whole for number, title in zip(numeric, headings or numeric, strict=True)]
+        widths = _fitted(widths, kept, shutil.get_terminal_size().columns)
     for line in lines:
         aligned = [_aligned(*cell) for cell in zip(line, widths, numeric, strict=True)]
         aligned[-1] = aligned[-1].rstrip()
@@ -211,11 +221,11 @@ def print_table(
         say((" " * _GAP).join(coloured).rstrip(), err=err)
 
 
-def _fitted(widths: Sequence[int], numeric: Sequence[bool], available: int) -> list[int]:
+def _fitted(widths: Sequence[int], kept: Sequence[bool], available: int) -> list[int]:
     """Widths of columns that fit into the available ones, if columns of text can be made narrow enough."""
     fitted = list(widths)
     excess = sum(widths) + _GAP * (len(widths) - 1) - available
-    texts = [column for column, number in enumerate(numeric) if not number]
+    texts = [column for column, is_kept in enumerate(kept) if not is_kept]
     for column in sorted(texts, key=lambda column: -widths[column]):
         less = max(0, min(excess, fitted[column] - _NARROWEST))
         fitted[column] -= less

@@ -195,14 +195,7 @@ def _check_distinct(path: Path, name_of: Mapping[str, str]) -> None:
 
 def _list_files(path: Path, names: Mapping[str, str] | None = None) -> _Listing:
     """The labelled image files of a folder or CSV file; with `names`, the labels are codes that are replaced by these names."""
-    if not os.path.exists(path):  # also for a text that cannot be a path
-        raise InputError(f"no such folder or CSV file: {path}")
-    if path.is_dir():
-        listing = _read_folder(path)
-    elif path.suffix.lower() == ".csv":
-        listing = _read_csv(path)
-    else:
-        raise InputError(f"{path} is neither a folder of images nor a .csv file; {_LAYOUTS.format(path.parent)}")
+    listing = _list_labels(path)
     if names is None:
         for split in SPLITS:  # the spelling may differ between splits
             _check_distinct(path, {label: label for label in listing.class_names(split)})
@@ -215,6 +208,16 @@ def _list_files(path: Path, names: Mapping[str, str] | None = None) -> _Listing:
         )
     _check_distinct(path, {label: names[label] for label in labels})
     return listing._replace(files=[file._replace(class_name=names[file.class_name]) for file in listing.files])
+
+
+def _list_labels(path: Path) -> _Listing:
+    if not os.path.exists(path):  # also for a text that cannot be a path
+        raise InputError(f"no such folder or CSV file: {path}")
+    if path.is_dir():
+        return _read_folder(path)
+    if path.suffix.lower() == ".csv":
+        return _read_csv(path)
+    raise InputError(f"{path} is neither a folder of images nor a .csv file; {_LAYOUTS.format(path.parent)}")
 
 
 def _read_folder(path: Path) -> _Listing:
