@@ -111,7 +111,7 @@ def test_bad_input_is_one_line(run, mistaken, tmp_path):
     root, _ = mistaken
     failed(run("check-labels", tmp_path / "none"), "no such folder or CSV file")
     failed(run("check-labels", tmp_path), "no images under")
-    failed(run("check-labels", root, "--format", "xml"), "xml", "'table', 'json', 'csv'")
+    failed(run("check-labels", root, "--format", "xml"), "xml", "'json'")
     failed(run("check-labels", root, *POCKET, "--similarity", "1.5"), "above 0 and at most 1 (given: 1.5)")
     failed(run("check-labels", root, *POCKET, "--max-score", "nan"), "above 0 and at most 1 (given: nan)")
     failed(run("check-labels", root, *POCKET, "--out", "/proc/none/s.csv"), "/proc/none")

@@ -25,7 +25,7 @@ from slimprompt.clip.architectures import LOCAL_FOLDER
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
 from slimprompt.files import cache_dir, sha256
-from slimprompt.images.decode import Decode, GivenImage, open_image
+from slimprompt.images.decode import Decode, GivenImage, UnreadableImageError, open_image
 from slimprompt.images.encoding import device_batch, encoded, refuse
 from slimprompt.images.hashes import FileHashes
 from slimprompt.images.sources import image_sources
@@ -138,7 +138,9 @@ class FeatureBank:
         bad: dict[int, InputError] = {}
 
         def skip(task: _Task, error: InputError) -> None:
-            bad.update(dict.fromkeys(task.indices, error))
+            first, *same = task.indices
+            bad[first] = error
+            bad.update({index: UnreadableImageError(f"{sources[index]}, with the same content: {error}") for index in same})
 
         unreadable = skip if skip_bad else refuse
         indices: dict[str, list[int]] = defaultdict(list)  # images with the same content are encoded once

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,7 +56,7 @@ class _Rows:
             printable(str(path)), thumbnail(open_image(path), 128), self._index.get(str(path.absolute())), choices
         )
 
-    def page(self, template: str, path: str | Path, values: dict[str, Any], *, file: str, names: Sequence[str]) -> Path:
+    def page(self, template: str, path: str | Path, values: dict[str, Any], *, file: str, names: Iterable[str]) -> Path:
         """Write the page, with the style sheet and the script of these pages."""
         from markupsafe import Markup
 
@@ -80,10 +80,11 @@ def write_suggestions_page(
     """
     rows = _Rows()
     names = {str(name) for name in classifier.class_names_}
-    for split in SPLITS if labelled is not None else ():
-        for item in getattr(labelled, split):
-            rows.add(labelled.path(item), item.class_name, split)
-            names.add(item.class_name)
+    if labelled is not None:
+        names.update(labelled.class_names)
+        for split in SPLITS:
+            for item in getattr(labelled, split):
+                rows.add(labelled.path(item), item.class_name, split)
     chosen = found.chosen[:MOST_SHOWN]
     for one in chosen:
         rows.add(one.image, "", "train")
