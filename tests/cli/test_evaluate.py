@@ -86,7 +86,7 @@ def test_fit_on_a_variant_is_refused(run, root):
 def models(run, photos, tmp_path_factory):
     """A prompt and a head, both fitted on the same twelve of the eighteen photos."""
     root = tmp_path_factory.mktemp("models")
-    model = ("--backbone", TINY, "--pretrained", "random:0", "--device", "cpu", "--views", 1)
+    model = ("--backbone", TINY, "--pretrained", "random:0", "--device", "cpu", "--set", "views=1")
     ok(run("fit", photos, "--out", root / "prompt", "--shots", 4, *QUICK))
     out = ok(run("fit", photos, "--out", root / "head", "--shots", 4, "--method", "gda", *model))
     assert "were training images" not in out  # the images that fit evaluates on are held out
@@ -214,6 +214,6 @@ def test_imbalanced_classes_have_balanced_scores(run, models, photos, tmp_path):
 
 def test_class_weights_are_an_option_and_part_of_the_recipe(run, photos, tmp_path):
     fit = ("fit", photos, "--shots", 4, *QUICK, "--no-calibration")
-    ok(run(*fit, "--out", tmp_path / "p", "--class-weights", "balanced"))
+    ok(run(*fit, "--out", tmp_path / "p", "--set", "class_weights=balanced"))
     assert entries_of(tmp_path / "p")["recipe"]["class_weights"] == "balanced"
-    failed(run(*fit, "--out", tmp_path / "q", "--class-weights", "equal"), "class_weights", "'none' or 'balanced'")
+    failed(run(*fit, "--out", tmp_path / "q", "--set", "class_weights=equal"), "class_weights", "'none' or 'balanced'")

@@ -19,7 +19,9 @@ MODEL = ["--backbone", TINY, "--pretrained", "random:0", "--device", "cpu"]
 @pytest.fixture(scope="module")
 def head(run, photos, tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved") / "my-head"
-    out = ok(run("fit", photos, "--out", folder, "--shots", 4, "--method", "gda", "--views", 1, *MODEL, "--verbose"))
+    out = ok(
+        run("fit", photos, "--out", folder, "--shots", 4, "--method", "gda", "--set", "views=1", *MODEL, "--verbose")
+    )
     return folder, out
 
 
@@ -104,7 +106,7 @@ def test_the_command_that_saves_the_advised_method_is_printed(run, tmp_path):
     for colour in ("red", "green", "blue"):
         for number in range(14):
             draw(images / f"{colour} disc" / f"{number}.png", colour, number)
-    fit = ("fit", images, "--shots", 4, "--views", 1, *MODEL, "--compare", "--no-calibration")
+    fit = ("fit", images, "--shots", 4, "--set", "views=1", *MODEL, "--compare", "--no-calibration")
     out = ok(run(*fit, "--method", "zero-shot", "--out", tmp_path / "zs"))
     use = re.search(r"^Use (\S+):", out, re.MULTILINE)[1]
     assert "What was saved is zero-shot." in out
@@ -135,7 +137,7 @@ def test_copies_of_training_images_do_not_count(run, photos, tmp_path):
         for folder in places:
             (folder / path.parent.name).mkdir(parents=True, exist_ok=True)
             (folder / path.parent.name / f"{folder.name} {path.name}").write_bytes(path.read_bytes())
-    fit = ("--shots", 4, "--method", "gda", "--views", 1, *MODEL, "--compare")
+    fit = ("--shots", 4, "--method", "gda", "--set", "views=1", *MODEL, "--compare")
     printed = ok(run("fit", split, "--out", tmp_path / "h", *fit))
     names = [line.split()[0] for line in printed[printed.index("all methods") :].splitlines()[2:11]]
     assert names == list(METHODS)
@@ -158,7 +160,7 @@ def test_only_views_that_a_method_reads_are_encoded(run, photos, tmp_path, monke
     monkeypatch.setattr(
         Backbone, "encode_images", lambda self, pixels: (encoded.append(len(pixels)), original(self, pixels))[1]
     )
-    options = ("--shots", 4, "--method", method, "--views", 2, *MODEL, "--no-cache", "--no-calibration")
+    options = ("--shots", 4, "--method", method, "--set", "views=2", *MODEL, "--no-cache", "--no-calibration")
     ok(run("fit", photos, "--out", tmp_path / "h", *options))
     assert len(encoded) == batches
 
@@ -169,8 +171,8 @@ def test_only_views_that_a_method_reads_are_encoded(run, photos, tmp_path, monke
         (["--method", "gdaa"], ["unknown method 'gdaa'", "did you mean 'gda'"]),
         (["--method", "gda", "--rank", "4"], ["--rank can only be used with prompts"]),
         (
-            ["--method", "gda", "--epochs", "2", "--recipe", "paper"],
-            ["--epochs, --recipe can only be used with prompts"],
+            ["--method", "gda", "--set", "epochs=2", "--recipe", "paper"],
+            ["--recipe, --set epochs can only be used with prompts"],
         ),
         (["--method", "gda", "--template", "no place"], ["exactly one {}"]),
     ],
@@ -224,7 +226,7 @@ def own_module(tmp_path, monkeypatch):
 
 def test_a_method_of_ones_own_is_imported_by_its_name(run, photos, tmp_path, own_module):
     name = f"{own_module}:nearest_mean"
-    fit = ("fit", photos, "--shots", 4, "--views", 1, *MODEL, "--out", tmp_path / "mine")
+    fit = ("fit", photos, "--shots", 4, "--set", "views=1", *MODEL, "--out", tmp_path / "mine")
     failed(
         run(*fit, "--method", f"{own_module}:nearest"),
         f"{own_module} has no function nearest; its functions are broken, nearest_mean",
@@ -246,7 +248,19 @@ def test_a_method_of_ones_own_is_imported_by_its_name(run, photos, tmp_path, own
 def test_a_saved_head_of_ones_own_method_needs_no_module(run, photos, tmp_path, own_module, tiny_folder):
     """In a process that has never imported it."""
     name, head = f"{own_module}:nearest_mean", tmp_path / "mine"
-    fit = ("fit", photos, "--shots", 4, "--views", 1, "--no-calibration", "--backbone", tiny_folder, "--out", head)
+    fit = (
+        "fit",
+        photos,
+        "--shots",
+        4,
+        "--set",
+        "views=1",
+        "--no-calibration",
+        "--backbone",
+        tiny_folder,
+        "--out",
+        head,
+    )
     ok(run(*fit, "--method", name))
     (tmp_path / f"{own_module}.py").unlink()
     program = tmp_path / "use.py"

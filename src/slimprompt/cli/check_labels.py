@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimprompt.cli.fit_results import note_skipped
-from slimprompt.cli.options import (
-    DEFAULT_BACKBONE,
-    Activation,
-    BackboneName,
-    Device,
-    NoCache,
-    OverwriteTable,
-    Precision,
-    Pretrained,
-    SkipBad,
-    explain_unreadable,
-)
+from slimprompt.cli.options import ModelOptions, OverwriteTable, model_options
 from slimprompt.cli.printing import count, note, print_json, print_table, say
 from slimprompt.errors import choose, first_few
 from slimprompt.files import check_outputs, path_seen_from, write_file
@@ -33,6 +22,7 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
+@model_options()
 def check_labels(
     source: Annotated[
         Path,
@@ -50,13 +40,8 @@ def check_labels(
     overwrite: OverwriteTable = False,
     report: Annotated[Path | None, typer.Option(help="Write a page with thumbnails, a .html file.")] = None,
     format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
-    backbone: BackboneName = None,
-    pretrained: Pretrained = None,
-    activation: Activation = "auto",
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    no_cache: NoCache = False,
-    skip_bad_images: SkipBad = False,
+    *,
+    model_options: ModelOptions,
 ) -> None:
     """Find labels that may be wrong, and near-duplicates across classes or between train and test.
 
@@ -70,21 +55,16 @@ def check_labels(
 
     images = load_folder(source)
     check_outputs(table=out, page=report, overwrite=overwrite, read=(source,))
-    from slimprompt.clip.architectures import EMBEDDED, default_pretrained
-    from slimprompt.clip.backbone import load_backbone
+    from slimprompt.clip.architectures import EMBEDDED
     from slimprompt.curation import labels
     from slimprompt.curation.duplicates import SIMILARITY, check_similarity
-    from slimprompt.images.bank import FeatureBank
 
     similarity = check_similarity(SIMILARITY if similarity is None else similarity)
     max_score = labels.check_max_score(labels.MAX_SCORE if max_score is None else max_score)
-    name = backbone or DEFAULT_BACKBONE
-    model = load_backbone(
-        name, pretrained or default_pretrained(name), activation=activation, device=device, precision=precision
-    )
-    bank = FeatureBank(model, None if no_cache else "default")
-    with explain_unreadable(skip_bad=skip_bad_images):
-        found = labels.check_labels(bank, images, max_score=max_score, similarity=similarity, skip_bad=skip_bad_images)
+    model = model_options.load_backbone()
+    bank, skip_bad = model_options.bank(model), model_options.skip_bad_images
+    with model_options.reading():
+        found = labels.check_labels(bank, images, max_score=max_score, similarity=similarity, skip_bad=skip_bad)
     if out is not None:
         write_file(out, csv_text(_COLUMNS, _csv_rows(found, out.parent)))
     if report is not None:
@@ -94,8 +74,8 @@ def check_labels(
     if format == "json":
         _print_json(found)
         return
-    if name in EMBEDDED:
-        note(f"{name} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
+    if model.name in EMBEDDED:
+        note(f"{model.name} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
     _print_findings(found, max_score)
     for kind, target in (("findings", out), ("report", report)):
         if target is not None:

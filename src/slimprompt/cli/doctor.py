@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slimprompt.cli.options import DataRoot, Device, Precision, Pretrained
+from slimprompt.cli.options import DataRoot, ModelOptions, model_options
 from slimprompt.cli.printing import print_json, say
 
 if TYPE_CHECKING:
@@ -15,21 +15,15 @@ if TYPE_CHECKING:
 _COLOURS = {"ok": "green", "warning": "yellow", "FAILED": "red", "skipped": "bright_black"}
 
 
+@model_options("backbone", "pretrained", "device", "precision", backbone="pocket")
 def doctor(
-    backbone: Annotated[
-        str,
-        typer.Option(
-            "--backbone", help="Model to check: pocket (embedded), an open_clip name, hf-hub:… or local-dir:…"
-        ),
-    ] = "pocket",
-    pretrained: Pretrained = None,
-    device: Device = "auto",
-    precision: Precision = "fp32",
     data_root: DataRoot = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Leave out the paper's grid, hashes of weight files and zero-shot accuracy.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    *,
+    model_options: ModelOptions,
 ) -> None:
     """Check this machine: versions, folders, correctness of the computation, and speed.
 
@@ -43,7 +37,9 @@ def doctor(
     from slimprompt.doctor.check import FAILED, VERDICTS, Subject, run_checks
     from slimprompt.doctor.checks import CHECKS
 
-    subject = Subject(backbone, pretrained or default_pretrained(backbone), device, precision, data_root, quick)
+    name = str(model_options.backbone)
+    pretrained = model_options.pretrained or default_pretrained(name)
+    subject = Subject(name, pretrained, model_options.device, model_options.precision, data_root, quick)
     findings = []
     for finding in run_checks(CHECKS, subject):
         findings.append(finding)

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slimprompt.cli.fit_results import note_skipped
-from slimprompt.cli.options import (
-    Activation,
-    Device,
-    Model,
-    NoCache,
-    OverwriteTable,
-    Precision,
-    Pretrained,
-    SkipBad,
-    explain_unreadable,
-)
+from slimprompt.cli.options import Model, ModelOptions, OverwriteTable, all_but, model_options
 from slimprompt.cli.printing import note, print_json, print_table, say
 from slimprompt.errors import choose
 from slimprompt.files import check_outputs, path_seen_from, write_file
@@ -28,6 +18,7 @@ if TYPE_CHECKING:
     from slimprompt.curation.suggest import Suggestions
 
 
+@model_options(*all_but("backbone"))
 def suggest(
     model: Model,
     images: Annotated[list[Path], typer.Argument(help="Unlabelled image files, or folders of them.")],
@@ -36,12 +27,8 @@ def suggest(
     overwrite: OverwriteTable = False,
     report: Annotated[Path | None, typer.Option(help="Write a page with thumbnails, a .html file.")] = None,
     format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
-    pretrained: Pretrained = None,
-    activation: Activation = "auto",
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    no_cache: NoCache = False,
-    skip_bad_images: SkipBad = False,
+    *,
+    model_options: ModelOptions,
 ) -> None:
     """Suggest which images to label next.
 
@@ -55,16 +42,12 @@ def suggest(
 
     paths = image_files(images)
     check_outputs(table=out, page=report, overwrite=overwrite)
-    from slimprompt.classifier import load_classifier
     from slimprompt.curation.suggest import suggest_images
-    from slimprompt.images.bank import FeatureBank
 
-    classifier = load_classifier(
-        model, pretrained=pretrained, activation=activation, device=device, precision=precision
-    )
-    bank = FeatureBank(classifier.backbone_, None if no_cache else "default")
-    with explain_unreadable(skip_bad=skip_bad_images):
-        found = suggest_images(classifier, bank, paths, n, skip_bad=skip_bad_images)
+    classifier = model_options.load_classifier(model)
+    bank = model_options.bank(classifier.backbone_)
+    with model_options.reading():
+        found = suggest_images(classifier, bank, paths, n, skip_bad=model_options.skip_bad_images)
     if out is not None:
         write_file(out, csv_text(_COLUMNS, _csv_rows(found, out.parent)))
     if report is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from slimprompt.data.benchmark import Benchmark, Item
@@ -92,7 +92,8 @@ def held_out(benchmark: Benchmark, sample: Benchmark, *, at_most: int | None = N
     sample
         A few-shot sample of it.
     at_most
-        If there are more items, this many of them at random, in their order.
+        If there are more items, this many of them, in their order: at random, with the same share of each class as among all, and
+        at least one of each class if there are enough.
     seed
         Seed of the items that are chosen.
 
@@ -107,8 +108,33 @@ def held_out(benchmark: Benchmark, sample: Benchmark, *, at_most: int | None = N
         items = tuple(item for item in (*benchmark.train, *benchmark.val) if item.path not in sampled)
     if at_most is None or len(items) <= at_most:
         return items
-    chosen = random.Random(stream_seed(seed, "held-out")).sample(range(len(items)), at_most)
-    return tuple(items[index] for index in sorted(chosen))
+    stream, by_class = random.Random(stream_seed(seed, "held-out")), _positions(items)
+    sizes = _shares([len(positions) for positions in by_class], at_most)
+    chosen = [stream.sample(positions, size) for positions, size in zip(by_class, sizes, strict=True)]
+    return tuple(items[index] for index in sorted(index for positions in chosen for index in positions))
+
+
+def _positions(items: Sequence[Item]) -> list[list[int]]:
+    """The positions of the items of each class, the smallest class first."""
+    groups: dict[int, list[int]] = {}
+    for position, item in enumerate(items):
+        groups.setdefault(item.label, []).append(position)
+    return sorted(groups.values(), key=len)
+
+
+def _shares(sizes: Sequence[int], total: int) -> list[int]:
+    """`total` divided in proportion to the sizes, which ascend; none gets less than one while there is enough.
+
+    >>> _shares([1, 10, 89], 10), _shares([5, 5, 5], 2)
+    ([1, 1, 8], [0, 1, 1])
+    """
+    shares, left = [], total
+    for index, size in enumerate(sizes):
+        n_classes = len(sizes) - index
+        least = 1 if left >= n_classes else 0
+        shares.append(min(size, max(least, left * size // sum(sizes[index:]))))
+        left -= shares[-1]
+    return shares
 
 
 def base_new(benchmark: Benchmark) -> tuple[Benchmark, Benchmark]:
