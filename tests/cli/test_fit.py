@@ -44,7 +44,7 @@ def test_fit_says_what_it_did(prompt):
 def test_only_some_of_the_held_out_images_are_encoded(run, photos, tmp_path, monkeypatch):
     out = ok(run("fit", photos, "--out", tmp_path / "given", "--shots", 4, "--held-out", 5, *QUICK))
     assert "12 training images (4 per class), 5 held out" in out
-    assert "evaluated on 5 of 6 held-out images, chosen at random; --held-out changes the number" in out
+    assert "evaluated on 5 of 6 held-out images; --held-out changes the number" in out
     assert entries_of(tmp_path / "given")["held_out"]["images"] == 5
     monkeypatch.setattr("slimprompt.cli.fit._HELD_OUT", 2)
     assert "evaluated on 2 of 6" in ok(run("fit", photos, "--out", tmp_path / "default", "--shots", 4, *QUICK))
@@ -92,7 +92,7 @@ def test_evaluate_and_predict(run, prompt, photos):
     assert own["accuracy"] == pytest.approx(scores["model"])
     assert own["interval"][0] < own["accuracy"] < own["interval"][1]
     assert own["balanced_accuracy"] == pytest.approx(own["accuracy"])  # six images of each class
-    assert own["log_loss"] > 0 and 0 <= own["calibration_error"] <= 100 and 0 <= own["macro_f1"] <= 100
+    assert own["log_loss"] > 0 and 0 <= own["calibration_error"] <= 1 and 0 <= own["macro_f1"] <= 1
     assert scores["metrics"]["zero_shot"]["accuracy"] == pytest.approx(scores["zero_shot"])
     table = ok(run("evaluate", folder, photos, "--verbose"))
     for part in (
@@ -345,8 +345,7 @@ def test_usage_errors(run, prompt, tmp_path):
     failed(run("evaluate", tmp_path, tmp_path), "no saved model")
     failed(run("predict", prompt[0], tmp_path / "none.jpg"), "no such image")
     failed(run("predict", prompt[0], tmp_path), "no images under")
-    failed(run("predict", prompt[0], prompt[0] / "model.safetensors"), "cannot read the image")
-    failed(run("predict", prompt[0], prompt[0], "--format", "xml"), "unknown format")
+    assert run("predict", prompt[0], prompt[0], "--format", "xml").returncode == 2
     failed(run("predict", prompt[0], __file__, "--classes", "a,,b"), "empty name")
     failed(run("fit", tmp_path, "--out", prompt[0], *QUICK), "it is empty")
     assert run("fti").returncode == 2

@@ -165,24 +165,23 @@ def print_methods(methods: MethodComparison, saved: str) -> None:
 
     which = "all methods" if saved == "prompt" else "all methods without a prompt"
     say(f"{which} on the same {len(methods.zero_shot.correct):,} held-out images:")
-    against = f"− {methods.chosen.method}" if methods.chosen else "− chosen"
     rows = [
         {
             "method": one.method,
             "inside": one.inside,
             "held out": one.accuracy.value / 100,
             "− zero-shot": interval(methods.gain(one)),
-            against: interval(methods.behind(one)),
-            "numbers": one.n_trained,
+            "− chosen": interval(methods.behind(one)),
+            "params": one.n_trained,
             "new": "yes" if one.takes_new_names else "no",
         }
         for one in methods.results
     ]
-    columns = dict.fromkeys(rows[0], str) | {"inside": percent, "held out": percent, "numbers": "{:,}".format}
+    columns = dict.fromkeys(rows[0], str) | {"inside": percent, "held out": percent, "params": "{:,}".format}
     emit(rows, columns=columns)
     say(
-        "inside: cross-validated within the training images; −: difference in points with its paired 95 % interval; numbers: how "
-        "many are trained; new: takes new class names"
+        "inside: cross-validated within the training images; −: difference in points with its paired 95 % interval; params: numbers "
+        "that are trained; new: takes new class names"
     )
     say(methods.sentence)
     if methods.chosen is not None and methods.chosen.method != saved:

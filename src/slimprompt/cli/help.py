@@ -6,29 +6,25 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import click
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 
-def _short_types(parameters: list[Any]) -> list[Any]:
-    """A flag takes no value and shows no type; a number shows no range, which an error names."""
+def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
     for parameter in parameters:
         if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""
-        elif isinstance(parameter.type, click.IntRange | click.FloatRange):
-            parameter.metavar = "N"
+            parameter.metavar = ""  # it takes no value
     return parameters
 
 
 class _Command(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
-        return _short_types(super().get_params(ctx))
+        return _without_types_of_flags(super().get_params(ctx))
 
 
 class _Group(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
-        return _short_types(super().get_params(ctx))
+        return _without_types_of_flags(super().get_params(ctx))
 
 
 class App(typer.Typer):

@@ -173,11 +173,17 @@ class ModelOptions(BaseModel):
             except UnreadableImageError as error:
                 if self.skip_bad_images:
                     raise
-                for message in (shown := error.messages[:_LISTED]) if len(error.messages) > 1 else ():
-                    say(message, err=True)
-                if (more := len(error.messages) - _LISTED) > 0:
-                    say(f"… and {more:,} more, beside these {len(shown)}", err=True)
-                raise InputError(f"{error}; --skip-bad-images leaves such images out") from None
+                raise InputError(f"{_listed(error.messages)}; --skip-bad-images leaves such images out") from None
+
+
+def _listed(messages: Sequence[str]) -> str:
+    """A message about unreadable images; of several, each has a line of its own above."""
+    if len(messages) == 1:
+        return messages[0]
+    for message in messages[:_LISTED]:
+        say(message, err=True)
+    n, shown = len(messages), min(len(messages), _LISTED)
+    return f"{n:,} images cannot be read: they are listed above" + (f", the first {shown}" if shown < n else "")
 
 
 def model_options(*names: str, **defaults: Any) -> Callable[[F], F]:
