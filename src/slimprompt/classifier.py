@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from slimprompt.calibration import Calibration, calibration_folds, calibration_of, softmax
-from slimprompt.clip.architectures import default_pretrained
 from slimprompt.clip.backbone import Backbone, load_backbone
 from slimprompt.continued import FinishedPrompt, read_finished_prompt
 from slimprompt.errors import InputError, first_few, shown, whole_number
@@ -133,6 +132,8 @@ class Classifier(Estimator):
         The recipe that the prompt was trained with; None if it was trained by other software.
     continued_from_ : str or None
         Hash of the factors that training started from; None if it started cold.
+    codes_ : dict
+        Class names by the codes of class folders or labels that it was fitted on; empty without codes.
     imported_ : dict or None
         Origin of a prompt that was trained by other software.
     calibration_ : Calibration
@@ -319,9 +320,14 @@ class Classifier(Estimator):
         Up to three folds are held out in turn, until enough images were. An image without another of its class is not held out.
         """
         self.check_fitted()
-        if folds := calibration_folds(task.labels, task.seed):
-            self.calibration_ = calibration_of(*self.held_out_logits(task, folds))
+        if (inside := self.cross_validate(task)) is not None:
+            self.calibration_ = calibration_of(*inside)
         return self
+
+    def cross_validate(self, task: Task) -> tuple[np.ndarray, np.ndarray] | None:
+        """`held_out_logits` in the folds of the calibration; None if no image can be held out."""
+        folds = calibration_folds(task.labels, task.seed)
+        return self.held_out_logits(task, folds) if folds else None
 
     def held_out_logits(self, task: Task, folds: Iterable[tuple[Tensor, Tensor]]) -> tuple[np.ndarray, np.ndarray]:
         """Logits (n_images, n_classes) and labels (n_images,) of the task's images while they were held out.
@@ -459,6 +465,7 @@ class Classifier(Estimator):
         training_images: frozenset[str] = frozenset(),
         continued_from: str | None = None,
         imported: dict[str, Any] | None = None,
+        codes: Mapping[str, str] | None = None,
     ) -> Self:
         """Use a head, with what is known about its fit."""
         self.backbone_, self.head_, self.method_ = backbone, head, self.method
@@ -467,7 +474,7 @@ class Classifier(Estimator):
         self.seed_, self.n_trained_, self.settings_ = seed, n_trained, dict(settings or {})
         self.templates_, self.views_ = tuple(templates or self.templates), views
         self.calibration_, self.training_images_ = calibration or Calibration(), training_images
-        self.continued_from_, self.imported_ = continued_from, imported
+        self.continued_from_, self.imported_, self.codes_ = continued_from, imported, dict(codes or {})
         self._concepts: Tensor | None = None
         return self
 
@@ -500,6 +507,7 @@ class Classifier(Estimator):
             "seed": self.seed_,
             **self.calibration_._asdict(),
             "training_images": " ".join(sorted(self.training_images_)),
+            "codes": self.codes_,
             "imported": self.imported_,
             "continued_from": self.continued_from_,
         }
@@ -569,6 +577,7 @@ class Classifier(Estimator):
             training_images=frozenset(described.training_images.split()),
             continued_from=described.continued_from,
             imported=described.imported,
+            codes=described.codes,
         )
 
     # --- prediction ---------------------------------------------------------------------------------------------------
@@ -653,7 +662,7 @@ class Classifier(Estimator):
             return self.backbone
         return load_backbone(
             self.backbone,
-            self.pretrained or default_pretrained(self.backbone),
+            self.pretrained,
             activation=self.activation,
             device=self.device,
             precision=self.precision,

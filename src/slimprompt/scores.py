@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -35,6 +36,30 @@ def mcnemar(first: Tensor | np.ndarray, second: Tensor | np.ndarray) -> float:
     return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 
 
+class Difference(NamedTuple):
+    """Difference of two accuracies on the same images, in percentage points, with its paired 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:+.1f} points (95 % interval {self.low:+.1f} to {self.high:+.1f})"
+
+
+def paired_difference(first: Tensor | np.ndarray, second: Tensor | np.ndarray) -> Difference:
+    """Accuracy of the first minus that of the second classifier, from whether each image was classified correctly (n_images,).
+
+    The interval is that of Bonett and Price (2012): with g images that only the first one classifies correctly, l that only the
+    second one does, p = (g + 1) / (n + 2) and q = (l + 1) / (n + 2), it is p − q ± 1.96 √((p + q − (p − q)²) / (n + 2)).
+    """
+    gained, lost, n = int((first & ~second).sum()), int((~first & second).sum()), len(first)
+    p, q = (gained + 1) / (n + 2), (lost + 1) / (n + 2)
+    half = 1.96 * math.sqrt((p + q - (p - q) ** 2) / (n + 2))
+    low, high = max(-1.0, p - q - half), min(1.0, p - q + half)
+    return Difference(100 * (gained - lost) / n, 100 * low, 100 * high)
+
+
 class Scores(NamedTuple):
     """A classifier on labelled images. Averages over classes are over the classes that have images."""
 
@@ -48,10 +73,17 @@ class Scores(NamedTuple):
     calibration_error: float
     """Expected calibration error in percent, with 15 bins."""
 
-    def to_json(self) -> dict[str, float | list[float]]:
-        """Plain data: the interval is a list [low, high]."""
-        fields = {name: getattr(self, name) for name in self._fields[1:]}
-        return {"accuracy": self.accuracy.value, "interval": [self.accuracy.low, self.accuracy.high], **fields}
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, with fractions instead of percent: the interval is a list [low, high]."""
+        value, *interval = (one / 100 for one in self.accuracy)
+        return {
+            "accuracy": value,
+            "interval": interval,
+            "balanced_accuracy": self.balanced_accuracy / 100,
+            "macro_f1": self.macro_f1 / 100,
+            "log_loss": self.log_loss,
+            "calibration_error": self.calibration_error / 100,
+        }
 
 
 def scores_of(probabilities: np.ndarray, labels: np.ndarray) -> Scores:

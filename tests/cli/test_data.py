@@ -60,6 +60,8 @@ def test_list_fits_80_columns() -> None:
     assert all(len(line) <= 80 for line in table)
     assert any(line.startswith("oxford_pets") and "no data root" in line and "CC BY-SA 4.0" in line for line in table)
     assert any(line.startswith("pocket-sketch") for line in table)
+    rows = {row["benchmark"]: row for row in json.loads(run("list", "--format", "json").output)}
+    assert rows["oxford_pets"]["images"] == 7349 and rows["oxford_pets"]["state"] == "no data root"
 
 
 def test_list_shows_the_state(data_root: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_study_on_file_names_that_are_not_utf8(run, odd, tiny_folder, tmp_path
         "--short-ctx",
         "2",
     ]
-    options = ["--ranks", "2", "--epochs", "1", "--views", "1", "--executor", "inline", "--device", "cpu"]
+    options = ["--ranks", "2", "--set", "epochs=1", "--set", "views=1", "--executor", "inline", "--device", "cpu"]
     result = run("study", "headline", *grid, *options, "--runs", tmp_path / "r\udce9")
     assert "3 of 3 runs complete" in ok(result)
     assert "od\\udce9" in ok(run("runs", "list", "--runs", tmp_path / "r\udce9"))
@@ -104,10 +104,10 @@ def test_pipes_and_devices_are_not_read(run, photos, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--epochs", "1000000000"), "epochs: Input should be less than or equal to 1000000"),
-        (("--views", "10000000"), "views: Input should be less than or equal to 10000"),
-        (("--lr", "1e38"), "lr: Input should be less than or equal"),
-        (("--weight-decay", "inf"), "weight_decay: Input should be less than or equal"),
+        (("--set", "epochs=1000000000"), "epochs: Input should be less than or equal to 1000000"),
+        (("--set", "views=10000000"), "views: Input should be less than or equal to 10000"),
+        (("--set", "lr=1e38"), "lr: Input should be less than or equal"),
+        (("--set", "weight_decay=inf"), "weight_decay: Input should be less than or equal"),
         (("--n-ctx", "1000000000"), "n_ctx=1000000000 does not fit"),
         (("--template", "a" * 5000), "the template 'aaa"),
         (("--template", "caf\udce9 {}"), "not UTF-8; give it as text"),

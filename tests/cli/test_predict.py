@@ -19,7 +19,7 @@ from tests.conftest import entries_of
 def models(run, photos, tmp_path_factory):
     """One prompt with calibration, one without."""
     root = tmp_path_factory.mktemp("models")
-    fit = ("fit", photos, "--shots", 4, *QUICK, "--epochs", 20)
+    fit = ("fit", photos, "--shots", 4, *QUICK, "--set", "epochs=20")
     out = ok(run(*fit, "--out", root / "calibrated"))
     assert "calibrated on 12 training images, held out in turn" in out and "temperature" in out
     ok(run(*fit, "--out", root / "plain", "--no-calibration"))

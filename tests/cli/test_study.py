@@ -75,7 +75,7 @@ def test_values_that_no_run_uses_are_named(run: Run, grid_file: Path, monkeypatc
     result = run("study", "base-to-new", "--plan", "--ranks", "2,4", "--bases", "orthogonal,gaussian")
     assert "note: no run of base-to-new uses these values of the grid: ranks 2; bases gaussian\n" in result.stderr
     grid_file.write_text(grid_file.read_text() + "bases: svd\n")
-    result = run("study", grid_file, "--workers", 1, "--epochs", 1, "--views", 0)
+    result = run("study", grid_file, "--workers", 1, "--set", "epochs=1", "--set", "views=0")
     assert result.stderr.startswith("note: no run of headline uses these values of the grid: bases svd\n")
     assert "note" not in run("study", "base-to-new", "--plan").stderr  # only what was given
 
@@ -123,17 +123,17 @@ def test_a_study_from_start_to_end(run: Run, grid_file: Path) -> None:
 
 
 def test_the_command_is_in_the_record(run: Run, grid_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/slimprompt", "study", "my-grid.yaml", "--epochs", "1"])
-    run("study", grid_file, "--workers", 1, "--epochs", 1, "--views", 0)
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/slimprompt", "study", "my-grid.yaml", "--set", "epochs=1"])
+    run("study", grid_file, "--workers", 1, "--set", "epochs=1", "--set", "views=0")
     record = json.loads(next(Path("runs").glob("*/record.json")).read_text())
-    assert record["invocation"] == ["slimprompt", "study", "my-grid.yaml", "--epochs", "1"]
+    assert record["invocation"] == ["slimprompt", "study", "my-grid.yaml", "--set", "epochs=1"]
     assert (record["spec"]["recipe"]["epochs"], record["spec"]["recipe"]["views"]) == (1, 0)
     assert record["spec"]["recipe"]["batch_size"] == 4  # the rest of the file's recipe stays
 
 
 def test_a_recipe_by_name_keeps_the_fields_of_the_file(run: Run, grid_file: Path) -> None:
     grid_file.write_text(grid_file.read_text().replace("batch_size: 4", "anchor: 8"))
-    result = run("study", grid_file, "--workers", 1, "--recipe", "fast", "--epochs", 1)
+    result = run("study", grid_file, "--workers", 1, "--recipe", "fast", "--set", "epochs=1")
     assert "sets views 2, anchor 8, which stays with --recipe fast\n" in result.stderr
     recipe = json.loads(next(Path("runs").glob("*/record.json")).read_text())["spec"]["recipe"]
     assert (recipe["anchor"], recipe["views"], recipe["epochs"]) == (8, 2, 1)
@@ -386,7 +386,18 @@ def test_methods_of_a_study(run: Run, grid_file: Path, tmp_path: Path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     name = "studymethods:text"
     grid_file.write_text(grid_file.read_text().replace("headline", "baselines"))
-    study = ("study", grid_file, "--methods", f"gda,{name}", "--epochs", 1, "--views", 0, "--executor", "inline")
+    study = (
+        "study",
+        grid_file,
+        "--methods",
+        f"gda,{name}",
+        "--set",
+        "epochs=1",
+        "--set",
+        "views=0",
+        "--executor",
+        "inline",
+    )
     planned = run(*study, "--plan", "--json")
     assert json.loads(planned.stdout)["runs"] == 2 * (2 + 3)  # datasets × (methods + prompts)
     result = run(*study)

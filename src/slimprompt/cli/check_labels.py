@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.options import (
-    DEFAULT_BACKBONE,
-    Activation,
-    BackboneName,
-    Device,
-    NoCache,
-    OverwriteTable,
-    Precision,
-    Pretrained,
-    SkipBad,
-)
+from slimprompt.cli.options import ModelOptions, OutputFormat, OverwriteTable, model_options
 from slimprompt.cli.printing import Format, count, emit, note, percent, say
 from slimprompt.cli.suggest import end_with_unreadable, told_apart
 from slimprompt.errors import first_few
@@ -31,6 +21,7 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
+@model_options()
 def check_labels(
     source: Annotated[
         Path,
@@ -49,14 +40,9 @@ def check_labels(
     report: Annotated[
         Path | None, typer.Option(help="Write a page on which the labels can be corrected, a .html file.")
     ] = None,
-    format: Annotated[Format, typer.Option("--format", help="table, json or csv.")] = Format.table,
-    backbone: BackboneName = None,
-    pretrained: Pretrained = None,
-    activation: Activation = "auto",
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    no_cache: NoCache = False,
-    skip_bad_images: SkipBad = False,
+    format: OutputFormat = Format.table,
+    *,
+    model_options: ModelOptions,
 ) -> None:
     """Find labels that may be wrong, and near-duplicates across classes or between train and test.
 
@@ -69,20 +55,15 @@ def check_labels(
 
     images = load_folder(source)
     check_outputs(table=out, page=report, overwrite=overwrite, read=(source,))
-    from slimprompt.clip.architectures import EMBEDDED, default_pretrained
-    from slimprompt.clip.backbone import load_backbone
+    from slimprompt.clip.architectures import EMBEDDED
     from slimprompt.curation import labels
     from slimprompt.curation.duplicates import SIMILARITY, check_similarity
-    from slimprompt.images.bank import FeatureBank
 
     similarity = check_similarity(SIMILARITY if similarity is None else similarity)
     max_score = labels.check_max_score(labels.MAX_SCORE if max_score is None else max_score)
-    name = backbone or DEFAULT_BACKBONE
-    model = load_backbone(
-        name, pretrained or default_pretrained(name), activation=activation, device=device, precision=precision
-    )
-    bank = FeatureBank(model, None if no_cache else "default")
-    found = labels.check_labels(bank, images, max_score=max_score, similarity=similarity)
+    model = model_options.load_backbone()
+    with model_options.reading():
+        found = labels.check_labels(model_options.bank(model), images, max_score=max_score, similarity=similarity)
     if out is not None:
         emit(_rows(found, out.parent), Format.csv, out)
     if report is not None:
@@ -108,7 +89,7 @@ def check_labels(
             "unreadable": found.unreadable,
         }
         emit(_rows(found, Path()), format, facts=facts, key="findings")
-    end_with_unreadable(found.unreadable, skip=skip_bad_images)
+    end_with_unreadable(found.unreadable, skip=model_options.skip_bad_images)
 
 
 def _rows(found: LabelCheck, folder: Path) -> list[dict[str, Any]]:

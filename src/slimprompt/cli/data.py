@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slimprompt.cli.help import App
-from slimprompt.cli.options import DataRoot
-from slimprompt.cli.printing import print_table, say
+from slimprompt.cli.options import DataRoot, OutputFormat
+from slimprompt.cli.printing import Format, emit, print_table, say
 from slimprompt.errors import InputError
 from slimprompt.files import check_files, check_folder
 
@@ -29,17 +29,26 @@ Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Number of
 
 
 @app.command("list")
-def list_benchmarks(data_root: DataRoot = None) -> None:
+def list_benchmarks(data_root: DataRoot = None, format: OutputFormat = Format.table) -> None:
     """List the known benchmarks with their size, licence and state on this machine."""
     from slimprompt.data import BENCHMARKS
 
     rows = [
-        (info.name, info.classes, f"{sum(info.sizes):,}", info.size, _state(info, data_root), info.licence)
+        {
+            "benchmark": info.name,
+            "classes": info.classes,
+            "images": sum(info.sizes),
+            "size": info.size,
+            "state": _state(info, data_root),
+            "licence": info.licence,
+            "site": info.site or None,
+        }
         for info in BENCHMARKS.values()
     ]
-    headings = ("benchmark", "classes", "images", "size", "state", "licence")
-    print_table(headings, rows, right=("classes", "images", "size"))
-    say("\nLicences are abbreviated; `slimprompt data download NAME` prints the home page with the terms of use.")
+    shown = ("benchmark", "classes", "images", "size", "state", "licence")
+    emit(rows, format, columns={**dict.fromkeys(shown, str), "images": "{:,}".format})
+    if format is Format.table:
+        say("\nLicences are abbreviated; `slimprompt data download NAME` prints the home page with the terms of use.")
 
 
 def _state(info: BenchmarkInfo, root: Path | None) -> str:

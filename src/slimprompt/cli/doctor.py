@@ -6,27 +6,21 @@ from typing import Annotated
 
 import typer
 
-from slimprompt.cli.options import DataRoot, Device, Precision, Pretrained
+from slimprompt.cli.options import DataRoot, ModelOptions, OutputFormat, model_options
 from slimprompt.cli.printing import Format, emit, say
 
 _COLOURS = {"ok": "green", "warning": "yellow", "FAILED": "red", "skipped": "bright_black"}
 
 
+@model_options("backbone", "pretrained", "device", "precision", backbone="pocket")
 def doctor(
-    backbone: Annotated[
-        str,
-        typer.Option(
-            "--backbone", help="Model to check: pocket (embedded), an open_clip name, hf-hub:… or local-dir:…"
-        ),
-    ] = "pocket",
-    pretrained: Pretrained = None,
-    device: Device = "auto",
-    precision: Precision = "fp32",
     data_root: DataRoot = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Leave out hashes of weight files and zero-shot accuracy.")
     ] = False,
-    format: Annotated[Format, typer.Option("--format", help="table, json or csv.")] = Format.table,
+    format: OutputFormat = Format.table,
+    *,
+    model_options: ModelOptions,
 ) -> None:
     """Check this machine: versions, folders, and correctness of the computation.
 
@@ -40,7 +34,9 @@ def doctor(
     from slimprompt.doctor.checks import CHECKS, run_checks
     from slimprompt.doctor.subject import FAILED, VERDICTS, Subject
 
-    subject = Subject(backbone, pretrained or default_pretrained(backbone), device, precision, data_root, quick)
+    name = str(model_options.backbone)
+    pretrained = model_options.pretrained or default_pretrained(name)
+    subject = Subject(name, pretrained, model_options.device, model_options.precision, data_root, quick)
     findings = []
     for finding in run_checks(CHECKS, subject):
         findings.append(finding)

@@ -146,10 +146,9 @@ def _csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def say(text: object = "", *, err: bool = False) -> None:
-    """Print text and a newline.
+    """Print text and a newline; bytes of a file name that is not UTF-8 are shown as `\\xNN`.
 
-    Bytes of a file name that is not UTF-8 are shown as `\\xNN`, and characters that the terminal lacks as `?`. Colours are only
-    printed to a terminal, and not if the environment variable NO_COLOR is set or TERM is "dumb".
+    Colours are only printed to a terminal, and not if the environment variable NO_COLOR is set or TERM is "dumb".
 
     Parameters
     ----------
@@ -158,10 +157,8 @@ def say(text: object = "", *, err: bool = False) -> None:
     err
         Print to standard error.
     """
-    encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"
-    shown = printable(str(text)).encode(encoding, "replace").decode(encoding)
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-    typer.echo(shown, err=err, color=False if plain else None)
+    typer.echo(printable(str(text)), err=err, color=False if plain else None)
 
 
 def print_json(value: object, *, indent: int | None = 1) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.options import Activation, Device, Model, NoCache, OverwriteTable, Precision, Pretrained, SkipBad
+from slimprompt.cli.options import Model, ModelOptions, OutputFormat, OverwriteTable, all_but, model_options
 from slimprompt.cli.printing import Format, count, emit, note, say
 from slimprompt.files import check_outputs, path_seen_from
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from slimprompt.curation.suggest import Suggestions
 
 
+@model_options(*all_but("backbone"))
 def suggest(
     model: Model,
     images: Annotated[list[Path], typer.Argument(help="Unlabelled image files, or folders of them.")],
@@ -30,13 +31,9 @@ def suggest(
         Path | None,
         typer.Option(help="Labelled images, a folder or CSV file, that the CSV file of the page should also have."),
     ] = None,
-    format: Annotated[Format, typer.Option("--format", help="table, json or csv.")] = Format.table,
-    pretrained: Pretrained = None,
-    activation: Activation = "auto",
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    no_cache: NoCache = False,
-    skip_bad_images: SkipBad = False,
+    format: OutputFormat = Format.table,
+    *,
+    model_options: ModelOptions,
 ) -> None:
     """Suggest which images to label next.
 
@@ -51,15 +48,11 @@ def suggest(
     paths = image_files(images)
     known = load_folder(labelled) if labelled is not None else None
     check_outputs(table=out, page=report, overwrite=overwrite, read=(labelled,))
-    from slimprompt.classifier import load_classifier
     from slimprompt.curation.suggest import suggest_images
-    from slimprompt.images.bank import FeatureBank
 
-    classifier = load_classifier(
-        model, pretrained=pretrained, activation=activation, device=device, precision=precision
-    )
-    bank = FeatureBank(classifier.backbone_, None if no_cache else "default")
-    found = suggest_images(classifier, bank, paths, n)
+    classifier = model_options.load_classifier(model)
+    with model_options.reading():
+        found = suggest_images(classifier, model_options.bank(classifier.backbone_), paths, n)
     if out is not None:
         emit(_rows(found, out.parent), Format.csv, out)
     if report is not None:
@@ -79,7 +72,7 @@ def suggest(
             "unreadable": found.unreadable,
         }
         emit(_rows(found, Path()), format, facts=facts, key="suggestions")
-    end_with_unreadable(found.unreadable, skip=skip_bad_images)
+    end_with_unreadable(found.unreadable, skip=model_options.skip_bad_images)
 
 
 def _rows(found: Suggestions, folder: Path) -> list[dict[str, Any]]:

@@ -94,13 +94,17 @@ def load_eval_folder(
     key: Callable[[str], Hashable] = name_key,
     *,
     names: Mapping[str, str] | None = None,
+    codes: Mapping[str, str] | None = None,
 ) -> FolderBenchmark:
     """Read the images of a folder or CSV file as test items, for the evaluation of a trained classifier.
 
-    Layouts and `names` are as in `load_folder`; if there is a test split, only its images are used. If all classes are known, the
+    Layouts and `names` are as in `load_folder`; if there is a test split, only its images are used. `codes` are the names of a model
+    that was fitted on codes: they are used in the place of `names` if all labels are among these codes. If all classes are known, the
     labels are those of `known_names`. If none is known, the folder is read as new classes in sorted order. If some are, that is an
     `InputError`: a misspelt name would count as a new class. Names with equal `key` are the same class.
     """
+    if names is None and codes and codes.keys() >= set(_list_labels(Path(path)).class_names()):
+        names = codes
     listing = _list_files(Path(path), names)
     found, unknown = listing.class_names(), _unknown_names(listing, known_names, key)
     tested = [file for file in listing.files if file.split == "test"] or listing.files

@@ -138,9 +138,9 @@ class FeatureBank:
         bad: dict[int, InputError] = {}
 
         def skip(task: _Task, error: InputError) -> None:
-            first, *same = task.indices
-            bad[first] = error
-            bad.update({index: UnreadableImageError(f"{sources[index]}, with the same content: {error}") for index in same})
+            for index in task.indices:  # files of the same content; each error names its own
+                named = str(error).replace(str(task.image), str(sources[index]))
+                bad[index] = UnreadableImageError(named)
 
         unreadable = skip if skip_bad else refuse
         indices: dict[str, list[int]] = defaultdict(list)  # images with the same content are encoded once

@@ -193,7 +193,7 @@ class Task:
         if n_views * len(self.images) > _MOST_FEATURES:
             raise InputError(
                 f"this trains on {n_views:,} views of {len(self.images):,} images: {n_views * len(self.images):,} "
-                f"images to encode, more than {_MOST_FEATURES:,}. Lower epochs, or set views to reuse views (--views 2)"
+                f"images to encode, more than {_MOST_FEATURES:,}. Lower epochs, or set views to reuse views (--set views=2)"
             )
 
     def _view_name(self, number: int | None) -> str:
