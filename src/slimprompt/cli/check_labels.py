@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -128,8 +127,6 @@ def _rows(found: LabelCheck, folder: Path) -> list[dict[str, Any]]:
 
 
 def _print_findings(found: LabelCheck, max_score: float) -> None:
-    from slimprompt.calibration import probability_text
-
     folder, names = told_apart([image.path for image in found.images])
     name_of = {path_seen_from(Path(), image.path): name for image, name in zip(found.images, names, strict=True)}
     rows = [
@@ -146,11 +143,9 @@ def _print_findings(found: LabelCheck, max_score: float) -> None:
         )
     suspects, pairs = rows[: len(found.suspects)], rows[len(found.suspects) :]
     columns: dict[str, Callable[[Any], str]] = {
-        "path": str,
-        "class": str,
+        **dict.fromkeys(("path", "class"), str),
         "score": "{:.3f}".format,
         "suggested_class": str,
-        "suggested_probability": probability_text,
     }
     emit(suspects[:_SHOWN], columns=columns, whole=("path",))
     _print_more(len(suspects))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,11 +105,9 @@ def _print_suggestions(found: Suggestions) -> None:
         note(f"{count(found.n_trained, 'training image')} of the model left out:", "they have labels already")
     rows = [{**row, "path": name} for row, name in zip(_rows(found, Path()), names, strict=True)]
     columns: dict[str, Callable[[Any], str]] = {
-        "path": str,
-        "class": str,
+        **dict.fromkeys(("path", "class"), str),
         "probability": probability_text,
         "second_class": str,
-        "second_probability": probability_text,
     }
     emit(rows, columns=columns, whole=("path",))
     if found.n_duplicates:
