@@ -148,7 +148,7 @@ def test_images_next_to_the_split_file(tmp_path: Path) -> None:
 
 
 def test_existing_annotations_are_not_downloaded(dtd_root: Path) -> None:
-    assert download_annotations(BENCHMARKS["dtd"], dtd_root / "dtd") == []
+    assert download_annotations(BENCHMARKS["dtd"], dtd_root / "dtd") == ""
 
 
 # --- frames ----------------------------------------------------------------------------------------------------------

@@ -154,13 +154,15 @@ def _print_problems(problems: Sequence[str], kind: str, verbose: bool) -> None:
 
 
 @app.command("download")
-def download(name: Annotated[str, typer.Argument(help="Benchmark.")], data_root: DataRoot = None) -> None:
+def download(
+    benchmark: Annotated[str, typer.Argument(metavar="NAME", help="Benchmark.")], data_root: DataRoot = None
+) -> None:
     """Download a benchmark, and print the steps that have to be done by hand."""
     from slimprompt.data.benchmark import missing_images
     from slimprompt.data.catalogue import benchmark_folder, benchmark_info
     from slimprompt.data.download import download_annotations, download_images, manual_steps
 
-    info = benchmark_info(name)
+    info = benchmark_info(benchmark)
     if data_root:
         try:
             data_root.mkdir(parents=True, exist_ok=True)
@@ -178,8 +180,8 @@ def download(name: Annotated[str, typer.Argument(help="Benchmark.")], data_root:
     except InputError as error:
         problems.append(str(error))
     try:
-        names = download_annotations(info, folder)
-        say(f"annotations: {'downloaded ' + ', '.join(names) if names else 'nothing to download'}")
+        name = download_annotations(info, folder)
+        say(f"annotations: {f'downloaded {name}' if name else 'nothing to download'}")
     except InputError as error:
         problems.append(str(error))
     for problem in problems:

@@ -59,8 +59,6 @@ class BenchmarkInfo:
     download: Download | None = None
     manual: str = ""
     """Instructions for the steps that cannot be automated."""
-    drive_files: tuple[tuple[str, str], ...] = ()
-    """(file name, Google Drive id) of the annotation files published by CoOp's authors."""
     rendered: bool = False
     """Whether this package renders the images when they are first needed."""
 
@@ -73,10 +71,6 @@ class BenchmarkInfo:
     def decode(self) -> Decode:
         """How the images are read: published benchmarks as CoOp reads them."""
         return "upright" if self.rendered else "plain"
-
-
-#: CLIP's names of ImageNet's classes, published by CoOp's authors.
-_IMAGENET_NAMES = ("classnames.txt", "1-61f_ol79pViBFDG_IDlUQSwoLcn2XXF")
 
 
 def _imagenet_variant(
@@ -103,11 +97,7 @@ def _imagenet_variant(
         licence="MIT",
         size=size,
         site=site,
-        manual=(
-            f"Download the images from {site} and extract them so that the class folders are in {folder}/{images}; copy "
-            f"imagenet/{_IMAGENET_NAMES[0]} to {folder}."
-        ),
-        drive_files=(_IMAGENET_NAMES,),
+        manual=f"Download the images from {site} and extract them so that the class folders are in {folder}/{images}.",
     )
 
 
@@ -119,12 +109,11 @@ _PUBLISHED = (
         images="101_ObjectCategories",
         classes=100,
         sizes=(4128, 1649, 2465),
-        source=split_file("split_zhou_Caltech101.json"),
+        source=split_file("split_zhou_Caltech101.json", "1hyarUivQE36mY6jSomru6Fjd-JzwcCzN"),
         licence="CC BY 4.0",
         size="140 MB",
         site="https://data.caltech.edu/records/mzrjq-6wc02",
         download=Download("Caltech101", "caltech101", ("101_ObjectCategories",)),
-        drive_files=(("split_zhou_Caltech101.json", "1hyarUivQE36mY6jSomru6Fjd-JzwcCzN"),),
     ),
     BenchmarkInfo(
         name="dtd",
@@ -134,12 +123,11 @@ _PUBLISHED = (
         images="images",
         classes=47,
         sizes=(2820, 1128, 1692),
-        source=split_file("split_zhou_DescribableTextures.json"),
+        source=split_file("split_zhou_DescribableTextures.json", "1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x"),
         licence="research only",
         size="600 MB",
         site="https://www.robots.ox.ac.uk/~vgg/data/dtd/",
         download=Download("DTD", "dtd/dtd", ("images",)),
-        drive_files=(("split_zhou_DescribableTextures.json", "1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x"),),
     ),
     BenchmarkInfo(
         name="fgvc_aircraft",
@@ -163,12 +151,11 @@ _PUBLISHED = (
         images="images",
         classes=101,
         sizes=(50500, 20200, 30300),
-        source=split_file("split_zhou_Food101.json"),
+        source=split_file("split_zhou_Food101.json", "1QK0tGi096I0Ba6kggatX1ee6dJFIcEJl"),
         licence="scientific fair use",
         size="4.7 GB",
         site="https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/",
         download=Download("Food101", "food-101", ("images",)),
-        drive_files=(("split_zhou_Food101.json", "1QK0tGi096I0Ba6kggatX1ee6dJFIcEJl"),),
     ),
     BenchmarkInfo(
         name="oxford_flowers",
@@ -178,12 +165,11 @@ _PUBLISHED = (
         images="jpg",
         classes=102,
         sizes=(4093, 1633, 2463),
-        source=split_file("split_zhou_OxfordFlowers.json"),
+        source=split_file("split_zhou_OxfordFlowers.json", "1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT"),
         licence="none stated",
         size="330 MB",
         site="https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",
         download=Download("Flowers102", "flowers-102", ("jpg",)),
-        drive_files=(("split_zhou_OxfordFlowers.json", "1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT"),),
     ),
     BenchmarkInfo(
         name="oxford_pets",
@@ -193,12 +179,11 @@ _PUBLISHED = (
         images="images",
         classes=37,
         sizes=(2944, 736, 3669),
-        source=split_file("split_zhou_OxfordPets.json"),
+        source=split_file("split_zhou_OxfordPets.json", "1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs"),
         licence="CC BY-SA 4.0",
         size="800 MB",
         site="https://www.robots.ox.ac.uk/~vgg/data/pets/",
         download=Download("OxfordIIITPet", "oxford-iiit-pet", ("images",)),
-        drive_files=(("split_zhou_OxfordPets.json", "1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs"),),
     ),
     BenchmarkInfo(
         name="ucf101",
@@ -208,7 +193,7 @@ _PUBLISHED = (
         images="UCF-101-midframes",
         classes=101,
         sizes=(7639, 1898, 3783),
-        source=split_file("split_zhou_UCF101.json"),
+        source=split_file("split_zhou_UCF101.json", "1I0S0q91hJfsV9Gf4xDIjgDq4AqBNJb1y"),
         licence="none stated",
         size="6.5 GB",
         site="https://www.crcv.ucf.edu/data/UCF101.php",
@@ -217,7 +202,6 @@ _PUBLISHED = (
             "`slimprompt data extract-midframes UCF-101`. Alternatively, download CoOp's UCF-101-midframes.zip, which is "
             "linked in the DATASETS.md of its repository, and extract it in the folder ucf101."
         ),
-        drive_files=(("split_zhou_UCF101.json", "1I0S0q91hJfsV9Gf4xDIjgDq4AqBNJb1y"),),
     ),
     BenchmarkInfo(
         name="eurosat",
@@ -227,12 +211,11 @@ _PUBLISHED = (
         images="2750",
         classes=10,
         sizes=(13500, 5400, 8100),
-        source=split_file("split_zhou_EuroSAT.json"),
+        source=split_file("split_zhou_EuroSAT.json", "1Ip7yaCWFi0eaOFUGga0lUdVi_DDQth1o"),
         licence="MIT",
         size="90 MB",
         site="https://github.com/phelber/EuroSAT",
         download=Download("EuroSAT", "eurosat", ("2750",)),
-        drive_files=(("split_zhou_EuroSAT.json", "1Ip7yaCWFi0eaOFUGga0lUdVi_DDQth1o"),),
     ),
     BenchmarkInfo(
         name="stanford_cars",
@@ -241,7 +224,7 @@ _PUBLISHED = (
         images=".",
         classes=196,
         sizes=(6509, 1635, 8041),
-        source=split_file("split_zhou_StanfordCars.json"),
+        source=split_file("split_zhou_StanfordCars.json", "1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT"),
         licence="non-commercial",
         size="1.9 GB",
         site="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
@@ -249,7 +232,6 @@ _PUBLISHED = (
             "The original server no longer provides the images. Copy the folders cars_train and cars_test from a copy "
             "that you are allowed to use into the folder stanford_cars."
         ),
-        drive_files=(("split_zhou_StanfordCars.json", "1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT"),),
     ),
     BenchmarkInfo(
         name="sun397",
@@ -258,12 +240,11 @@ _PUBLISHED = (
         images="SUN397",
         classes=397,
         sizes=(15880, 3970, 19850),
-        source=split_file("split_zhou_SUN397.json"),
+        source=split_file("split_zhou_SUN397.json", "1y2RD81BYuiyvebdN-JymPfyWYcd8_MUq"),
         licence="none stated",
         size="37 GB",
         site="https://vision.princeton.edu/projects/2010/SUN/",
         download=Download("SUN397", ".", ("SUN397",)),
-        drive_files=(("split_zhou_SUN397.json", "1y2RD81BYuiyvebdN-JymPfyWYcd8_MUq"),),
     ),
     BenchmarkInfo(
         name="imagenet",
@@ -280,7 +261,6 @@ _PUBLISHED = (
             "Register at https://www.image-net.org/, download the train and validation images of ILSVRC 2012 and extract "
             "them to imagenet/images/train/<WordNet id>/ and imagenet/images/val/<WordNet id>/."
         ),
-        drive_files=(_IMAGENET_NAMES,),
     ),
     _imagenet_variant(
         name="imagenetv2",

@@ -49,21 +49,21 @@ def download_images(info: BenchmarkInfo, folder: Path) -> bool:
     return True
 
 
-def download_annotations(info: BenchmarkInfo, folder: Path) -> list[str]:
-    """Download the missing annotation files that are published on Google Drive; returns their names."""
-    wanted = [(name, file_id) for name, file_id in info.drive_files if not (folder / name).is_file()]
-    if wanted and importlib.util.find_spec("gdown") is None:
-        names = " and ".join(name for name, _ in wanted)
-        raise InputError(f"downloading {names} from Google Drive needs the package gdown: pip install gdown")
-    for name, file_id in wanted:
-        from torchvision.datasets.utils import download_file_from_google_drive
+def download_annotations(info: BenchmarkInfo, folder: Path) -> str:
+    """Download the annotation file that is published on Google Drive, if it is missing; returns its name, or nothing."""
+    name, file_id = info.source.drive or ("", "")
+    if not name or (folder / name).is_file():
+        return ""
+    if importlib.util.find_spec("gdown") is None:
+        raise InputError(f"downloading {name} from Google Drive needs the package gdown: pip install gdown")
+    from torchvision.datasets.utils import download_file_from_google_drive
 
-        with new_file(folder / name) as draft:
-            try:
-                download_file_from_google_drive(file_id, str(folder), filename=draft.name)
-            except Exception as error:  # gdown raises its own errors and those of requests and urllib
-                raise InputError(f"downloading {name} failed: {error}") from error
-    return [name for name, _ in wanted]
+    with new_file(folder / name) as draft:
+        try:
+            download_file_from_google_drive(file_id, str(folder), filename=draft.name)
+        except Exception as error:  # gdown raises its own errors and those of requests and urllib
+            raise InputError(f"downloading {name} failed: {error}") from error
+    return name
 
 
 def manual_steps(info: BenchmarkInfo, folder: Path) -> list[str]:
@@ -71,11 +71,9 @@ def manual_steps(info: BenchmarkInfo, folder: Path) -> list[str]:
     steps = []
     if not _has_images(info, folder):
         steps.append(info.manual or f"Download the images from {info.site} and extract them to {folder / info.images}.")
-    steps += [
-        f"Save https://drive.google.com/file/d/{file_id}/view as {folder / name}."
-        for name, file_id in info.drive_files
-        if not (folder / name).is_file()
-    ]
+    name, file_id = info.source.drive or ("", "")
+    if name and not (folder / name).is_file():
+        steps.append(f"Save https://drive.google.com/file/d/{file_id}/view as {folder / name}.")
     return steps
 
 

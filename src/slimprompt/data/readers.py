@@ -18,6 +18,9 @@ from slimprompt.files import read_json, read_text
 from slimprompt.images.decode import is_hidden, is_image_name
 from slimprompt.progress import progress
 
+#: CLIP's names of ImageNet's classes: file name, and its id on Google Drive.
+_IMAGENET_NAMES = ("classnames.txt", "1-61f_ol79pViBFDG_IDlUQSwoLcn2XXF")
+
 
 class Annotations(NamedTuple):
     """`class_names[label]`, and the items of each split in the order of the annotation files."""
@@ -36,6 +39,8 @@ class Source:
     """Required files and folders, relative to the benchmark's folder."""
     reader: Callable[[Path], Annotations]
     """Reads the annotations from the benchmark's folder."""
+    drive: tuple[str, str] | None = None
+    """Name and Google Drive id of a file that CoOp's authors have published."""
 
     def missing(self, folder: Path) -> list[str]:
         """Required files and folders that are not in `folder`."""
@@ -55,9 +60,9 @@ class Source:
 # --- sources ---------------------------------------------------------------------------------------------------------
 
 
-def split_file(name: str) -> Source:
+def split_file(name: str, drive_id: str | None = None) -> Source:
     """CoOp's format: {"train": [[relative path, label, class name], …], "val": …, "test": …}."""
-    return Source((name,), lambda folder: read_split_file(folder / name))
+    return Source((name,), lambda folder: read_split_file(folder / name), (name, drive_id) if drive_id else None)
 
 
 def variant_lists() -> Source:
@@ -106,7 +111,8 @@ def wordnet_folders(images: str, *, train: str = "", test: str = "", numbered: b
                 advance()
         return Annotations(tuple(name_of[wnid] for wnid in label_of), *(tuple(splits[split]) for split in SPLITS))
 
-    return Source(("classnames.txt", *(f"{images}/{place}".rstrip("/") for place in places.values())), read)
+    needs = (_IMAGENET_NAMES[0], *(f"{images}/{place}".rstrip("/") for place in places.values()))
+    return Source(needs, read, _IMAGENET_NAMES)
 
 
 def _wordnet_names(path: Path) -> dict[str, str]:
