@@ -60,7 +60,7 @@ def test_a_check_that_raises_is_a_failure_and_the_others_run(subject: Subject) -
         yield Outcome(OK, "the first part", "part")
         raise RuntimeError("out of\nmemory")
 
-    checks = (Check("broken", "", broken), Check("refused", "", _refused), CHECKS[0])
+    checks = (Check("broken", broken), Check("refused", _refused), CHECKS[0])
     findings = list(run_checks(checks, subject))
     assert [(one.check, one.verdict) for one in findings] == [
         ("broken: part", OK),

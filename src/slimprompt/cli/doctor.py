@@ -50,6 +50,6 @@ def doctor(
         counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in VERDICTS}
         say("\n" + ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number))
         for finding in failed:
-            say(f"{finding.check} failed; it should show that {finding.shows}", err=True)
+            say(f"{finding.check} failed; what it checks: {finding.shows}", err=True)
     if failed:
         raise typer.Exit(1)

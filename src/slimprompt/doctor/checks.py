@@ -14,44 +14,28 @@ class Check(NamedTuple):
     """One row of the table of checks."""
 
     name: str
-    shows: str
-    """What a verdict of "ok" means."""
     run: Callable[[Subject], Iterator[Outcome]]
+    """The first sentence of its docstring is what a verdict of "ok" shows."""
     needs_backbone: bool = False
     """Skipped if the backbone cannot be loaded."""
 
+    @property
+    def shows(self) -> str:
+        """What a verdict of "ok" shows."""
+        return (self.run.__doc__ or "").partition(".")[0]
+
 
 CHECKS = (
-    Check("versions", "Python, slimprompt and the libraries that results depend on", machine.check_versions),
-    Check("machine", "system, processor, memory, GPUs and threads", machine.check_devices),
-    Check("cache directory", "image features can be stored", machine.check_cache),
-    Check("data root", "which benchmarks are present, and how many of their images", machine.check_data),
-    Check("OpenAI weights", "which weight files of the paper's backbones are on this machine", machine.check_weights),
-    Check("backbone", "the chosen backbone can be loaded on the device", numerics.check_backbone, True),
-    Check(
-        "text features",
-        "class features and gradients equal those of open_clip's full pass on the device",
-        numerics.check_text,
-        True,
-    ),
-    Check(
-        "training step",
-        "one step of the training loop equals the step written out with autograd on the CPU in fp32",
-        numerics.check_training,
-        True,
-    ),
-    Check(
-        "image features",
-        "the feature bank gives the features of the image tower on one image at a time",
-        numerics.check_images,
-        True,
-    ),
-    Check(
-        "zero-shot accuracy",
-        "OpenAI's weights give the published accuracy on benchmarks that are present",
-        zero_shot.check_zero_shot,
-        True,
-    ),
+    Check("versions", machine.check_versions),
+    Check("machine", machine.check_devices),
+    Check("cache directory", machine.check_cache),
+    Check("data root", machine.check_data),
+    Check("OpenAI weights", machine.check_weights),
+    Check("backbone", numerics.check_backbone, True),
+    Check("text features", numerics.check_text, True),
+    Check("training step", numerics.check_training, True),
+    Check("image features", numerics.check_images, True),
+    Check("zero-shot accuracy", zero_shot.check_zero_shot, True),
 )
 
 

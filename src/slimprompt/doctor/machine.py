@@ -53,7 +53,7 @@ def check_devices(subject: Subject) -> Iterator[Outcome]:
 
 
 def check_cache(subject: Subject) -> Iterator[Outcome]:
-    """Cache directory: writable, free disk, and the size of the feature banks."""
+    """Image features can be stored: the cache directory is writable, and there is free disk."""
     from slimprompt.images.store import cached_banks
 
     cache = cache_dir()
@@ -73,7 +73,7 @@ def check_cache(subject: Subject) -> Iterator[Outcome]:
 
 
 def check_data(subject: Subject) -> Iterator[Outcome]:
-    """Data root: the benchmarks with annotation files, and how many of their images exist."""
+    """Which benchmarks have annotation files in the data root, and how many of their images exist."""
     root = subject.benchmarks
     if root is None:
         yield Outcome(SKIPPED, f"no data root: give --data-root or set {DATA_ROOT} to use the published benchmarks")
@@ -98,7 +98,7 @@ def check_data(subject: Subject) -> Iterator[Outcome]:
 
 
 def check_weights(subject: Subject) -> Iterator[Outcome]:
-    """Weight files of the paper's backbones on this machine."""
+    """Which weight files of the paper's backbones are on this machine, and that they are not damaged."""
     for name in PAPER_BACKBONES:
         files = _files_of_tag(_openai_tag(name))
         if not files:

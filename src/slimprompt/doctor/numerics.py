@@ -77,7 +77,7 @@ def check_backbone(subject: Subject) -> Iterator[Outcome]:
 
 
 def check_text(subject: Subject) -> Iterator[Outcome]:
-    """Class features and gradients of the encoder against open_clip's full pass, on the device."""
+    """Class features and gradients equal those of open_clip's full pass, on the device."""
     backbone = subject.backbone
     encode = SharedPrefixTextEncoder(backbone, _NAMES, _N_CTX, chunk_size=2)  # several chunks, as with many classes
     features, gradient = _features_and_gradient(subject, encode)
@@ -96,7 +96,7 @@ def _features_and_gradient(subject: Subject, encode: Callable[[Tensor], Tensor])
 
 
 def check_training(subject: Subject) -> Iterator[Outcome]:
-    """One step of the training loop against the same step written out with autograd on the CPU in fp32."""
+    """One step of the training loop equals the step written out with autograd on the CPU in fp32."""
     backbone = subject.backbone
     # a large learning rate, so that the step is not lost in the rounding of the factors
     recipe = Recipe(epochs=1, batch_size=None, warmup_epochs=0, views=0, lr=0.1)
@@ -143,7 +143,7 @@ def step_by_hand(
 
 
 def check_images(subject: Subject) -> Iterator[Outcome]:
-    """Features from the feature bank, in padded batches, against open_clip's pass of the image tower on one image at a time."""
+    """Features from the feature bank, in padded batches, equal open_clip's pass of the image tower on one image at a time."""
     backbone, benchmark = subject.backbone, POCKET_BENCHMARKS["pocket-sketch"]
     images = [Image.fromarray(benchmark.image(label, 0)) for label in range(8)]
     found = FeatureBank(backbone, None, show_progress=False).features(images)

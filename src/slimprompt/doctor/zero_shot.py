@@ -33,14 +33,12 @@ def published_accuracies() -> list[PublishedBaseline]:
 
 
 def check_zero_shot(subject: Subject) -> Iterator[Outcome]:
-    """Zero-shot accuracy on each benchmark whose annotation files and test images are present."""
+    """OpenAI's weights give the published zero-shot accuracy on each benchmark whose test images are present."""
     backbone, root = subject.backbone, subject.benchmarks
     rows = [row for row in published_accuracies() if row.backbone == backbone.name.removesuffix("-quickgelu")]
     reason = ""
     if not _has_openai_weights(backbone):
-        reason = f"{backbone.name} ({backbone.pretrained or 'own weights'}) does not have OpenAI's weights"
-    elif not rows:
-        reason = f"no published accuracy of {backbone.name} is known to this version"
+        reason = f"{backbone.name} ({backbone.pretrained or 'own weights'}) is not a model with OpenAI's weights whose accuracy was published"
     elif root is None:
         reason = "no data root: give --data-root"
     elif subject.quick:
