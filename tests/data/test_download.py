@@ -121,9 +121,8 @@ def test_no_network_and_damaged_archive(dtd_server: Path, tmp_path: Path, monkey
 
 def test_torchvision_classes_exist() -> None:
     for info in BENCHMARKS.values():
-        if info.download:
-            assert hasattr(datasets, info.download.dataset)
-            assert info.images == info.download.entries[0]
+        if info.torchvision:
+            assert hasattr(datasets, info.torchvision[0])
         else:
             assert info.manual or info.rendered
 

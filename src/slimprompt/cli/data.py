@@ -102,8 +102,8 @@ def check(
     n_files = len(report.sha256)
     say(f"{n_files:,} files in {seconds:.1f} s ({n_files / max(seconds, 1e-9):,.0f} files/s)")
     say(f"sha256 of all files: {report.digest}")
-    _print_problems(report.missing, "missing", verbose)
-    _print_problems(list(report.unreadable.values()), "unreadable", verbose)
+    _print_problems(report.missing, "missing")
+    _print_problems(list(report.unreadable.values()), "unreadable")
     if hashes:
         write_manifest(list_all(benchmark, report.sha256), hashes)
         say(f"hashes written to {hashes}")
@@ -143,14 +143,9 @@ def _print_counts(benchmark: Benchmark, verbose: bool) -> None:
     say(f"per class: {', '.join(ranges)} (--verbose shows every class)")
 
 
-def _print_problems(problems: Sequence[str], kind: str, verbose: bool) -> None:
-    if not problems:
-        return
-    say(f"{len(problems):,} {kind}:", err=True)
-    for problem in problems if verbose else problems[:5]:
-        say(f"  {problem}", err=True)
-    if len(problems) > 5 and not verbose:
-        say(f"  … and {len(problems) - 5:,} more (--verbose shows all)", err=True)
+def _print_problems(problems: Sequence[str], kind: str) -> None:
+    if problems:
+        say("\n  ".join((f"{len(problems):,} {kind}:", *problems)), err=True)
 
 
 @app.command("download")

@@ -21,18 +21,6 @@ GENERAL_TEMPLATES = (
 
 
 @dataclass(frozen=True)
-class Download:
-    """How torchvision downloads a benchmark, and which of the extracted entries are kept."""
-
-    dataset: str
-    """Class name in `torchvision.datasets`."""
-    unpacked: str
-    """Folder with the extracted entries, relative to the download folder."""
-    entries: tuple[str, ...]
-    """Files and folders to move into the benchmark's folder; the image folder comes first."""
-
-
-@dataclass(frozen=True)
 class BenchmarkInfo:
     """Facts about one benchmark."""
 
@@ -56,7 +44,8 @@ class BenchmarkInfo:
     """Home page, with the terms of use."""
     templates: tuple[str, ...] = ("a photo of a {}.", *GENERAL_TEMPLATES)
     """Zero-shot prompts; the first is the benchmark's own."""
-    download: Download | None = None
+    torchvision: tuple[str, str] | None = None
+    """Class in `torchvision.datasets` that downloads the files, and the folder that it extracts them to."""
     manual: str = ""
     """Instructions for the steps that cannot be automated."""
     rendered: bool = False
@@ -113,7 +102,7 @@ _PUBLISHED = (
         licence="CC BY 4.0",
         size="140 MB",
         site="https://data.caltech.edu/records/mzrjq-6wc02",
-        download=Download("Caltech101", "caltech101", ("101_ObjectCategories",)),
+        torchvision=("Caltech101", "caltech101"),
     ),
     BenchmarkInfo(
         name="dtd",
@@ -127,7 +116,7 @@ _PUBLISHED = (
         licence="research only",
         size="600 MB",
         site="https://www.robots.ox.ac.uk/~vgg/data/dtd/",
-        download=Download("DTD", "dtd/dtd", ("images",)),
+        torchvision=("DTD", "dtd/dtd"),
     ),
     BenchmarkInfo(
         name="fgvc_aircraft",
@@ -141,7 +130,7 @@ _PUBLISHED = (
         licence="non-commercial",
         size="2.6 GB",
         site="https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/",
-        download=Download("FGVCAircraft", "fgvc-aircraft-2013b/data", ("images", *variant_lists().needs)),
+        torchvision=("FGVCAircraft", "fgvc-aircraft-2013b/data"),
     ),
     BenchmarkInfo(
         name="food101",
@@ -155,7 +144,7 @@ _PUBLISHED = (
         licence="scientific fair use",
         size="4.7 GB",
         site="https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/",
-        download=Download("Food101", "food-101", ("images",)),
+        torchvision=("Food101", "food-101"),
     ),
     BenchmarkInfo(
         name="oxford_flowers",
@@ -169,7 +158,7 @@ _PUBLISHED = (
         licence="none stated",
         size="330 MB",
         site="https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",
-        download=Download("Flowers102", "flowers-102", ("jpg",)),
+        torchvision=("Flowers102", "flowers-102"),
     ),
     BenchmarkInfo(
         name="oxford_pets",
@@ -183,7 +172,7 @@ _PUBLISHED = (
         licence="CC BY-SA 4.0",
         size="800 MB",
         site="https://www.robots.ox.ac.uk/~vgg/data/pets/",
-        download=Download("OxfordIIITPet", "oxford-iiit-pet", ("images",)),
+        torchvision=("OxfordIIITPet", "oxford-iiit-pet"),
     ),
     BenchmarkInfo(
         name="ucf101",
@@ -215,7 +204,7 @@ _PUBLISHED = (
         licence="MIT",
         size="90 MB",
         site="https://github.com/phelber/EuroSAT",
-        download=Download("EuroSAT", "eurosat", ("2750",)),
+        torchvision=("EuroSAT", "eurosat"),
     ),
     BenchmarkInfo(
         name="stanford_cars",
@@ -244,7 +233,7 @@ _PUBLISHED = (
         licence="none stated",
         size="37 GB",
         site="https://vision.princeton.edu/projects/2010/SUN/",
-        download=Download("SUN397", ".", ("SUN397",)),
+        torchvision=("SUN397", "."),
     ),
     BenchmarkInfo(
         name="imagenet",

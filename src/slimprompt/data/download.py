@@ -26,18 +26,20 @@ def download_images(info: BenchmarkInfo, folder: Path) -> bool:
     """
     if _has_images(info, folder):
         return False
-    if info.download is None:
+    if info.torchvision is None:
         raise InputError(f"the images of {info.title} cannot be downloaded automatically")
     from torchvision import datasets
 
+    name, unpacked = info.torchvision
+    lists = info.source.needs if info.source.drive is None else ()
     work = folder / ".download"
     try:
         work.mkdir(parents=True, exist_ok=True)
         _keep_archives(work)
-        getattr(datasets, info.download.dataset)(root=str(work), download=True)
-        for entry in reversed(info.download.entries):  # the images last: they mark the download as complete
+        getattr(datasets, name)(root=str(work), download=True)
+        for entry in (*lists, info.images):  # the images last: they mark the download as complete
             if not (folder / entry).exists():
-                shutil.move(work / info.download.unpacked / entry, folder / entry)
+                shutil.move(work / unpacked / entry, folder / entry)
         shutil.rmtree(work)
     except Exception as error:  # network, checksum, archive and disk errors have no common class
         damaged = not isinstance(error, OSError) or isinstance(error, gzip.BadGzipFile)

@@ -200,6 +200,9 @@ def _check_distinct(path: Path, name_of: Mapping[str, str]) -> None:
 def _list_files(path: Path, names: Mapping[str, str] | None = None) -> _Listing:
     """The labelled image files of a folder or CSV file; with `names`, the labels are codes that are replaced by these names."""
     listing = _list_labels(path)
+    if not listing.class_names("test"):  # val is then the only split to evaluate on
+        files = [file._replace(split="test") if file.split == "val" else file for file in listing.files]
+        listing = listing._replace(files=files)
     if names is None:
         for split in SPLITS:  # the spelling may differ between splits
             _check_distinct(path, {label: label for label in listing.class_names(split)})
@@ -242,8 +245,6 @@ def _split_folders(path: Path, folders: list[str]) -> list[tuple[str, str]]:
     split_of = {name: _SPLIT_NAMES.get(name.lower(), "") for name in folders}
     if others := [name for name, split in split_of.items() if not split]:
         raise InputError(f"{path} has train/ and also {', '.join(others)}; expected only train, val and test folders")
-    if "test" not in split_of.values():  # val is then the only split to evaluate on
-        split_of = {name: "test" if split == "val" else split for name, split in split_of.items()}
     if len(set(split_of.values())) < len(split_of):
         raise InputError(
             f"{path} has several folders for one split: {', '.join(folders)}; expected train, val and test once each"
@@ -336,11 +337,7 @@ def _read_csv(path: Path) -> _Listing:
     if not found:
         raise InputError(f"{path} names no images: expected one line path,label per image below the first line")
     images = _common_folder(path, [image for _, _, image in found])
-    has_test = any(split == "test" for split, _, _ in found)
-    files = [
-        _File(split if has_test or split != "val" else "test", label, Path(os.path.relpath(image, images)).as_posix())
-        for split, label, image in found
-    ]
+    files = [_File(split, label, Path(os.path.relpath(image, images)).as_posix()) for split, label, image in found]
     return _Listing(path, images, files)
 
 
