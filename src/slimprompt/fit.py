@@ -241,9 +241,9 @@ def fit(
     skipped: list[str] = []
     if skip_bad and shots is not None:
         images, sample, skipped = _replace_unreadable(bank, images, sample, shots, seed)
-    train, unreadable = readable(bank, images, sample.train)
+    train, unreadable = _readable(bank, images, sample.train)
     left_out = held_out(images, sample, at_most=at_most, seed=seed)
-    test, more = readable(bank, images, left_out)
+    test, more = _readable(bank, images, left_out)
     if not skip_bad and (messages := [*unreadable, *more]):
         raise UnreadableImageError(*messages)
     _require_classes(images, train, "training images")
@@ -365,14 +365,10 @@ def scored(title: str, head: AnyHead, eval_set: EvalSet, temperature: float = 1.
     return Scored(title, head, softmax(logits, temperature), eval_set.labels.cpu().numpy())
 
 
-def readable(bank: FeatureBank, images: Benchmark, items: Sequence[Item]) -> tuple[list[Item], list[str]]:
-    """The items whose images can be read, and messages about the others; encodes the eval views on the way."""
-    bad = bank.build([images.path(item) for item in items], decode=images.decode, skip_bad=True)
-    return [item for index, item in enumerate(items) if index not in bad], [str(error) for error in bad.values()]
-
-
-def readable_test_items(bank: FeatureBank, images: Benchmark, *, skip_bad: bool) -> tuple[list[Item], list[str]]:
-    """The test items whose images can be read, and messages about the others.
+def readable(
+    bank: FeatureBank, images: Benchmark, items: Sequence[Item], *, skip_bad: bool
+) -> tuple[list[Item], list[str]]:
+    """The items whose images can be read, and messages about the others; encodes the eval views on the way.
 
     Raises
     ------
@@ -381,12 +377,17 @@ def readable_test_items(bank: FeatureBank, images: Benchmark, *, skip_bad: bool)
     InputError
         If no image of a class can be read: without it, the results would be those of another task.
     """
-    items, messages = readable(bank, images, images.test)
+    kept, messages = _readable(bank, images, items)
     if messages and not skip_bad:
         raise UnreadableImageError(*messages)
     if messages:
-        _require_classes(images, items, "images", {item.label for item in images.test})
-    return items, messages
+        _require_classes(images, kept, "images", {item.label for item in items})
+    return kept, messages
+
+
+def _readable(bank: FeatureBank, images: Benchmark, items: Sequence[Item]) -> tuple[list[Item], list[str]]:
+    bad = bank.build([images.path(item) for item in items], decode=images.decode, skip_bad=True)
+    return [item for index, item in enumerate(items) if index not in bad], [str(error) for error in bad.values()]
 
 
 def _require_classes(images: Benchmark, items: Sequence[Item], kind: str, labels: set[int] | None = None) -> None:
