@@ -28,14 +28,6 @@ def accuracy_of(correct: Tensor | np.ndarray) -> Accuracy:
     return Accuracy(100.0 * hits / n, 100.0 * interval.low, 100.0 * interval.high)
 
 
-def mcnemar(first: Tensor | np.ndarray, second: Tensor | np.ndarray) -> float:
-    """Two-sided p of the exact McNemar test that two classifiers are equally accurate on the same images."""
-    from scipy.stats import binomtest
-
-    gained, lost = (int((one & ~other).sum()) for one, other in ((first, second), (second, first)))
-    return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
-
-
 class Difference(NamedTuple):
     """Difference of two accuracies on the same images, in percentage points, with its paired 95 % confidence interval."""
 
