@@ -302,7 +302,7 @@ def test_a_signal_to_the_study_alone_ends_its_workers(
     process.send_signal(number)
     output = process.communicate(timeout=120)[0]
     assert process.returncode == 128 + number, output
-    assert "re-run the same command to resume" in output
+    assert output.count("stopped") == 1 and "re-run the same command to resume" in output
     assert "Traceback" not in output and "stack" not in output and "***" not in output
     wait_until_gone(process.pid)
 
