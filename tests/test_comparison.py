@@ -7,7 +7,7 @@ import pytest
 
 from slimprompt.comparison import MethodComparison, MethodResult
 from slimprompt.errors import InputError
-from slimprompt.fit import verdict
+from slimprompt.scores import verdict
 
 
 def pattern(signs: str) -> np.ndarray:
