@@ -10,11 +10,11 @@ import numpy as np
 
 from slimprompt.calibration import calibration_of
 from slimprompt.errors import InputError
-from slimprompt.fit import Fit, Verdict, scored, verdict
+from slimprompt.fit import Fit, scored
 from slimprompt.methods.table import METHODS, PROMPT
 from slimprompt.progress import progress
 from slimprompt.prompts.spec import PromptSpec
-from slimprompt.scores import Accuracy, Difference, accuracy_of, paired_difference
+from slimprompt.scores import Accuracy, Difference, Verdict, accuracy_of, paired_difference, verdict
 
 
 @dataclass(frozen=True)

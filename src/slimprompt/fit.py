@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from slimprompt.methods.table import PROMPT, find_method
 from slimprompt.methods.task import LabelledImages, Task, make_task
 from slimprompt.methods.zero_shot import check_templates, zero_shot_head
 from slimprompt.progress import announce
-from slimprompt.scores import Difference, Scores, paired_difference, scores_of
+from slimprompt.scores import Scores, Verdict, scores_of, verdict
 from slimprompt.text.tokens import prompt_tokens
 from slimprompt.training.evaluation import EvalSet, make_eval_set
 from slimprompt.training.loop import EpochResult
@@ -67,33 +66,6 @@ class Scored:
     def on(self, rows: np.ndarray) -> Scored:
         """The same head on some of the images."""
         return replace(self, probabilities=self.probabilities[rows], labels=self.labels[rows])
-
-
-class Verdict(NamedTuple):
-    """Whether a classifier is better than zero-shot on the same images."""
-
-    outcome: Literal["better", "worse", "undecided"]
-    gain: Difference
-    sentence: str
-
-
-def verdict(title: str, correct: np.ndarray, zero_shot: np.ndarray, *, compared: bool = False) -> Verdict:
-    """The verdict, from whether each image was classified correctly (n_images,): by the paired 95 % interval of the difference.
-
-    `compared` is whether the other methods were tried already, so that they are not advised.
-    """
-    gain, n = paired_difference(correct, zero_shot), len(correct)
-    where = f"on {n:,} image{'s' if n != 1 else ''}"
-    more = "give more images per class" + ("" if compared else ", or look for another method with --compare")
-    if gain.low > 0:
-        return Verdict("better", gain, f"{title} is better than zero-shot {where}: {gain}.")
-    if gain.high < 0:
-        return Verdict("worse", gain, f"{title} is worse than zero-shot {where}: {gain}. Use zero-shot; or {more}.")
-    return Verdict(
-        "undecided",
-        gain,
-        f"{title} cannot be told from zero-shot {where}: {gain}. More images to evaluate on would tell; to improve it, {more}.",
-    )
 
 
 @dataclass(frozen=True)
@@ -241,9 +213,9 @@ def fit(
     skipped: list[str] = []
     if skip_bad and shots is not None:
         images, sample, skipped = _replace_unreadable(bank, images, sample, shots, seed)
-    train, unreadable = readable(bank, images, sample.train)
+    train, unreadable = _readable(bank, images, sample.train)
     left_out = held_out(images, sample, at_most=at_most, seed=seed)
-    test, more = readable(bank, images, left_out)
+    test, more = _readable(bank, images, left_out)
     if not skip_bad and (messages := [*unreadable, *more]):
         raise UnreadableImageError(*messages)
     _require_classes(images, train, "training images")
@@ -365,14 +337,10 @@ def scored(title: str, head: AnyHead, eval_set: EvalSet, temperature: float = 1.
     return Scored(title, head, softmax(logits, temperature), eval_set.labels.cpu().numpy())
 
 
-def readable(bank: FeatureBank, images: Benchmark, items: Sequence[Item]) -> tuple[list[Item], list[str]]:
-    """The items whose images can be read, and messages about the others; encodes the eval views on the way."""
-    bad = bank.build([images.path(item) for item in items], decode=images.decode, skip_bad=True)
-    return [item for index, item in enumerate(items) if index not in bad], [str(error) for error in bad.values()]
-
-
-def readable_test_items(bank: FeatureBank, images: Benchmark, *, skip_bad: bool) -> tuple[list[Item], list[str]]:
-    """The test items whose images can be read, and messages about the others.
+def readable(
+    bank: FeatureBank, images: Benchmark, items: Sequence[Item], *, skip_bad: bool
+) -> tuple[list[Item], list[str]]:
+    """The items whose images can be read, and messages about the others; encodes the eval views on the way.
 
     Raises
     ------
@@ -381,12 +349,17 @@ def readable_test_items(bank: FeatureBank, images: Benchmark, *, skip_bad: bool)
     InputError
         If no image of a class can be read: without it, the results would be those of another task.
     """
-    items, messages = readable(bank, images, images.test)
+    kept, messages = _readable(bank, images, items)
     if messages and not skip_bad:
         raise UnreadableImageError(*messages)
     if messages:
-        _require_classes(images, items, "images", {item.label for item in images.test})
-    return items, messages
+        _require_classes(images, kept, "images", {item.label for item in items})
+    return kept, messages
+
+
+def _readable(bank: FeatureBank, images: Benchmark, items: Sequence[Item]) -> tuple[list[Item], list[str]]:
+    bad = bank.build([images.path(item) for item in items], decode=images.decode, skip_bad=True)
+    return [item for index, item in enumerate(items) if index not in bad], [str(error) for error in bad.values()]
 
 
 def _require_classes(images: Benchmark, items: Sequence[Item], kind: str, labels: set[int] | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -28,14 +28,6 @@ def accuracy_of(correct: Tensor | np.ndarray) -> Accuracy:
     return Accuracy(100.0 * hits / n, 100.0 * interval.low, 100.0 * interval.high)
 
 
-def mcnemar(first: Tensor | np.ndarray, second: Tensor | np.ndarray) -> float:
-    """Two-sided p of the exact McNemar test that two classifiers are equally accurate on the same images."""
-    from scipy.stats import binomtest
-
-    gained, lost = (int((one & ~other).sum()) for one, other in ((first, second), (second, first)))
-    return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
-
-
 class Difference(NamedTuple):
     """Difference of two accuracies on the same images, in percentage points, with its paired 95 % confidence interval."""
 
@@ -58,6 +50,35 @@ def paired_difference(first: Tensor | np.ndarray, second: Tensor | np.ndarray) -
     half = 1.96 * math.sqrt((p + q - (p - q) ** 2) / (n + 2))
     low, high = max(-1.0, p - q - half), min(1.0, p - q + half)
     return Difference(100 * (gained - lost) / n, 100 * low, 100 * high)
+
+
+class Verdict(NamedTuple):
+    """Whether a classifier is better than zero-shot on the same images."""
+
+    outcome: Literal["better", "worse", "undecided"]
+    gain: Difference
+    sentence: str
+
+
+def verdict(
+    title: str, correct: Tensor | np.ndarray, zero_shot: Tensor | np.ndarray, *, compared: bool = False
+) -> Verdict:
+    """The verdict, from whether each image was classified correctly (n_images,): by the paired 95 % interval of the difference.
+
+    `compared` is whether the other methods were tried already, so that they are not advised.
+    """
+    gain, n = paired_difference(correct, zero_shot), len(correct)
+    where = f"on {n:,} image{'s' if n != 1 else ''}"
+    more = "give more images per class" + ("" if compared else ", or look for another method with --compare")
+    if gain.low > 0:
+        return Verdict("better", gain, f"{title} is better than zero-shot {where}: {gain}.")
+    if gain.high < 0:
+        return Verdict("worse", gain, f"{title} is worse than zero-shot {where}: {gain}. Use zero-shot; or {more}.")
+    return Verdict(
+        "undecided",
+        gain,
+        f"{title} cannot be told from zero-shot {where}: {gain}. More images to evaluate on would tell; to improve it, {more}.",
+    )
 
 
 class Scores(NamedTuple):

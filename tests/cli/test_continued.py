@@ -83,8 +83,8 @@ def test_the_accuracy_of_the_start_is_that_of_the_old_prompt_on_the_new_classes(
     # `evaluate` of the old prompt on these names, all of them new to a prompt that was fitted on other words
     images = sorted(test.glob("*/*.png"))
     renamed = PromptClassifier.load(old, device="cpu").with_classes(sorted({path.parent.name for path in images}))
-    accuracy = 100 * renamed.score(images, [path.parent.name for path in images])
-    assert shown["the prompt it started from"] == f"{accuracy:.1f} %"
+    accuracy = renamed.score(images, [path.parent.name for path in images])
+    assert shown["the prompt it started from"] == f"{100 * accuracy:.1f} %"
     held_out = described(tmp_path / "new")["held_out"]
     assert held_out["start"] == pytest.approx(accuracy) and held_out["images"] == 16
 

@@ -17,7 +17,7 @@ ODD = "caf\udce9[/] [red]“x”"
 
 
 def printed(monkeypatch: pytest.MonkeyPatch, encoding: str, function, *arguments, **options) -> str:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace")  # as `safe_streams` makes them
     monkeypatch.setattr(sys, "stdout", stream)
     function(*arguments, **options)
     stream.flush()

@@ -87,7 +87,7 @@ def test_plan_for_people_and_machines(run: Run, grid_file: Path, monkeypatch: py
     text = run("study", grid_file, "--plan", "--workers", 2).stdout
     assert "6 runs, 0 of them complete in runs" in text
     assert "with 2 workers" in text and "on disk" in text
-    data = json.loads(run("study", grid_file, "--plan", "--json", "--shots", "1,2").stdout)
+    data = json.loads(run("study", grid_file, "--plan", "--format", "json", "--shots", "1,2").stdout)
     assert data["runs"] == 12
     assert data["seconds"] > 0
     assert not Path("runs").exists()
@@ -98,14 +98,14 @@ def test_a_study_from_start_to_end(run: Run, grid_file: Path) -> None:
     assert first.exit_code == 0, first.output
     assert "6 of 6 runs complete in runs" in first.stdout
     assert "[6/6]" in first.stderr and "zero-shot" in first.stderr  # not a terminal: one line per run
-    again = run("study", grid_file, "--workers", 1, "--shots", "1,2", "--json")
-    outcome = json.loads(again.stdout)
-    assert (len(outcome["present"]), len(outcome["complete"]), outcome["failed"]) == (6, 6, [])
+    again = run("study", grid_file, "--workers", 1, "--shots", "1,2", "--format", "json")
+    rows = json.loads(again.stdout)
+    assert sorted(row["outcome"] for row in rows) == ["complete"] * 6 + ["present"] * 6
 
     table = run("runs", "list", "--where", "variant=dense", "--where", "shots=2").stdout
     assert "4 runs in runs" in table and "dense m4" in table and "joint" not in table
 
-    name = outcome["complete"][0]
+    name = next(row["run"] for row in rows if row["outcome"] == "complete")
     shown = run("runs", "show", name[:10]).stdout
     assert name in shown and "recipe.epochs" in shown and "learning rate" in shown and "█" in shown
     assert json.loads(run("runs", "show", name, "--json").stdout)["status"] == "complete"
@@ -302,7 +302,7 @@ def test_a_signal_to_the_study_alone_ends_its_workers(
     process.send_signal(number)
     output = process.communicate(timeout=120)[0]
     assert process.returncode == 128 + number, output
-    assert "re-run the same command to resume" in output
+    assert output.count("stopped") == 1 and "re-run the same command to resume" in output
     assert "Traceback" not in output and "stack" not in output and "***" not in output
     wait_until_gone(process.pid)
 
@@ -398,7 +398,7 @@ def test_methods_of_a_study(run: Run, grid_file: Path, tmp_path: Path, monkeypat
         "--executor",
         "inline",
     )
-    planned = run(*study, "--plan", "--json")
+    planned = run(*study, "--plan", "--format", "json")
     assert json.loads(planned.stdout)["runs"] == 2 * (2 + 3)  # datasets × (methods + prompts)
     result = run(*study)
     assert "10 of 10 runs complete" in result.stdout, result.output

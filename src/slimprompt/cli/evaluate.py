@@ -84,7 +84,7 @@ def evaluate(
         check_outputs(page=report, overwrite=overwrite, read=(source,))
         require_extra("lab", "the page of --report")
     from slimprompt.data.folder import load_eval_folder
-    from slimprompt.fit import compare_with_zero_shot, readable_test_items
+    from slimprompt.fit import compare_with_zero_shot, readable
     from slimprompt.text.tokens import name_tokens
 
     classifier = model_options.load_classifier(model)
@@ -102,7 +102,7 @@ def evaluate(
         classifier = classifier.with_classes(names, distinct=source is not None)
     bank = model_options.bank(classifier.backbone_)
     with model_options.reading():
-        items, skipped = readable_test_items(bank, images, skip_bad=model_options.skip_bad_images)
+        items, skipped = readable(bank, images, images.test, skip_bad=model_options.skip_bad_images)
         templates = template or classifier.templates_
         comparison = compare_with_zero_shot(classifier, bank, images, items, templates)
         page = None if report is None else write_report(report, classifier, comparison, templates)

@@ -238,7 +238,8 @@ def parse_class_names(text: str) -> list[str]:
     if not all(names):
         raise InputError(f"--classes {text!r} holds an empty name; {advice}")
     if len(names) < 2:
-        raise InputError(f"--classes {text!r} names {len(names)} class, and a classifier needs at least two: {advice}")
+        found = "one class name" if names else "no class"
+        raise InputError(f"--classes {text!r} holds {found}, and a classifier needs at least two: {advice}")
     return names
 
 
@@ -302,7 +303,7 @@ def options_from(
 
         @wraps(command)
         def wrapper(**given: Any) -> Any:
-            values = {name: given.pop(name) for name in names}
+            values = {name: given.pop(name, None) for name in names}
             fields = {
                 name: _parse(_flag(name), value, model.model_fields[name])
                 for name, value in values.items()

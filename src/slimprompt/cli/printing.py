@@ -158,7 +158,7 @@ def say(text: object = "", *, err: bool = False) -> None:
         Print to standard error.
     """
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-    typer.echo(printable(str(text)), err=err, color=False if plain else None)
+    typer.echo(printable(str(text)), file=sys.stderr if err else sys.stdout, color=False if plain else None)
 
 
 def print_json(value: object, *, indent: int | None = 1) -> None:

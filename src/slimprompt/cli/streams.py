@@ -34,12 +34,19 @@ def safe_streams() -> None:
         if stream is None:  # closed by the shell, `>&-`: the next file that is opened would get its number
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
-        elif number and isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):
+        elif number and isinstance(stream, io.TextIOWrapper) and _descriptor(stream) == number:
             with suppress(OSError):
                 stream.flush()
             raw = io.BufferedWriter(_Output(number, "w", closefd=False))
             line_by_line = stream.line_buffering
             setattr(sys, name, io.TextIOWrapper(raw, stream.encoding, "replace", line_buffering=line_by_line))
+
+
+def _descriptor(stream: io.TextIOWrapper) -> int | None:
+    try:
+        return stream.fileno()
+    except OSError:  # a stream in memory, which a test or a notebook has put there
+        return None
 
 
 def output_error() -> OSError | None:

@@ -85,6 +85,8 @@ class Task:
     views
         Train views of each image that the methods on image features use beside the eval view; prompt learning uses those
         of its recipe.
+    sample_weight
+        Weight of each image in the loss of prompt learning; default: all count equally.
     """
 
     bank: FeatureBank
@@ -95,6 +97,7 @@ class Task:
     decode: Decode = "upright"
     templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
     views: int = DEFAULT_VIEWS
+    sample_weight: Sequence[float] | None = None
     encoders: dict[Any, SharedPrefixTextEncoder] = field(default_factory=dict, repr=False, compare=False)
     """Text encoders that were built, which tasks of the same backbone may share."""
 
@@ -155,7 +158,9 @@ class Task:
 
     def of_images(self, indices: Sequence[int]) -> Task:
         """The same task with only these training images."""
-        return replace(self, images=[self.images[i] for i in indices], labels=[self.labels[i] for i in indices])
+        images, labels = [self.images[i] for i in indices], [self.labels[i] for i in indices]
+        weights = self.sample_weight and [self.sample_weight[i] for i in indices]
+        return replace(self, images=images, labels=labels, sample_weight=weights)
 
     def copy(self) -> Task:
         """The same task with tensors of its own: changing them in place does not change those of this one."""

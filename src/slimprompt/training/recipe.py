@@ -64,7 +64,12 @@ class Recipe(BaseModel):
         lt=1,
         description="stop when the training loss changes by less than this fraction over `patience` epochs; 0 = never",
     )
-    patience: int = Field(5, ge=2, le=1_000_000, description="epochs over which `tolerance` is measured")
+    patience: int = Field(
+        5,
+        ge=2,
+        le=1_000_000,
+        description="epochs over which `tolerance` is measured, and after which training stops if a validation set does not improve",
+    )
     anchor: float = Field(
         0.0,
         ge=0,
