@@ -24,7 +24,7 @@ from slimprompt.errors import InputError, one_line, printable
 from slimprompt.files import write_file
 from slimprompt.spreadsheet import csv_text
 
-#: Columns to which a column of text is cut at most, and columns between two of them.
+#: Columns to which a column of text is cut at most, if its heading is not wider, and columns between two of them.
 _NARROWEST, _GAP = 8, 2
 
 
@@ -206,8 +206,10 @@ def print_table(
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     numeric = [title in right for title in headings] or [False] * len(widths)
     if (sys.stderr if err else sys.stdout).isatty():
-        kept = [number or title in whole for number, title in zip(numeric, headings or numeric, strict=True)]
-        widths = _fitted(widths, kept, shutil.get_terminal_size().columns)
+        least = [max(_NARROWEST, cell_len(cell)) for cell in lines[0]] if headings else [_NARROWEST] * len(widths)
+        kept = [title in right or title in whole for title in headings] or numeric
+        least = [width if keep else narrow for width, narrow, keep in zip(widths, least, kept, strict=True)]
+        widths = _fitted(widths, least, shutil.get_terminal_size().columns)
     for line in lines:
         aligned = [_aligned(*cell) for cell in zip(line, widths, numeric, strict=True)]
         aligned[-1] = aligned[-1].rstrip()
@@ -218,13 +220,12 @@ def print_table(
         say((" " * _GAP).join(coloured).rstrip(), err=err)
 
 
-def _fitted(widths: Sequence[int], kept: Sequence[bool], available: int) -> list[int]:
-    """Widths of columns that fit into the available ones, if columns of text can be made narrow enough."""
+def _fitted(widths: Sequence[int], least: Sequence[int], available: int) -> list[int]:
+    """Widths of columns that fit into the available ones, if columns can be made narrow enough; the widest first."""
     fitted = list(widths)
     excess = sum(widths) + _GAP * (len(widths) - 1) - available
-    texts = [column for column, is_kept in enumerate(kept) if not is_kept]
-    for column in sorted(texts, key=lambda column: -widths[column]):
-        less = max(0, min(excess, fitted[column] - _NARROWEST))
+    for column in sorted(range(len(widths)), key=lambda column: -widths[column]):
+        less = max(0, min(excess, fitted[column] - least[column]))
         fitted[column] -= less
         excess -= less
     return fitted
