@@ -111,8 +111,19 @@ def load_benchmark(name: str, root: str | Path | None = None, cache: Path | None
             f"Run `slimprompt data download {info.name}` or see {info.site}"
         )
     annotations = info.source.read(folder)
+    names = annotations.class_names
+    if len(names) != info.classes:
+        raise InputError(
+            f"{info.title} has {info.classes} classes, but {' + '.join(info.source.needs)} in {folder} gives {len(names)}; "
+            "is the download complete, and do the files belong to this benchmark?"
+        )
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:  # two of ImageNet's
+        warnings.warn(
+            f"{info.title}: {len(repeated)} class names belong to more than one class ({first_few(repeated)}); a prompt "
+            "cannot tell these classes apart",
+            stacklevel=2,
+        )
     benchmark = Benchmark(info.name, folder / info.images, *annotations, templates=info.templates, decode=info.decode)
-    _check_classes(benchmark, info, folder)
     if benchmark.sizes != info.sizes:
         warnings.warn(
             f"{info.title}: train, val and test have {benchmark.sizes} items; the published split has {info.sizes}. "
@@ -120,24 +131,3 @@ def load_benchmark(name: str, root: str | Path | None = None, cache: Path | None
             stacklevel=2,
         )
     return benchmark
-
-
-def _check_classes(benchmark: Benchmark, info: BenchmarkInfo, folder: Path) -> None:
-    names = benchmark.class_names
-    if len(names) != info.classes:
-        raise InputError(
-            f"{info.title} has {info.classes} classes, but {' + '.join(info.source.needs)} in {folder} gives {len(names)}; "
-            "is the download complete, and do the files belong to this benchmark?"
-        )
-    trained = {item.label for item in benchmark.train}
-    untrained = [repr(name) for label, name in enumerate(names) if label not in trained]
-    if untrained and not info.evaluation_only:
-        raise InputError(
-            f"{len(untrained)} classes of {info.title} in {folder} have no training items: {first_few(untrained)}"
-        )
-    if repeated := [name for name, count in Counter(names).items() if count > 1]:  # two of ImageNet's
-        warnings.warn(
-            f"{info.title}: {len(repeated)} class names belong to more than one class ({first_few(repeated)}); a prompt "
-            "cannot tell these classes apart",
-            stacklevel=3,
-        )
