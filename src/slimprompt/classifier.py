@@ -675,6 +675,10 @@ class Classifier(Estimator):
         features: np.ndarray = self.encode(images).float().cpu().numpy()
         return features
 
+    def fit_transform(self, images: Any, labels: Iterable[Any]) -> np.ndarray:
+        """`fit`, then `transform` of the same images."""
+        return self.fit(images, labels).transform(images)
+
     def score(self, images: Any, labels: Iterable[Any], sample_weight: Any = None) -> float:
         """Accuracy on labelled images, between 0 and 1.
 
