@@ -245,7 +245,7 @@ class Classifier(Estimator):
                 head.logits(features.to(self.backbone_.device)).cpu().argmax(1) == targets
                 for head in (self.head_, zero_shot)
             ]
-            self.verdict_ = verdict("The classifier", *right)
+            self.verdict_: Verdict | None = verdict("The classifier", *right)
         return self.fit_calibration(task) if self.calibrate else self
 
     def _checked_weights(self, sample_weight: Any, n_images: int) -> list[float] | None:
@@ -547,7 +547,7 @@ class Classifier(Estimator):
         self.seed_, self.n_trained_, self.settings_ = seed, n_trained, dict(settings or {})
         self.templates_, self.views_ = tuple(templates or self.templates), views
         self.calibration_, self.training_images_ = calibration or Calibration(), training_images
-        self.verdict_: Verdict | None = None
+        self.verdict_ = None
         self.continued_from_, self.imported_, self.codes_ = continued_from, imported, dict(codes or {})
         self._concepts: Tensor | None = None
         return self

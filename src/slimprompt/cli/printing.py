@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.cells import cell_len, set_cell_size
 
 from slimprompt.errors import InputError, one_line, printable
 from slimprompt.files import write_file
 from slimprompt.spreadsheet import csv_text
 
-#: Columns to which a column of text is cut at most, and columns between two of them.
-_NARROWEST, _GAP = 8, 2
+#: Spaces between two columns.
+_GAP = 2
 
 
 class Format(str, Enum):
@@ -174,10 +173,7 @@ def print_table(
     colours: Mapping[str, str] | None = None,
     err: bool = False,
 ) -> None:
-    """Print rows in aligned columns.
-
-    On a terminal that is too narrow, the middle of long texts is left out, in the widest column first. Numbers are never cut, and
-    nothing is cut in a pipe or a file.
+    """Print rows in aligned columns. On a terminal that is too narrow, long texts take several lines; nothing is left out.
 
     Parameters
     ----------
@@ -192,47 +188,25 @@ def print_table(
     err
         Print to standard error.
     """
-    cells = [[one_line(str(cell), sys.maxsize) for cell in row] for row in rows]
-    lines = [list(headings), *cells] if headings else cells
-    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-    numeric = [title in right for title in headings] or [False] * len(widths)
-    if (sys.stderr if err else sys.stdout).isatty():
-        widths = _fitted(widths, numeric, shutil.get_terminal_size().columns)
-    for line in lines:
-        aligned = [_aligned(*cell) for cell in zip(line, widths, numeric, strict=True)]
-        aligned[-1] = aligned[-1].rstrip()
-        coloured = [
-            typer.style(text, fg=colours[cell]) if colours and cell in colours else text
-            for text, cell in zip(aligned, line, strict=True)
-        ]
-        say((" " * _GAP).join(coloured).rstrip(), err=err)
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-
-def _fitted(widths: Sequence[int], numeric: Sequence[bool], available: int) -> list[int]:
-    """Widths of columns that fit into the available ones, if columns of text can be made narrow enough."""
-    fitted = list(widths)
-    excess = sum(widths) + _GAP * (len(widths) - 1) - available
-    texts = [column for column, number in enumerate(numeric) if not number]
-    for column in sorted(texts, key=lambda column: -widths[column]):
-        less = max(0, min(excess, fitted[column] - _NARROWEST))
-        fitted[column] -= less
-        excess -= less
-    return fitted
-
-
-def _aligned(text: str, width: int, number: bool) -> str:
-    """The text in a column of this width, where wide characters, as of Chinese and emoji, take two places."""
-    if cell_len(text) > width:
-        start = (width - 1) // 2
-        text = f"{set_cell_size(text, start)}…{_last_cells(text, width - 1 - start)}"
-    space = " " * (width - cell_len(text))
-    return space + text if number else text + space
-
-
-def _last_cells(text: str, width: int) -> str:
-    while cell_len(text) > width:
-        text = text[1:]
-    return text
+    stream = sys.stderr if err else sys.stdout
+    table = Table(box=None, show_header=bool(headings), header_style="", padding=(0, _GAP, 0, 0), pad_edge=False)
+    for title in headings:
+        is_number = title in right
+        table.add_column(Text(title), justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
+    for row in rows:
+        cells = [one_line(str(cell), sys.maxsize) for cell in row]
+        table.add_row(*(Text(cell, style=(colours or {}).get(cell, "")) for cell in cells))
+    console = Console(
+        file=stream, width=shutil.get_terminal_size().columns if stream.isatty() else 100_000, force_terminal=True
+    )
+    with console.capture() as shown:
+        console.print(table)
+    for line in shown.get().splitlines():
+        say(line.rstrip(), err=err)
 
 
 def count(number: int, noun: str) -> str:
