@@ -93,9 +93,11 @@ class Counts(NamedTuple):
     """Planted errors among the suspects."""
 
     def plus(self, other: Counts) -> Counts:
+        """Both together."""
         return Counts(*(one + more for one, more in zip(self, other, strict=True)))
 
     def cells(self) -> list[str]:
+        """What was found, recall and precision."""
         precision = f"{100 * self.right / self.suspects:.0f} %" if self.suspects else "–"
         return [f"{self.right} of {self.planted}", f"{100 * self.right / self.planted:.0f} %", precision]
 

@@ -90,6 +90,9 @@ class RowsAsImages:
     def transform(self, X):
         return super().transform(self.drawn(X))
 
+    def fit_transform(self, X, y):
+        return self.fit(X, y).transform(X)
+
     def score(self, X, y, sample_weight=None):
         return super().score(self.drawn(X), y, sample_weight)
 

@@ -245,7 +245,7 @@ class Classifier(Estimator):
                 head.logits(features.to(self.backbone_.device)).cpu().argmax(1) == targets
                 for head in (self.head_, zero_shot)
             ]
-            self.verdict_ = verdict("The classifier", *right)
+            self.verdict_: Verdict | None = verdict("The classifier", *right)
         return self.fit_calibration(task) if self.calibrate else self
 
     def _checked_weights(self, sample_weight: Any, n_images: int) -> list[float] | None:
@@ -547,7 +547,7 @@ class Classifier(Estimator):
         self.seed_, self.n_trained_, self.settings_ = seed, n_trained, dict(settings or {})
         self.templates_, self.views_ = tuple(templates or self.templates), views
         self.calibration_, self.training_images_ = calibration or Calibration(), training_images
-        self.verdict_: Verdict | None = None
+        self.verdict_ = None
         self.continued_from_, self.imported_, self.codes_ = continued_from, imported, dict(codes or {})
         self._concepts: Tensor | None = None
         return self
@@ -674,6 +674,10 @@ class Classifier(Estimator):
         """Unit-length image features (n_images, embed_dim) of the frozen model, for a step that follows in a pipeline."""
         features: np.ndarray = self.encode(images).float().cpu().numpy()
         return features
+
+    def fit_transform(self, images: Any, labels: Iterable[Any]) -> np.ndarray:
+        """`fit`, then `transform` of the same images."""
+        return self.fit(images, labels).transform(images)
 
     def score(self, images: Any, labels: Iterable[Any], sample_weight: Any = None) -> float:
         """Accuracy on labelled images, between 0 and 1.

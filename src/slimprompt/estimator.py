@@ -48,12 +48,13 @@ class Estimator:
             )
 
     def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags, TransformerTags
 
         return Tags(
             estimator_type="classifier",
             target_tags=TargetTags(required=True),
             classifier_tags=ClassifierTags(),
+            transformer_tags=TransformerTags(preserves_dtype=[]),
             input_tags=InputTags(two_d_array=False, string=True),  # images, not rows of numbers
         )
 

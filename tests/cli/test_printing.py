@@ -52,7 +52,8 @@ def test_only_the_named_cells_are_coloured(monkeypatch):
     echoed = []
     monkeypatch.setattr("slimprompt.cli.printing.say", lambda text, err: echoed.append(text))
     print_table(("name", "verdict"), [("a", "violated"), ("b", "holds")], colours={"violated": "red"})
-    assert echoed == ["name  verdict", "a     \x1b[31mviolated\x1b[0m", "b     holds"]
+    assert echoed[0] == "name  verdict" and echoed[2] == "b     holds"
+    assert echoed[1].startswith("a     \x1b[31mviolated\x1b[0m")
 
 
 class Terminal(io.StringIO):
@@ -89,21 +90,17 @@ def test_wide_characters_are_aligned(monkeypatch):
     assert lines == ["name    n", "猫      1", "🦊 fox  2", "cat     3"]
 
 
-def test_long_texts_are_cut_on_a_narrow_terminal_only(monkeypatch):
+def test_long_texts_take_several_lines_on_a_narrow_terminal(monkeypatch):
+    """Nothing is left out: two paths that differ in the middle stay different."""
     path = "photos/a folder with a long name/Bengal_1.jpg"
     table = (("image", "class", "probability"), [(path, "Bengal", "97.0 %"), ("猫" * 30, "Sphynx", "3.0 %")])
     lines = shown_on_terminal(monkeypatch, 50, print_table, *table, right=("probability",))
-    assert [cell_len(line) for line in lines] == [50, 50, 50]
-    assert lines[1].startswith("photos/") and "…" in lines[1] and "Bengal_1.jpg  Bengal" in lines[1]
-    assert "…" in lines[2] and lines[2].endswith("Sphynx        3.0 %")
+    assert max(map(cell_len, lines)) <= 50 and len(lines) > 3
+    assert "".join(line[:20] for line in lines).replace(" ", "").count("猫") == 30
+    assert sum("97.0 %" in line for line in lines) == 1
     assert path in shown_on_terminal(monkeypatch, 80, print_table, *table, right=("probability",))[1]
     monkeypatch.setenv("COLUMNS", "50")
     assert path in printed(monkeypatch, "utf-8", print_table, *table, right=("probability",))
-
-
-def test_numbers_are_never_cut(monkeypatch):
-    lines = shown_on_terminal(monkeypatch, 12, print_table, ("name", "n"), [("abcdefgh", "123456")], right=("n",))
-    assert lines[1] == "abcdefgh  123456"
 
 
 def test_every_command_prints_through_say():

@@ -122,5 +122,7 @@ def test_paths_are_never_cut(run, prompt, photos, tmp_path, monkeypatch):
         draw(tmp_path / "a rather long name of a folder" / name, "red", 20 + number)
     monkeypatch.setattr("slimprompt.cli.printing.shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
     monkeypatch.setattr("tests.cli.conftest.io.StringIO", Terminal)
-    out = ok(run("suggest", prompt, tmp_path))
-    assert all(name in out for name in names)
+    lines = [line for line in ok(run("suggest", prompt, tmp_path)).splitlines() if line.strip()]
+    first_column = "".join(line.split()[0] for line in lines)
+    assert all(name in first_column for name in names) and "…" not in first_column
+    assert max(map(len, lines[1:])) <= 80

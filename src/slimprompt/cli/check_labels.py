@@ -148,10 +148,10 @@ def _print_findings(found: LabelCheck, max_score: float) -> None:
         "score": "{:.3f}".format,
         "suggested_class": str,
     }
-    emit(suspects[:_SHOWN], columns=columns, whole=("path",))
+    emit(suspects[:_SHOWN], columns=columns)
     _print_more(len(suspects))
     say(f"{count(len(pairs), 'pair')} of near-duplicates across classes or splits")
-    emit(pairs[:_SHOWN], columns=dict.fromkeys(("finding", "path", "other_path"), str), whole=("path", "other_path"))
+    emit(pairs[:_SHOWN], columns=dict.fromkeys(("finding", "path", "other_path"), str))
     _print_more(len(pairs))
 
 

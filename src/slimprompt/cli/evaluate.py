@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, partial
@@ -188,7 +188,8 @@ def _print_scores(comparison: Comparison) -> None:
     n_classes = len(comparison.eval_set.class_names)
     rows = [_score_row(one) for one in comparison.results]
     rows.append({"": f"chance ({n_classes} classes)", "accuracy": 1 / n_classes})
-    texts = dict.fromkeys(rows[0], percent) | {"": str, "95 % interval": str, "log loss": "{:.3f}".format}
+    texts: dict[str, Callable[[Any], str]] = dict.fromkeys(rows[0], percent)
+    texts |= {"": str, "95 % interval": str, "log loss": "{:.3f}".format}
     emit(rows, columns=texts)
 
 

@@ -33,10 +33,10 @@ class App(typer.Typer):
     def __init__(self, **options: Any) -> None:
         super().__init__(cls=_Group, **options)
 
-    def command(self, name: str | None = None, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def command(self, name: str | None = None, **options: Any) -> Any:
         """Register a command, as `typer.Typer.command` does."""
 
-        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        def register(function: Callable[..., Any]) -> Any:
             text = _text(function.__doc__ or "")
             return super(App, self).command(name, cls=_Command, help=text, **options)(function)
 

@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.cells import cell_len, set_cell_size
 
 from slimprompt.errors import InputError, one_line, printable
 from slimprompt.files import write_file
 from slimprompt.spreadsheet import csv_text
 
-#: Columns to which a column of text is cut at most, if its heading is not wider, and columns between two of them.
-_NARROWEST, _GAP = 8, 2
+#: Spaces between two columns.
+_GAP = 2
 
 
 class Format(str, Enum):
@@ -45,7 +44,6 @@ def emit(
     facts: Mapping[str, Any] | None = None,
     key: str = "rows",
     colours: Mapping[str, str] | None = None,
-    whole: Collection[str] = (),
 ) -> None:
     """Print rows, or write them to a file.
 
@@ -65,11 +63,9 @@ def emit(
         See `facts`.
     colours
         Colour of the table's cells with this text.
-    whole
-        Columns of the table that are not cut on a narrow terminal: those with what tells the rows apart.
     """
     if format is Format.table and out is None:
-        _print_rows(rows, columns, colours, whole)
+        _print_rows(rows, columns, colours)
         return
     if format is Format.table:
         raise InputError(f"a table for people is only printed; {out} can be JSON or CSV")
@@ -101,7 +97,6 @@ def _print_rows(
     rows: Sequence[Mapping[str, Any]],
     columns: Mapping[str, Callable[[Any], str]] | None,
     colours: Mapping[str, str] | None,
-    whole: Collection[str],
 ) -> None:
     if not rows:
         return
@@ -109,9 +104,7 @@ def _print_rows(
     headings = {name: name.replace("_", " ") for name in columns}
     numbers = [headings[name] for name in columns if any(_is_number(row.get(name)) for row in rows)]
     cells = [[_cell(row.get(name), text) for name, text in columns.items()] for row in rows]
-    print_table(
-        list(headings.values()), cells, right=numbers, colours=colours, whole=[headings[name] for name in whole]
-    )
+    print_table(list(headings.values()), cells, right=numbers, colours=colours)
 
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -178,13 +171,9 @@ def print_table(
     *,
     right: Collection[str] = (),
     colours: Mapping[str, str] | None = None,
-    whole: Collection[str] = (),
     err: bool = False,
 ) -> None:
-    """Print rows in aligned columns.
-
-    On a terminal that is too narrow, the middle of long texts is left out, in the widest column first. Numbers are never cut, and
-    nothing is cut in a pipe or a file.
+    """Print rows in aligned columns. On a terminal that is too narrow, long texts take several lines; nothing is left out.
 
     Parameters
     ----------
@@ -196,54 +185,28 @@ def print_table(
         Titles of the columns to align to the right.
     colours
         Colour of the cells with this text.
-    whole
-        Titles of columns that are not cut either.
     err
         Print to standard error.
     """
-    cells = [[one_line(str(cell), sys.maxsize) for cell in row] for row in rows]
-    lines = [list(headings), *cells] if headings else cells
-    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-    numeric = [title in right for title in headings] or [False] * len(widths)
-    if (sys.stderr if err else sys.stdout).isatty():
-        least = [max(_NARROWEST, cell_len(cell)) for cell in lines[0]] if headings else [_NARROWEST] * len(widths)
-        kept = [title in right or title in whole for title in headings] or numeric
-        least = [width if keep else narrow for width, narrow, keep in zip(widths, least, kept, strict=True)]
-        widths = _fitted(widths, least, shutil.get_terminal_size().columns)
-    for line in lines:
-        aligned = [_aligned(*cell) for cell in zip(line, widths, numeric, strict=True)]
-        aligned[-1] = aligned[-1].rstrip()
-        coloured = [
-            typer.style(text, fg=colours[cell]) if colours and cell in colours else text
-            for text, cell in zip(aligned, line, strict=True)
-        ]
-        say((" " * _GAP).join(coloured).rstrip(), err=err)
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-
-def _fitted(widths: Sequence[int], least: Sequence[int], available: int) -> list[int]:
-    """Widths of columns that fit into the available ones, if columns can be made narrow enough; the widest first."""
-    fitted = list(widths)
-    excess = sum(widths) + _GAP * (len(widths) - 1) - available
-    for column in sorted(range(len(widths)), key=lambda column: -widths[column]):
-        less = max(0, min(excess, fitted[column] - least[column]))
-        fitted[column] -= less
-        excess -= less
-    return fitted
-
-
-def _aligned(text: str, width: int, number: bool) -> str:
-    """The text in a column of this width, where wide characters, as of Chinese and emoji, take two places."""
-    if cell_len(text) > width:
-        start = (width - 1) // 2
-        text = f"{set_cell_size(text, start)}…{_last_cells(text, width - 1 - start)}"
-    space = " " * (width - cell_len(text))
-    return space + text if number else text + space
-
-
-def _last_cells(text: str, width: int) -> str:
-    while cell_len(text) > width:
-        text = text[1:]
-    return text
+    stream = sys.stderr if err else sys.stdout
+    table = Table(box=None, show_header=bool(headings), header_style="", padding=(0, _GAP, 0, 0), pad_edge=False)
+    for title in headings:
+        is_number = title in right
+        table.add_column(Text(title), justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
+    for row in rows:
+        cells = [one_line(str(cell), sys.maxsize) for cell in row]
+        table.add_row(*(Text(cell, style=(colours or {}).get(cell, "")) for cell in cells))
+    console = Console(
+        file=stream, width=shutil.get_terminal_size().columns if stream.isatty() else 100_000, force_terminal=True
+    )
+    with console.capture() as shown:
+        console.print(table)
+    for line in shown.get().splitlines():
+        say(line.rstrip(), err=err)
 
 
 def count(number: int, noun: str) -> str:

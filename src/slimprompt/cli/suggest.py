@@ -109,7 +109,7 @@ def _print_suggestions(found: Suggestions) -> None:
         "probability": probability_text,
         "second_class": str,
     }
-    emit(rows, columns=columns, whole=("path",))
+    emit(rows, columns=columns)
     if found.n_duplicates:
         say(f"{count(found.n_duplicates, 'near-duplicate')} of these or of other uncertain images left out")
 
