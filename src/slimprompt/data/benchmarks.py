@@ -62,34 +62,6 @@ class BenchmarkInfo:
         return "upright" if self.rendered else "plain"
 
 
-def _imagenet_variant(
-    *,
-    name: str,
-    title: str,
-    folder: str,
-    images: str,
-    classes: int,
-    test: int,
-    size: str,
-    site: str,
-    numbered: bool = False,
-) -> BenchmarkInfo:
-    """A test set for models trained on ImageNet, with a copy of its list of class names."""
-    return BenchmarkInfo(
-        name=name,
-        title=title,
-        folder=folder,
-        images=images,
-        classes=classes,
-        sizes=(0, 0, test),
-        source=wordnet_folders(images, numbered=numbered),
-        licence="MIT",
-        size=size,
-        site=site,
-        manual=f"Download the images from {site} and extract them so that the class folders are in {folder}/{images}.",
-    )
-
-
 _PUBLISHED = (
     BenchmarkInfo(
         name="caltech101",
@@ -251,44 +223,51 @@ _PUBLISHED = (
             "them to imagenet/images/train/<WordNet id>/ and imagenet/images/val/<WordNet id>/."
         ),
     ),
-    _imagenet_variant(
+    BenchmarkInfo(
         name="imagenetv2",
         title="ImageNetV2",
         folder="imagenetv2",
         images="imagenetv2-matched-frequency-format-val",
         classes=1000,
-        test=10_000,
+        sizes=(0, 0, 10_000),
+        source=wordnet_folders("imagenetv2-matched-frequency-format-val", numbered=True),
+        licence="MIT",
         size="1.3 GB",
         site="https://github.com/modestyachts/ImageNetV2",
-        numbered=True,
     ),
-    _imagenet_variant(
+    BenchmarkInfo(
         name="imagenet_sketch",
         title="ImageNet-Sketch",
         folder="imagenet-sketch",
         images="images",
         classes=1000,
-        test=50_889,
+        sizes=(0, 0, 50_889),
+        source=wordnet_folders("images"),
+        licence="MIT",
         size="7.1 GB",
         site="https://github.com/HaohanWang/ImageNet-Sketch",
     ),
-    _imagenet_variant(
+    BenchmarkInfo(
         name="imagenet_a",
         title="ImageNet-A",
         folder="imagenet-adversarial",
         images="imagenet-a",
         classes=200,
-        test=7_500,
+        sizes=(0, 0, 7_500),
+        source=wordnet_folders("imagenet-a"),
+        licence="MIT",
         size="700 MB",
         site="https://github.com/hendrycks/natural-adv-examples",
     ),
-    _imagenet_variant(
+    BenchmarkInfo(
         name="imagenet_r",
         title="ImageNet-R",
         folder="imagenet-rendition",
         images="imagenet-r",
         classes=200,
-        test=30_000,
+        sizes=(0, 0, 30_000),
+        source=wordnet_folders("imagenet-r"),
+        licence="MIT",
         size="2.2 GB",
         site="https://github.com/hendrycks/imagenet-r",
     ),
