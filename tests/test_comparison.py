@@ -31,7 +31,7 @@ def test_the_method_is_chosen_by_the_training_images_alone() -> None:
     assert methods.gain(gda).value == 50 and methods.gain(gda).low > 0
     behind = methods.behind(clap)
     assert behind is not None and behind.value == 20 and methods.gain(ZERO_SHOT).value == 0
-    assert "gda is better than zero-shot on 100 images: +50.0 points" in methods.sentence
+    assert "gda. It is better than zero-shot on 100 images: +50.0 points" in methods.sentence
 
 
 def test_of_equals_the_one_with_new_class_names_and_fewest_numbers_is_chosen() -> None:

@@ -89,7 +89,7 @@ class MethodComparison:
         """Whether the chosen method is better than zero-shot; None if none was chosen, or zero-shot was."""
         if self.chosen is None or self.chosen is self.zero_shot:
             return None
-        return verdict(self.chosen.method, self.chosen.correct, self.zero_shot.correct, compared=True)
+        return verdict("It", self.chosen.correct, self.zero_shot.correct, compared=True)
 
     @property
     def sentence(self) -> str:
