@@ -515,3 +515,114 @@ def test_a_head_saves_what_was_fitted_not_the_current_parameters(tiny, images, l
     assert torch.equal(classifier.concept_features(), concepts)
     with pytest.raises(InputError, match="a head of gda cannot take new class names"):
         classifier.with_classes(["red disc", "otter"])
+
+
+# ---------------------------------------------------------------- weights, a validation set, features, notebooks
+
+
+def test_a_weight_of_two_is_an_image_given_twice(tiny, images, labels):
+    """In batches of all images; a weight of zero is an image left out, but for its class."""
+    recipe = Recipe(epochs=5, batch_size=None, views=0, lr=0.1)
+
+    def prompt(images, labels, weights=None):
+        made = PromptClassifier(tiny, n_ctx=4, rank=2, recipe=recipe)
+        return made.fit(images, labels, weights).prompt_.A
+
+    twice = prompt([*images, *images[:4]], [*labels, *labels[:4]])
+    weighted = prompt(images, labels, [2] * 4 + [1] * (len(images) - 4))
+    torch.testing.assert_close(weighted, twice)
+    assert not torch.allclose(weighted, prompt(images, labels))
+    torch.testing.assert_close(prompt(images, labels, np.full(len(images), 3.0)), prompt(images, labels))
+    left_out = prompt(images[1:], labels[1:])
+    torch.testing.assert_close(prompt(images, labels, [0] + [1] * (len(images) - 1)), left_out)
+
+
+@pytest.mark.parametrize("weights", [[1.0], [-1.0] * 18, [0] * 18, [float("nan")] * 18])
+def test_bad_weights(tiny, images, labels, weights):
+    with pytest.raises(InputError, match="sample_weight must be 18 numbers"):
+        PromptClassifier(tiny).fit(images, labels, weights)
+    with pytest.raises(InputError, match="sample_weight is for prompts"):
+        Classifier(tiny, method="gda").fit(images, labels, [1] * 18)
+
+
+def test_a_validation_set_stops_the_training_and_gives_the_verdict(tiny, images, labels):
+    """The images that stop the training have wrong labels here: the better the prompt becomes, the higher is the loss on them."""
+    held_out = range(0, len(images), 3)
+    kept = [index for index in range(len(images)) if index not in held_out]
+    train = [images[i] for i in kept], [labels[i] for i in kept]
+    others = sorted(set(labels))
+    right = [images[i] for i in held_out], [labels[i] for i in held_out]
+    wrong = right[0], [others[(others.index(label) + 1) % 3] for label in right[1]]
+    recipe = Recipe(epochs=60, batch_size=None, views=0, lr=0.5, warmup_epochs=0, patience=4)
+
+    def fit(method="prompt", validation=None):
+        options = {"n_ctx": 4, "rank": 2, "recipe": recipe} if method == "prompt" else {}
+        return Classifier(tiny, method=method, **options).fit(*train, validation=validation)
+
+    def loss(classifier, images, labels):
+        columns = [list(classifier.classes_).index(label) for label in labels]
+        return -np.log(classifier.predict_proba(images)[range(len(labels)), columns]).mean()
+
+    full, stopped = fit(), fit(validation=wrong)
+    assert len(full.curve_) == 60 and full.verdict_ is None
+    assert len(stopped.curve_) < 60 and loss(stopped, *wrong) < loss(full, *wrong)
+    head = fit("gda", validation=right)
+    zero_shot = Classifier.zero_shot(tiny, list(head.classes_))
+    assert head.verdict_.gain.value == pytest.approx(100 * (head.score(*right) - zero_shot.score(*right)))
+    assert head.verdict_.sentence in head._repr_html_()
+    assert torch.equal(head.head_.weights, fit("gda").head_.weights)  # never mixed with training
+    assert head.training_images_ == fit("gda").training_images_
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda images, labels: (images[:1], labels[:1]), "1 of the validation images are training images too"),
+        (lambda images, labels: ([Image.new("RGB", (8, 8))], ["otter"]), "classes without training images: 'otter'"),
+        (lambda images, labels: (images[:2], labels[:1]), "2 validation images and 1 labels"),
+    ],
+)
+def test_bad_validation_sets(tiny, images, labels, given, message):
+    with pytest.raises(InputError, match=message):
+        Classifier(tiny, method="gda").fit(images, labels, validation=given(images, labels))
+
+
+def test_decision_function_and_transform(classifier, images):
+    logits = classifier.decision_function(images)
+    assert logits.shape == (18, 3)
+    np.testing.assert_array_equal(classifier.classes_[logits.argmax(1)], classifier.predict(images))
+    two = classifier.with_classes(["red disc", "blue disc"])
+    np.testing.assert_array_equal(two.decision_function(images) > 0, two.predict(images) == "blue disc")
+    features = classifier.transform(images)
+    assert features.shape == (18, classifier.backbone_.embed_dim)
+    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(features, classifier.encode(images).numpy())
+
+
+def test_the_display_of_a_notebook(classifier):
+    shown = classifier._repr_html_()
+    assert "blue disc" in shown and "<th>recipe</th>" in shown
+    assert (
+        "&lt;b&gt;" in PromptClassifier("<b>")._repr_html_() and "not fitted" in PromptClassifier("<b>")._repr_html_()
+    )
+
+
+def test_what_is_no_backbone_is_an_error(images, labels):
+    for given in (None, 3):
+        with pytest.raises(InputError, match=f"name of a model, such as 'ViT-B-16', .*given: {given}"):
+            PromptClassifier(given).fit(images, labels)
+
+
+def test_load_backbone_and_the_classifier_agree_on_the_weights(images, labels, monkeypatch):
+    """OpenAI's, if nothing is said; both ask for the same tag."""
+    asked = []
+
+    def download(cfg, **_):
+        asked.append(cfg["url"])
+        raise OSError("no network")
+
+    monkeypatch.setattr("open_clip.factory.download_pretrained", download)
+    for load in (lambda: load_backbone("ViT-B-16"), lambda: PromptClassifier("ViT-B-16").fit(images, labels)):
+        with pytest.raises(InputError, match="'openai' of ViT-B-16"):
+            load()
+    assert len(asked) == 2 and asked[0] == asked[1]

@@ -1,76 +1,94 @@
-"""The comparison of methods: the advice."""
+"""The comparison of methods: which one is chosen, and how it compares with zero-shot. The verdict of one fit."""
 
 from __future__ import annotations
 
-import torch
+import numpy as np
+import pytest
 
-from slimprompt.comparison import MethodResult, advice
-
-
-def result(method: str, pattern: str, *, trained: int = 100, new_names: bool = False) -> MethodResult:
-    """`pattern` has one sign per group of ten images: + correct, - wrong."""
-    correct = torch.tensor([sign == "+" for sign in pattern for _ in range(10)])
-    return MethodResult(method, correct, trained, 0.1, new_names)
+from slimprompt.comparison import MethodComparison, MethodResult
+from slimprompt.errors import InputError
+from slimprompt.scores import verdict
 
 
-def test_a_clear_winner_is_advised() -> None:
-    results = [
-        result("prompt", "+++++-----", new_names=True),
-        result("zero-shot", "+++-------", new_names=True, trained=0),
-        result("gda", "+++++++++-"),
-    ]
-    assert advice(results) == (
-        "gda",
-        "Use gda: it is more accurate than every other method on the 100 held-out images (McNemar's test, p < 0.05).",
+def pattern(signs: str) -> np.ndarray:
+    """One sign per group of ten images: + correct, - wrong."""
+    return np.array([sign == "+" for sign in signs for _ in range(10)], dtype=bool)
+
+
+def result(method: str, held_out: str, inside: str, *, trained: int = 100, new_names: bool = False) -> MethodResult:
+    return MethodResult(method, pattern(held_out), pattern(inside), trained, new_names)
+
+
+ZERO_SHOT = result("zero-shot", "+++-------", "+++-", trained=0, new_names=True)
+
+
+def test_the_method_is_chosen_by_the_training_images_alone() -> None:
+    """The most accurate one on the held-out images is another one."""
+    gda, clap = result("gda", "++++++++--", "++++"), result("clap", "++++++++++", "+++-")
+    methods = MethodComparison([ZERO_SHOT, gda, clap])
+    assert methods.chosen is gda
+    assert methods.verdict and methods.verdict.outcome == "better"
+    assert methods.gain(gda).value == 50 and methods.gain(gda).low > 0
+    behind = methods.behind(clap)
+    assert behind is not None and behind.value == 20 and methods.gain(ZERO_SHOT).value == 0
+    assert "gda. It is better than zero-shot on 100 images: +50.0 points" in methods.sentence
+
+
+def test_of_equals_the_one_with_new_class_names_and_fewest_numbers_is_chosen() -> None:
+    gda, clap = result("gda", "+++++", "++++"), result("clap", "+++++", "++++", trained=50)
+    zero_shot = result("zero-shot", "+++--", "++--", trained=0, new_names=True)
+    assert MethodComparison([zero_shot, gda, clap]).chosen is clap
+    prompt = result("prompt", "+++++", "++++", trained=900, new_names=True)
+    assert MethodComparison([prompt, zero_shot, gda, clap]).chosen is prompt
+
+
+def test_a_method_for_new_class_names_that_is_as_good_is_named() -> None:
+    prompt = result("prompt", "+++++++++-", "+++-", new_names=True)
+    gda = result("gda", "+++++++++-", "++++")
+    assert (
+        "It cannot be told from prompt, which also takes new class names"
+        in MethodComparison([prompt, ZERO_SHOT, gda]).sentence
     )
+    assert "new class names" not in MethodComparison([result("prompt", "++", "+-"), ZERO_SHOT, gda]).sentence
 
 
-def test_ties_are_named_and_new_class_names_are_mentioned() -> None:
-    gda = result("gda", "+++++++++-")
-    close = gda.correct.clone()
-    close[0] = False
-    results = [
-        MethodResult("prompt", close, 100, 0.1, True),
-        result("zero-shot", "+++-------", new_names=True, trained=0),
-        gda,
-    ]
-    assert advice(results) == (
-        "gda",
-        "Use gda: the 100 held-out images cannot tell it from prompt; of these, prompt also takes new class names.",
-    )
+def test_zero_shot_may_be_chosen() -> None:
+    methods = MethodComparison([ZERO_SHOT, result("gda", "++++++++++", "++--")])
+    assert methods.chosen is ZERO_SHOT and methods.verdict is None
+    assert "zero-shot, which needs no training" in methods.sentence
 
 
-def test_no_method_is_significantly_better_than_zero_shot() -> None:
-    zero_shot = MethodResult("zero-shot", torch.tensor([True, False, False, True]), 0, 0.0, True)
-    gda = MethodResult("gda", torch.tensor([True, True, True, True]), 10, 0.0, False)
-    assert advice([zero_shot, gda]) == (
-        None,
-        "No method is significantly more accurate than zero-shot on these 4 images; the best is gda (+50.0 points).",
-    )
+def test_without_cross_validation_no_method_is_chosen() -> None:
+    methods = MethodComparison([result("zero-shot", "+-", ""), result("gda", "++", "")])
+    assert methods.chosen is None and methods.verdict is None and methods.behind(methods.results[1]) is None
+    assert "No method is chosen" in methods.sentence
+    with pytest.raises(InputError, match="--method"):
+        methods.best_fit  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("correct", "zero_shot", "outcome", "advised"),
+    [
+        ("++++++++--", "++++------", "better", False),
+        ("+++++-----", "++++++++++", "worse", True),
+        ("++++++----", "+++++-----", "better", False),
+    ],
+)
+def test_the_verdict_of_a_fit(correct: str, zero_shot: str, outcome: str, advised: bool) -> None:
+    found = verdict("gda", pattern(correct), pattern(zero_shot))
+    assert found.outcome == outcome
+    assert ("--compare" in found.sentence) == advised
+    assert "--compare" not in verdict("gda", pattern(correct), pattern(zero_shot), compared=True).sentence
+
+
+def test_few_images_decide_nothing() -> None:
+    found = verdict("gda", np.array([True, True, True, True]), np.array([True, False, False, True]))
+    assert found.outcome == "undecided" and found.gain.value == 50 and found.gain.low < 0 < found.gain.high
+    assert "More images" in found.sentence and "--compare" in found.sentence
 
 
 def test_many_images_are_not_called_too_few() -> None:
-    """Three of 20,000 images more than zero-shot."""
-    before, after = (torch.arange(20_000) < n for n in (10_000, 10_003))
-    methods = [MethodResult("zero-shot", before, 0, 0.0, True), MethodResult("gda", after, 10, 0.0, False)]
-    assert advice(methods).sentence == (
-        "No method is significantly more accurate than zero-shot on these 20,000 images; the best is gda (+0.015 points)."
-    )
-
-
-def test_zero_shot_is_advised_if_nothing_is_better() -> None:
-    results = [result("zero-shot", "+++", new_names=True, trained=0), result("gda", "++-"), result("clap", "+++")]
-    assert advice(results).method == "zero-shot"
-    assert advice(results).sentence.startswith(
-        "Use zero-shot, which needs no training: no other method is more accurate"
-    )
-
-
-def test_the_correction_counts_the_methods() -> None:
-    """7 images gained and none lost: p = 0.016 is significant for one comparison and not for nine."""
-    worse = torch.tensor([True] * 20 + [False] * 7)
-    best = MethodResult("gda", torch.ones(27, dtype=torch.bool), 10, 0.0, False)
-    zero_shot = MethodResult("zero-shot", worse, 0, 0.0, True)
-    others = [MethodResult(f"other {number}", worse, 10, 0.0, False) for number in range(8)]
-    assert advice([best, zero_shot]).method == "gda"
-    assert advice([best, zero_shot, *others]).method is None
+    """Three of 20,000 images more than zero-shot are no difference; 300 are."""
+    numbers = np.arange(20_000)
+    assert verdict("gda", numbers < 10_003, numbers < 10_000).outcome == "undecided"
+    assert verdict("gda", numbers < 10_300, numbers < 10_000).outcome == "better"

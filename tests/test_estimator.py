@@ -84,6 +84,15 @@ class RowsAsImages:
     def predict_proba(self, X):
         return super().predict_proba(self.drawn(X))
 
+    def decision_function(self, X):
+        return super().decision_function(self.drawn(X))
+
+    def transform(self, X):
+        return super().transform(self.drawn(X))
+
+    def fit_transform(self, X, y):
+        return self.fit(X, y).transform(X)
+
     def score(self, X, y, sample_weight=None):
         return super().score(self.drawn(X), y, sample_weight)
 

@@ -105,7 +105,7 @@ def test_the_tool_works_without_extras(photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos, tmp_path / "photos")
     images, model = (
         "data pocket --out images",
-        "fit photos --backbone pocket --shots 2 --epochs 2 --views 1 --out model",
+        "fit photos --backbone pocket --shots 2 --set epochs=2 --set views=1 --out model",
     )
     works = (
         "evaluate model photos",

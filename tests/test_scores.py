@@ -7,9 +7,8 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binom
 
-from slimprompt.scores import accuracy_of, mcnemar, scores_of
+from slimprompt.scores import accuracy_of, paired_difference, scores_of
 
 
 def test_wilson_interval_by_hand() -> None:
@@ -20,11 +19,24 @@ def test_wilson_interval_by_hand() -> None:
     assert (value, low, high) == pytest.approx((80, 100 * (centre - half), 100 * (centre + half)), abs=1e-3)
 
 
-def test_mcnemar_by_hand() -> None:
+def test_paired_difference_by_hand() -> None:
+    """9 images gained and 2 lost of 41: p = 10/43, q = 3/43."""
     first = torch.tensor([True] * 9 + [False] * 2 + [True] * 30)
     second = torch.tensor([False] * 9 + [True] * 2 + [True] * 30)
-    assert mcnemar(first, second) == pytest.approx(2 * binom.cdf(2, 11, 0.5))
-    assert mcnemar(first, first) == 1.0
+    value, low, high = paired_difference(first, second)
+    half = 1.96 * ((13 / 43 - (7 / 43) ** 2) / 43) ** 0.5
+    assert (value, low, high) == pytest.approx((100 * 7 / 41, 100 * (7 / 43 - half), 100 * (7 / 43 + half)))
+    assert [-one for one in paired_difference(second, first)] == pytest.approx([value, high, low])
+    value, low, high = paired_difference(first, first)
+    assert value == 0 and low == -high < 0
+
+
+def test_the_paired_interval_covers_the_true_difference() -> None:
+    """Of 2,000 samples of 40 images with a true difference of 10 points, about 95 % of the intervals hold it."""
+    rng = np.random.default_rng(0)
+    kinds = rng.choice(3, size=(2000, 40), p=[0.2, 0.1, 0.7])  # gained, lost, both right
+    covered = [low <= 10 <= high for _, low, high in (paired_difference(row != 1, row != 0) for row in kinds)]
+    assert 0.93 < np.mean(covered) < 0.98
 
 
 def test_scores_by_hand() -> None:
@@ -39,7 +51,9 @@ def test_scores_by_hand() -> None:
     assert scores.log_loss == pytest.approx(-np.log([0.8, 0.6, 0.2, 0.9]).mean())
     # bins of width 1/15: 0.8, {0.6, 0.6}, 0.9; one of the two images at 0.6 is right
     assert scores.calibration_error == pytest.approx(100 * (0.2 + 2 * 0.1 + 0.1) / 4)
-    assert scores.to_json()["interval"] == [scores.accuracy.low, scores.accuracy.high]
+    plain = scores.to_json()  # fractions
+    assert plain["accuracy"] == 0.75 and plain["macro_f1"] == pytest.approx(scores.macro_f1 / 100)
+    assert plain["interval"] == pytest.approx([scores.accuracy.low / 100, scores.accuracy.high / 100])
 
 
 def test_certain_mistakes_have_a_finite_log_loss() -> None:

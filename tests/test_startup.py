@@ -32,7 +32,7 @@ def run(code, python=sys.executable, **variables):
 def test_commands_import_only_what_they_use_and_the_rest_can_be_imported_afterwards(tiny_folder, photos, tmp_path):
     """The terminal lacks characters that `fit` prints; Python reads PYTHONIOENCODING when it starts."""
     image, model = photos / "red disc" / "0.png", tmp_path / "model"
-    fit = ["fit", photos, "--backbone", tiny_folder, "--shots", 2, "--epochs", 2, "--rank", 2, "--out", model]
+    fit = ["fit", photos, "--backbone", tiny_folder, "--shots", 2, "--set", "epochs=2", "--rank", 2, "--out", model]
     commands = [list(map(str, command)) for command in (fit, ["predict", model, image])]
     code = f"""
 import json, sys

@@ -29,7 +29,7 @@ BENCHMARKS = {
     "oxford_pets": ("images", "split_zhou_OxfordPets.json"),
     "oxford_flowers": ("jpg", "split_zhou_OxfordFlowers.json"),
 }
-AXES = ["--ranks", "4", "--bases", "orthogonal,learned", "--seeds", "1", "--epochs", "2", "--views", "1"]
+AXES = ["--ranks", "4", "--bases", "orthogonal,learned", "--seeds", "1", "--set", "epochs=2", "--set", "views=1"]
 
 
 def save_openai_archive(name: str, path: Path) -> None:

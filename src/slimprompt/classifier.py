@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,6 @@ import torch
 from torch import Tensor
 
 from slimprompt.calibration import Calibration, calibration_folds, calibration_of, softmax
-from slimprompt.clip.architectures import default_pretrained
 from slimprompt.clip.backbone import Backbone, load_backbone
 from slimprompt.continued import FinishedPrompt, read_finished_prompt
 from slimprompt.errors import InputError, first_few, shown, whole_number
@@ -39,6 +39,7 @@ from slimprompt.saved import (
     tensors_sha256,
     write_model,
 )
+from slimprompt.scores import Verdict, verdict
 from slimprompt.training.evaluation import class_scores
 from slimprompt.training.loop import EpochResult
 from slimprompt.training.recipe import MANY_IMAGES, Recipe, RecipeLike, make_recipe
@@ -133,10 +134,14 @@ class Classifier(Estimator):
         The recipe that the prompt was trained with; None if it was trained by other software.
     continued_from_ : str or None
         Hash of the factors that training started from; None if it started cold.
+    codes_ : dict
+        Class names by the codes of class folders or labels that it was fitted on; empty without codes.
     imported_ : dict or None
         Origin of a prompt that was trained by other software.
     calibration_ : Calibration
         Temperature of the probabilities, and confidences of training images when they were held out.
+    verdict_ : Verdict or None
+        How it compares with zero-shot on the validation images that were given to `fit`; None without.
     training_images_ : frozenset
         Short hashes of the training images; empty if they are not known.
     """
@@ -192,7 +197,14 @@ class Classifier(Estimator):
 
     # --- fitting -----------------------------------------------------------------------------------------------------
 
-    def fit(self, images: Any, labels: Iterable[Any]) -> Self:
+    def fit(
+        self,
+        images: Any,
+        labels: Iterable[Any],
+        sample_weight: Any = None,
+        *,
+        validation: tuple[Any, Iterable[Any]] | None = None,
+    ) -> Self:
         """Learn from labelled images.
 
         Parameters
@@ -201,6 +213,12 @@ class Classifier(Estimator):
             A list of paths or PIL images, or another form that `image_sources` accepts.
         labels
             The class name of each image, or its label in `class_names`.
+        sample_weight
+            Weight of each image in the loss, (n_images,), for prompts only; default: all count equally.
+        validation
+            Further images and their labels, which are not trained on. A prompt is taken from the epoch with the lowest loss on them,
+            and training ends when that does not become lower; `verdict_` says how the classifier compares with zero-shot on them.
+            Of a prompt it is a little too good, because its epoch was chosen on the same images.
         """
         images, labels = image_sources(images), self._checked_labels(labels)
         if len(images) != len(labels):
@@ -216,12 +234,59 @@ class Classifier(Estimator):
         index_of = {label: index for index, label in enumerate(classes)}
         sample = LabelledImages(images, [index_of[label] for label in labels], names)
         task = make_task(self._bank(self._load_backbone()), sample, self.seed, self.templates, self.views)
-        self.fit_task(task)
+        task = replace(task, sample_weight=self._checked_weights(sample_weight, len(labels)))
+        checked = None if validation is None else self._checked_validation(task, validation, index_of)
+        self.fit_task(task, validation=checked)
         self.classes_ = np.array(classes)
+        if checked is not None and self.method != "zero-shot":
+            features, targets = (one.cpu() for one in checked)
+            zero_shot = zero_shot_head(self.backbone_, names, self.templates_)
+            right = [
+                head.logits(features.to(self.backbone_.device)).cpu().argmax(1) == targets
+                for head in (self.head_, zero_shot)
+            ]
+            self.verdict_: Verdict | None = verdict("The classifier", *right)
         return self.fit_calibration(task) if self.calibrate else self
+
+    def _checked_weights(self, sample_weight: Any, n_images: int) -> list[float] | None:
+        if sample_weight is None:
+            return None
+        if self.method != PROMPT:
+            raise InputError(f"sample_weight is for prompts; the method {self.method} counts all images equally")
+        weights = np.asarray(sample_weight, dtype=float)
+        if weights.shape != (n_images,) or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
+            raise InputError(
+                f"sample_weight must be {n_images} numbers, one per image, of at least 0 and not all 0 (given: {shown(sample_weight)})"
+            )
+        return list(map(float, weights / weights.mean()))
+
+    def _checked_validation(
+        self, task: Task, validation: tuple[Any, Iterable[Any]], index_of: Mapping[Any, int]
+    ) -> tuple[Tensor, Tensor]:
+        """Features (n, embed_dim) and labels (n,) of the validation images, none of which may be a training image."""
+        images, labels = image_sources(validation[0]), self._checked_labels(validation[1])
+        if not labels or len(images) != len(labels):
+            raise InputError(
+                f"{len(images)} validation images and {len(labels)} labels were given: expected one label per image, at least one"
+            )
+        if new := [label for label in labels if label not in index_of]:
+            raise InputError(
+                f"the validation images have classes without training images: {first_few([shown(one) for one in new])}"
+            )
+        hashes = task.bank.hashes(images)
+        if common := len(set(hashes) & set(task.hashes)):
+            raise InputError(
+                f"{common} of the validation images are training images too; leave them out of one of the two, because what was "
+                "trained on says nothing about new images"
+            )
+        return task.bank.features(images, hashes=hashes), torch.tensor([index_of[label] for label in labels])
 
     def check_params(self) -> None:
         """Raise an error if a parameter cannot be used, as far as that is known without a backbone."""
+        if not isinstance(self.backbone, str | Backbone):
+            raise InputError(
+                f"backbone must be the name of a model, such as 'ViT-B-16', or a loaded Backbone (given: {shown(self.backbone)})"
+            )
         whole_number("seed", self.seed)
         whole_number("views", self.views)
         check_templates(self.templates)
@@ -265,10 +330,16 @@ class Classifier(Estimator):
         else:
             find_method(self.method).encode(task)
 
-    def fit_task(self, task: Task, on_epoch: Callable[[EpochResult], object] = lambda row: None) -> Self:
+    def fit_task(
+        self,
+        task: Task,
+        on_epoch: Callable[[EpochResult], object] = lambda row: None,
+        *,
+        validation: tuple[Tensor, Tensor] | None = None,
+    ) -> Self:
         """Learn from a task, with its feature bank, templates and views; not calibrated.
 
-        `on_epoch` is called with each row of the learning curve of a prompt as soon as it is known.
+        `validation` are image features and labels by which the training of a prompt is stopped. `on_epoch` is called with each row of the learning curve of a prompt as soon as it is known.
         """
         backbone, spec, recipe, start, images = task.bank.backbone, None, None, None, frozenset(task.short_hashes)
         if self.method == PROMPT:
@@ -276,7 +347,7 @@ class Classifier(Estimator):
             start = None if self.continue_from is None else finished_prompt(self.continue_from)
         elif find_method(self.method).reads == "nothing":
             images = frozenset()
-        fitted = self._fit_head(task, spec, recipe, start, on_epoch=on_epoch)
+        fitted = self._fit_head(task, spec, recipe, start, validation=validation, on_epoch=on_epoch)
         if not fitted.head.weights.isfinite().all():
             raise InputError(f"training diverged on {backbone.title}: its class features are not finite")
         return self._set_fitted(
@@ -302,6 +373,7 @@ class Classifier(Estimator):
         recipe: Recipe | None,
         start: FinishedPrompt | None = None,
         settings: Mapping[str, float] | None = None,
+        validation: tuple[Tensor, Tensor] | None = None,
         on_epoch: Callable[[EpochResult], object] = lambda row: None,
     ) -> FittedHead:
         if spec is None or recipe is None:
@@ -310,7 +382,9 @@ class Classifier(Estimator):
             prompt = make_prompt(task.bank.backbone, spec, self.seed)
         else:
             prompt = start.prompt_for(task.bank.backbone)
-        (learned,) = learn_prompts(task, [prompt], recipe, position=spec.position, on_epoch=on_epoch)
+        (learned,) = learn_prompts(
+            task, [prompt], recipe, position=spec.position, validation=validation, on_epoch=on_epoch
+        )
         return learned
 
     def fit_calibration(self, task: Task) -> Self:
@@ -319,9 +393,14 @@ class Classifier(Estimator):
         Up to three folds are held out in turn, until enough images were. An image without another of its class is not held out.
         """
         self.check_fitted()
-        if folds := calibration_folds(task.labels, task.seed):
-            self.calibration_ = calibration_of(*self.held_out_logits(task, folds))
+        if (inside := self.cross_validate(task)) is not None:
+            self.calibration_ = calibration_of(*inside)
         return self
+
+    def cross_validate(self, task: Task) -> tuple[np.ndarray, np.ndarray] | None:
+        """`held_out_logits` in the folds of the calibration; None if no image can be held out."""
+        folds = calibration_folds(task.labels, task.seed)
+        return self.held_out_logits(task, folds) if folds else None
 
     def held_out_logits(self, task: Task, folds: Iterable[tuple[Tensor, Tensor]]) -> tuple[np.ndarray, np.ndarray]:
         """Logits (n_images, n_classes) and labels (n_images,) of the task's images while they were held out.
@@ -459,6 +538,7 @@ class Classifier(Estimator):
         training_images: frozenset[str] = frozenset(),
         continued_from: str | None = None,
         imported: dict[str, Any] | None = None,
+        codes: Mapping[str, str] | None = None,
     ) -> Self:
         """Use a head, with what is known about its fit."""
         self.backbone_, self.head_, self.method_ = backbone, head, self.method
@@ -467,7 +547,8 @@ class Classifier(Estimator):
         self.seed_, self.n_trained_, self.settings_ = seed, n_trained, dict(settings or {})
         self.templates_, self.views_ = tuple(templates or self.templates), views
         self.calibration_, self.training_images_ = calibration or Calibration(), training_images
-        self.continued_from_, self.imported_ = continued_from, imported
+        self.verdict_ = None
+        self.continued_from_, self.imported_, self.codes_ = continued_from, imported, dict(codes or {})
         self._concepts: Tensor | None = None
         return self
 
@@ -500,6 +581,7 @@ class Classifier(Estimator):
             "seed": self.seed_,
             **self.calibration_._asdict(),
             "training_images": " ".join(sorted(self.training_images_)),
+            "codes": self.codes_,
             "imported": self.imported_,
             "continued_from": self.continued_from_,
         }
@@ -569,6 +651,7 @@ class Classifier(Estimator):
             training_images=frozenset(described.training_images.split()),
             continued_from=described.continued_from,
             imported=described.imported,
+            codes=described.codes,
         )
 
     # --- prediction ---------------------------------------------------------------------------------------------------
@@ -581,6 +664,20 @@ class Classifier(Estimator):
         """The most likely class of each image: one of `classes_`."""
         probabilities = self.predict_proba(images)
         return self.classes_[probabilities.argmax(1)]
+
+    def decision_function(self, images: Any) -> np.ndarray:
+        """Logits (n_images, n_classes), columns as in `classes_`; of two classes, second minus first, (n_images,)."""
+        logits: np.ndarray = self.logits(self.encode(images)).cpu().numpy()
+        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
+
+    def transform(self, images: Any) -> np.ndarray:
+        """Unit-length image features (n_images, embed_dim) of the frozen model, for a step that follows in a pipeline."""
+        features: np.ndarray = self.encode(images).float().cpu().numpy()
+        return features
+
+    def fit_transform(self, images: Any, labels: Iterable[Any]) -> np.ndarray:
+        """`fit`, then `transform` of the same images."""
+        return self.fit(images, labels).transform(images)
 
     def score(self, images: Any, labels: Iterable[Any], sample_weight: Any = None) -> float:
         """Accuracy on labelled images, between 0 and 1.
@@ -643,6 +740,14 @@ class Classifier(Estimator):
         hashes = short_hashes(bank.hashes(images, decode=decode))
         return np.array([short in self.training_images_ for short in hashes], dtype=bool)
 
+    def summary(self) -> dict[str, Any]:
+        """What is known after `fit`, for the display in notebooks."""
+        if not hasattr(self, "head_"):
+            return {"state": "not fitted"}
+        classes = f"{len(self.classes_)}: {first_few([str(name) for name in self.classes_])}"
+        facts = {"classes": classes, "model": self.backbone_.title, "trained numbers": self.n_trained_}
+        return facts | ({"verdict": self.verdict_.sentence} if self.verdict_ else {})
+
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _bank(self, backbone: Backbone) -> FeatureBank:
@@ -653,7 +758,7 @@ class Classifier(Estimator):
             return self.backbone
         return load_backbone(
             self.backbone,
-            self.pretrained or default_pretrained(self.backbone),
+            self.pretrained,
             activation=self.activation,
             device=self.device,
             precision=self.precision,

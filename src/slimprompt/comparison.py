@@ -1,55 +1,123 @@
-"""Every method on the images of one fit, and which of them to use: `slimprompt fit --compare`."""
+"""Every method on the images of one fit, and the one that cross-validation chooses: `slimprompt fit --compare`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
+from slimprompt.calibration import calibration_of
 from slimprompt.errors import InputError
-from slimprompt.fit import Fit
-from slimprompt.methods.table import METHODS, PROMPT, find_method
+from slimprompt.fit import Fit, scored
+from slimprompt.methods.table import METHODS, PROMPT
 from slimprompt.progress import progress
-from slimprompt.scores import Accuracy, accuracy_of, mcnemar
-
-_SIGNIFICANCE = 0.05
+from slimprompt.prompts.spec import PromptSpec
+from slimprompt.scores import Accuracy, Difference, Verdict, accuracy_of, paired_difference, verdict
 
 
 @dataclass(frozen=True)
 class MethodResult:
-    """One method on the held-out images."""
+    """One method on the same training and held-out images as the others."""
 
     method: str
     correct: np.ndarray
     """Whether each held-out image is classified correctly, (n_images,)."""
+    correct_inside: np.ndarray
+    """The same for the training images while they were held out in the folds of a cross-validation; empty if none could be."""
     n_trained: int
-    seconds: float
-    """Wall time of fitting, with the image features encoded."""
     takes_new_names: bool
+    fit: Fit | None = None
+    """None for a result that was not made by `compare_methods`."""
 
     @property
     def accuracy(self) -> Accuracy:
-        """Accuracy with its interval."""
+        """Accuracy on the held-out images with its interval."""
         return accuracy_of(self.correct)
 
+    @property
+    def inside(self) -> float | None:
+        """Cross-validated accuracy within the training images, a fraction; None if no image could be held out."""
+        return float(self.correct_inside.mean()) if len(self.correct_inside) else None
 
-def compare_methods(fit: Fit) -> list[MethodResult]:
+
+@dataclass(frozen=True)
+class MethodComparison:
+    """Methods on the same images, zero-shot among them.
+
+    The held-out images do not take part in the choice, so the accuracy of the chosen method on them is unbiased.
+    """
+
+    results: list[MethodResult]
+
+    @cached_property
+    def chosen(self) -> MethodResult | None:
+        """The method with the highest cross-validated accuracy within the training images; None if no image could be held out.
+
+        Of equals, the one that takes new class names and trains fewest numbers.
+        """
+        if any(one.inside is None for one in self.results):
+            return None
+        return max(self.results, key=lambda one: (int(one.correct_inside.sum()), one.takes_new_names, -one.n_trained))
+
+    @property
+    def zero_shot(self) -> MethodResult:
+        """The baseline."""
+        return next(one for one in self.results if one.method == "zero-shot")
+
+    @property
+    def best_fit(self) -> Fit:
+        """The fit of the chosen method; an `InputError` if none could be chosen."""
+        if self.chosen is None or self.chosen.fit is None:
+            raise InputError(
+                "no method can be chosen with one training image per class, because none can be held out: give more images or "
+                "more --shots, or choose one with --method"
+            )
+        return self.chosen.fit
+
+    def gain(self, one: MethodResult) -> Difference:
+        """Accuracy of a method minus that of zero-shot, on the held-out images."""
+        return paired_difference(one.correct, self.zero_shot.correct)
+
+    def behind(self, one: MethodResult) -> Difference | None:
+        """Accuracy of a method minus that of the chosen one, on the held-out images; None if none was chosen."""
+        return paired_difference(one.correct, self.chosen.correct) if self.chosen else None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether the chosen method is better than zero-shot; None if none was chosen, or zero-shot was."""
+        if self.chosen is None or self.chosen is self.zero_shot:
+            return None
+        return verdict("It", self.chosen.correct, self.zero_shot.correct, compared=True)
+
+    @property
+    def sentence(self) -> str:
+        """Which method was chosen, how it compares with zero-shot, and which ones cannot be told from it."""
+        if self.chosen is None:
+            return "No method is chosen: with one training image per class, none can be held out to choose by."
+        how = f"Chosen by cross-validation within the {len(self.chosen.correct_inside):,} training images"
+        if self.verdict is None:
+            return f"{how}: zero-shot, which needs no training."
+        sentence = f"{how}: {self.chosen.method}. {self.verdict.sentence}"
+        flexible = [one for one in self.results if one.takes_new_names and not self.chosen.takes_new_names]
+        if near := [one.method for one in flexible if (behind := self.behind(one)) and behind.high >= 0]:
+            sentence += f" It cannot be told from {near[0]}, which also takes new class names."
+        return sentence
+
+
+def compare_methods(fit: Fit) -> MethodComparison:
     """The fitted classifier and every method on the same training and held-out images, in the order of the table.
 
-    A method of the user's own that was fitted comes last.
-
-    Held-out images that are copies of training images are left out: they favour the methods that remember these.
+    A method of the user's own that was fitted comes last. Held-out images that are copies of training images are left out: they
+    favour the methods that remember these.
 
     Raises
     ------
     InputError
         If no other images are held out.
     """
-    comparison = fit.unseen
-    if comparison is None:
+    if fit.unseen is None:
         raise InputError(
             "there are no held-out images to compare methods on: give more images or fewer --shots, or a test/ folder beside train/ "
             "with other images"
@@ -59,56 +127,47 @@ def compare_methods(fit: Fit) -> list[MethodResult]:
     fit.task.encode_all()  # so that it is not counted as fitting
     with progress("comparing methods", len(names)) as advance:
         for name in names:
-            if name == fitted:
-                correct, n_trained, seconds = comparison.fitted.correct, fit.classifier.n_trained_, fit.seconds
-                flexible = fit.classifier.takes_new_names
-            else:
-                method, begin = find_method(name), time.perf_counter()
-                result = method.fit(fit.task)
-                seconds, n_trained, flexible = time.perf_counter() - begin, result.n_trained, method.takes_new_names
-                correct = result.head.correct(comparison.eval_set).numpy()
-            results.append(MethodResult(name, correct, n_trained, seconds, flexible))
+            results.append(_result(fit if name == fitted else fit_method(fit, name)))
             advance()
-    return results
+    return MethodComparison(results)
 
 
-class Advice(NamedTuple):
-    """Which method to use."""
+def fit_method(fit: Fit, method: str) -> Fit:
+    """A fit of another method than prompts on the same images."""
+    defaults = fit.classifier.parameter_defaults()
+    unused = {name: defaults[name] for name in (*PromptSpec.model_fields, "recipe", "continue_from")}
+    classifier = fit.classifier.unfitted(method=method, **unused)
+    begin = time.perf_counter()
+    classifier.fit_task(fit.task)
+    fitted = time.perf_counter()
+    inside = classifier.cross_validate(fit.task)
+    if classifier.calibrate and inside is not None:
+        classifier.calibration_ = calibration_of(*inside)
+    seconds, comparison = (fitted - begin, time.perf_counter() - fitted), fit.comparison
+    if comparison is not None:
+        last = scored(method, classifier.head_, comparison.eval_set, classifier.calibration_.temperature)
+        baselines = [one for one in comparison.results[:-1] if one.title.startswith("zero-shot,")]
+        comparison = replace(comparison, results=[*baselines, last])
+    return replace(
+        fit,
+        classifier=classifier,
+        seconds=seconds[0],
+        calibration_seconds=seconds[1],
+        comparison=comparison,
+        inside=inside,
+    )
 
-    method: str | None
-    """The method; None if none is significantly more accurate than zero-shot."""
-    sentence: str
 
-
-def advice(results: Sequence[MethodResult]) -> Advice:
-    """Which method to use, or that none is significantly more accurate than zero-shot.
-
-    The most accurate method is compared with each other one by McNemar's exact test with Bonferroni's correction. A method is
-    not advised over zero-shot unless it is more accurate by this test.
-
-    Parameters
-    ----------
-    results
-        Methods on the same images, zero-shot among them.
-    """
-    best = max(results, key=lambda one: (int(one.correct.sum()), one.takes_new_names, -one.n_trained))
-    others = [one for one in results if one is not best]
-    close = [one for one in others if mcnemar(best.correct, one.correct) * len(others) >= _SIGNIFICANCE]
-    n = len(best.correct)
-    images = f"{n:,} held-out image{'s' if n != 1 else ''}"
-    if best.method == "zero-shot":
-        sentence = f"Use zero-shot, which needs no training: no other method is more accurate on the {images}."
-        return Advice(best.method, sentence)
-    if zero_shot := [one for one in close if one.method == "zero-shot"]:
-        gain = best.accuracy.value - zero_shot[0].accuracy.value
-        points = f"{gain:+.1f}" if gain >= 0.05 else f"{gain:+.3f}"
-        these = f"these {n:,} images" if n != 1 else "this image"
-        sentence = f"No method is significantly more accurate than zero-shot on {these}; the best is {best.method} ({points} points)."
-        return Advice(None, sentence)
-    if not close:
-        sentence = f"Use {best.method}: it is more accurate than every other method on the {images} (McNemar's test, p < 0.05)."
-        return Advice(best.method, sentence)
-    flexible = [one.method for one in close if one.takes_new_names and not best.takes_new_names]
-    also = f"; of these, {flexible[0]} also takes new class names" if flexible else ""
-    tied = ", ".join(one.method for one in sorted(close, key=lambda one: -int(one.correct.sum())))
-    return Advice(best.method, f"Use {best.method}: the {images} cannot tell it from {tied}{also}.")
+def _result(fit: Fit) -> MethodResult:
+    classifier, comparison = fit.classifier, fit.unseen
+    assert comparison is not None
+    inside = fit.inside or classifier.cross_validate(fit.task)
+    correct = np.zeros(0, dtype=bool) if inside is None else inside[0].argmax(1) == inside[1]
+    return MethodResult(
+        classifier.method_,
+        comparison.fitted.correct,
+        correct,
+        classifier.n_trained_,
+        classifier.takes_new_names,
+        fit,
+    )

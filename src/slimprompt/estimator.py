@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,20 +48,35 @@ class Estimator:
             )
 
     def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags, TransformerTags
 
         return Tags(
             estimator_type="classifier",
             target_tags=TargetTags(required=True),
             classifier_tags=ClassifierTags(),
+            transformer_tags=TransformerTags(preserves_dtype=[]),
             input_tags=InputTags(two_d_array=False, string=True),  # images, not rows of numbers
         )
 
+    def _repr_html_(self) -> str:
+        """A table of the parameters that differ from their defaults, and of what is known after `fit`, for notebooks."""
+        rows = {**self._given(), **self.summary()} or {"parameters": "all by default"}
+        cells = "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(_shown(value))}</td></tr>" for name, value in rows.items()
+        )
+        return f"<table><caption>{type(self).__name__}</caption>{cells}</table>"
+
+    def summary(self) -> dict[str, Any]:
+        """What is known after `fit`, for the display in notebooks."""
+        return {}
+
+    def _given(self) -> dict[str, Any]:
+        defaults = self.parameter_defaults()
+        return {name: value for name, value in self.get_params().items() if not _same(value, defaults[name])}
+
     def __repr__(self) -> str:
         """The parameters that differ from their defaults."""
-        defaults = self.parameter_defaults()
-        given = {name: value for name, value in self.get_params().items() if not _same(value, defaults[name])}
-        return f"{type(self).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in given.items())})"
+        return f"{type(self).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in self._given().items())})"
 
 
 def _shown(value: Any) -> str:

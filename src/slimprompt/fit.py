@@ -13,26 +13,27 @@ from pathlib import Path
 
 import numpy as np
 
-from slimprompt.calibration import calibration_folds, softmax
+from slimprompt.calibration import calibration_folds, calibration_of, softmax
 from slimprompt.classifier import Classifier, finished_prompt
 from slimprompt.continued import FinishedPrompt
 from slimprompt.data import Benchmark, Item, few_shot, held_out
 from slimprompt.errors import InputError, first_few
 from slimprompt.images.bank import FeatureBank
+from slimprompt.images.decode import UnreadableImageError
 from slimprompt.methods.head import AnyHead
 from slimprompt.methods.prompt import context_start, prompt_head
 from slimprompt.methods.table import PROMPT, find_method
 from slimprompt.methods.task import LabelledImages, Task, make_task
 from slimprompt.methods.zero_shot import check_templates, zero_shot_head
 from slimprompt.progress import announce
-from slimprompt.scores import Scores, scores_of
+from slimprompt.scores import Scores, Verdict, scores_of, verdict
 from slimprompt.text.tokens import prompt_tokens
 from slimprompt.training.evaluation import EvalSet, make_eval_set
 from slimprompt.training.loop import EpochResult
 from slimprompt.training.recipe import make_recipe
 
-#: Title of the prompt that training started from.
-START = "the prompt it started from"
+#: Titles of the prompt that training started from, and of the one that it ended with.
+START, LEARNED = "the prompt it started from", "learned prompt"
 
 
 @dataclass(frozen=True)
@@ -107,14 +108,22 @@ class Comparison:
 
     @property
     def accuracies(self) -> dict[str, float]:
-        """Accuracy in percent of zero-shot, of a warm start, of the fitted model, and of guessing."""
-        start = [one.accuracy for one in self.results if one.title == START]
+        """Accuracy of zero-shot, of a warm start, of the fitted model, and of guessing, as fractions."""
+        start = [float(one.correct.mean()) for one in self.results if one.title == START]
         return {
-            "zero_shot": self.zero_shot.accuracy,
+            "zero_shot": float(self.zero_shot.correct.mean()),
             **({"start": start[0]} if start else {}),
-            "model": self.fitted.accuracy,
-            "chance": 100 / len(self.eval_set.class_names),
+            "model": float(self.fitted.correct.mean()),
+            "chance": 1 / len(self.eval_set.class_names),
         }
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether the fitted classifier is better than zero-shot; None if it is zero-shot."""
+        if self.fitted.title == "zero-shot":
+            return None
+        title = "The learned prompt" if self.fitted.title == LEARNED else self.fitted.title
+        return verdict(title, self.fitted.correct, self.zero_shot.correct)
 
     @property
     def classes_without_images(self) -> list[str]:
@@ -123,13 +132,12 @@ class Comparison:
         return [name for label, name in enumerate(self.eval_set.class_names) if label not in present]
 
     def by_class(self) -> list[tuple[str, int, float, float]]:
-        """(class name, number of images, zero-shot accuracy, own accuracy) of each class; nan without images."""
+        """(class name, number of images, zero-shot accuracy, own accuracy) of each class, as fractions; nan without images."""
         rows = []
         for label, name in enumerate(self.eval_set.class_names):
             mine = self.fitted.labels == label
             before, after = (
-                100 * float(one.correct[mine].mean()) if mine.any() else float("nan")
-                for one in (self.zero_shot, self.fitted)
+                float(one.correct[mine].mean()) if mine.any() else float("nan") for one in (self.zero_shot, self.fitted)
             )
             rows.append((name, int(mine.sum()), before, after))
         return rows
@@ -149,6 +157,8 @@ class Fit:
     """Wall time of the trainings for the calibration; 0 without."""
     comparison: Comparison | None
     """On the held-out images; None if there are none."""
+    inside: tuple[np.ndarray, np.ndarray] | None = None
+    """Logits and labels of the training images while they were held out in the folds of the calibration; None without."""
     skipped: list[str] = field(default_factory=list)
     """Messages about unreadable images."""
 
@@ -203,25 +213,28 @@ def fit(
     skipped: list[str] = []
     if skip_bad and shots is not None:
         images, sample, skipped = _replace_unreadable(bank, images, sample, shots, seed)
-    train, unreadable = readable(bank, images, sample.train, skip_bad=skip_bad, kind="training images")
-    # What a sample leaves over may lack classes, a test split may not.
+    train, unreadable = _readable(bank, images, sample.train)
     left_out = held_out(images, sample, at_most=at_most, seed=seed)
-    test, more = readable(
-        bank, images, left_out, skip_bad=skip_bad, kind="held-out images", every_class=bool(images.test)
-    )
+    test, more = _readable(bank, images, left_out)
+    if not skip_bad and (messages := [*unreadable, *more]):
+        raise UnreadableImageError(*messages)
     _require_classes(images, train, "training images")
+    if more and images.test:  # what a sample leaves over may lack classes, a test split may not
+        _require_classes(images, test, "held-out images", {item.label for item in left_out})
     task = make_task(bank, labelled_images(images, train), seed, templates, classifier.views)
     classifier.encode_task(task)
     begin = time.perf_counter()
     classifier.fit_task(task, on_epoch)
     trained = time.perf_counter()
-    if classifier.calibrate:
-        classifier.fit_calibration(task)
-    calibrated = time.perf_counter() - trained if classifier.calibration_.confidences else 0.0
+    inside = classifier.cross_validate(task) if classifier.calibrate else None
+    if inside is not None:
+        classifier.calibration_ = calibration_of(*inside)
+    calibrated = time.perf_counter() - trained if inside is not None else 0.0
     start = finished_prompt(classifier.continue_from) if classifier.continue_from is not None else None
     comparison = compare_with_zero_shot(classifier, bank, images, test, templates, start=start) if test else None
     counts = (len(train), len(test))
-    return Fit(classifier, task, *counts, trained - begin, calibrated, comparison, [*skipped, *unreadable, *more])
+    skipped += [*unreadable, *more]
+    return Fit(classifier, task, *counts, trained - begin, calibrated, comparison, inside, skipped)
 
 
 def labelled_images(images: Benchmark, items: Sequence[Item]) -> LabelledImages:
@@ -312,7 +325,7 @@ def compare_with_zero_shot(
     if start is not None:
         heads[START] = prompt_head(backbone, names, start.prompt, start.spec.position)
     results = [scored(title, head, eval_set) for title, head in heads.items()]
-    title = "learned prompt" if classifier.method_ == PROMPT else classifier.method_
+    title = LEARNED if classifier.method_ == PROMPT else classifier.method_
     results.append(scored(title, classifier.head_, eval_set, classifier.calibration_.temperature))
     known = classifier.trained_on(bank, paths, decode=images.decode) if classifier.training_images_ else None
     return Comparison(paths, eval_set, results, known)
@@ -325,24 +338,28 @@ def scored(title: str, head: AnyHead, eval_set: EvalSet, temperature: float = 1.
 
 
 def readable(
-    bank: FeatureBank,
-    images: Benchmark,
-    items: Sequence[Item],
-    *,
-    skip_bad: bool,
-    kind: str = "images",
-    every_class: bool = True,
+    bank: FeatureBank, images: Benchmark, items: Sequence[Item], *, skip_bad: bool
 ) -> tuple[list[Item], list[str]]:
     """The items whose images can be read, and messages about the others; encodes the eval views on the way.
 
-    With `every_class`, a class of which no image can be read is an `InputError`: without it, the results would be those of
-    another task.
+    Raises
+    ------
+    UnreadableImageError
+        If there are others, unless `skip_bad` is true; its `messages` name all of them.
+    InputError
+        If no image of a class can be read: without it, the results would be those of another task.
     """
-    bad = bank.build([images.path(item) for item in items], decode=images.decode, skip_bad=skip_bad)
-    kept = [item for index, item in enumerate(items) if index not in bad]
-    if every_class and bad:
-        _require_classes(images, kept, kind, {item.label for item in items})
-    return kept, [str(error) for error in bad.values()]
+    kept, messages = _readable(bank, images, items)
+    if messages and not skip_bad:
+        raise UnreadableImageError(*messages)
+    if messages:
+        _require_classes(images, kept, "images", {item.label for item in items})
+    return kept, messages
+
+
+def _readable(bank: FeatureBank, images: Benchmark, items: Sequence[Item]) -> tuple[list[Item], list[str]]:
+    bad = bank.build([images.path(item) for item in items], decode=images.decode, skip_bad=True)
+    return [item for index, item in enumerate(items) if index not in bad], [str(error) for error in bad.values()]
 
 
 def _require_classes(images: Benchmark, items: Sequence[Item], kind: str, labels: set[int] | None = None) -> None:

@@ -100,6 +100,8 @@ class Description(BaseModel):
     """Of the training images when they were held out, ascending, or their percentiles."""
     training_images: str = Field(pattern="^([0-9a-f]{16}( [0-9a-f]{16})*)?$")
     """The first 8 bytes of the sha256 of each training image's content, ascending."""
+    codes: dict[str, str] = Field(default_factory=dict)
+    """Class names by the codes of class folders or labels that it was fitted on; empty without codes."""
     shots: int | None = Field(None, ge=1)
     """Training images per class, if `slimprompt fit` sampled them."""
     imported: dict[str, Any] | None

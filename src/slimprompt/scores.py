@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -27,12 +28,57 @@ def accuracy_of(correct: Tensor | np.ndarray) -> Accuracy:
     return Accuracy(100.0 * hits / n, 100.0 * interval.low, 100.0 * interval.high)
 
 
-def mcnemar(first: Tensor | np.ndarray, second: Tensor | np.ndarray) -> float:
-    """Two-sided p of the exact McNemar test that two classifiers are equally accurate on the same images."""
-    from scipy.stats import binomtest
+class Difference(NamedTuple):
+    """Difference of two accuracies on the same images, in percentage points, with its paired 95 % confidence interval."""
 
-    gained, lost = (int((one & ~other).sum()) for one, other in ((first, second), (second, first)))
-    return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:+.1f} points (95 % interval {self.low:+.1f} to {self.high:+.1f})"
+
+
+def paired_difference(first: Tensor | np.ndarray, second: Tensor | np.ndarray) -> Difference:
+    """Accuracy of the first minus that of the second classifier, from whether each image was classified correctly (n_images,).
+
+    The interval is that of Bonett and Price (2012): with g images that only the first one classifies correctly, l that only the
+    second one does, p = (g + 1) / (n + 2) and q = (l + 1) / (n + 2), it is p − q ± 1.96 √((p + q − (p − q)²) / (n + 2)).
+    """
+    gained, lost, n = int((first & ~second).sum()), int((~first & second).sum()), len(first)
+    p, q = (gained + 1) / (n + 2), (lost + 1) / (n + 2)
+    half = 1.96 * math.sqrt((p + q - (p - q) ** 2) / (n + 2))
+    low, high = max(-1.0, p - q - half), min(1.0, p - q + half)
+    return Difference(100 * (gained - lost) / n, 100 * low, 100 * high)
+
+
+class Verdict(NamedTuple):
+    """Whether a classifier is better than zero-shot on the same images."""
+
+    outcome: Literal["better", "worse", "undecided"]
+    gain: Difference
+    sentence: str
+
+
+def verdict(
+    title: str, correct: Tensor | np.ndarray, zero_shot: Tensor | np.ndarray, *, compared: bool = False
+) -> Verdict:
+    """The verdict, from whether each image was classified correctly (n_images,): by the paired 95 % interval of the difference.
+
+    `compared` is whether the other methods were tried already, so that they are not advised.
+    """
+    gain, n = paired_difference(correct, zero_shot), len(correct)
+    where = f"on {n:,} image{'s' if n != 1 else ''}"
+    more = "give more images per class" + ("" if compared else ", or look for another method with --compare")
+    if gain.low > 0:
+        return Verdict("better", gain, f"{title} is better than zero-shot {where}: {gain}.")
+    if gain.high < 0:
+        return Verdict("worse", gain, f"{title} is worse than zero-shot {where}: {gain}. Use zero-shot; or {more}.")
+    return Verdict(
+        "undecided",
+        gain,
+        f"{title} cannot be told from zero-shot {where}: {gain}. More images to evaluate on would tell; to improve it, {more}.",
+    )
 
 
 class Scores(NamedTuple):
@@ -48,10 +94,17 @@ class Scores(NamedTuple):
     calibration_error: float
     """Expected calibration error in percent, with 15 bins."""
 
-    def to_json(self) -> dict[str, float | list[float]]:
-        """Plain data: the interval is a list [low, high]."""
-        fields = {name: getattr(self, name) for name in self._fields[1:]}
-        return {"accuracy": self.accuracy.value, "interval": [self.accuracy.low, self.accuracy.high], **fields}
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, with fractions instead of percent: the interval is a list [low, high]."""
+        value, *interval = (one / 100 for one in self.accuracy)
+        return {
+            "accuracy": value,
+            "interval": interval,
+            "balanced_accuracy": self.balanced_accuracy / 100,
+            "macro_f1": self.macro_f1 / 100,
+            "log_loss": self.log_loss,
+            "calibration_error": self.calibration_error / 100,
+        }
 
 
 def scores_of(probabilities: np.ndarray, labels: np.ndarray) -> Scores:

@@ -83,8 +83,8 @@ def test_the_accuracy_of_the_start_is_that_of_the_old_prompt_on_the_new_classes(
     # `evaluate` of the old prompt on these names, all of them new to a prompt that was fitted on other words
     images = sorted(test.glob("*/*.png"))
     renamed = PromptClassifier.load(old, device="cpu").with_classes(sorted({path.parent.name for path in images}))
-    accuracy = 100 * renamed.score(images, [path.parent.name for path in images])
-    assert shown["the prompt it started from"] == f"{accuracy:.1f} %"
+    accuracy = renamed.score(images, [path.parent.name for path in images])
+    assert shown["the prompt it started from"] == f"{100 * accuracy:.1f} %"
     held_out = described(tmp_path / "new")["held_out"]
     assert held_out["start"] == pytest.approx(accuracy) and held_out["images"] == 16
 
@@ -152,7 +152,22 @@ def test_a_model_can_grow_in_place(run, old, grown_images, tmp_path):
 
 
 def test_options_that_may_change(run, old, first, tmp_path):
-    ok(run("fit", first, "--continue-from", old, "--out", tmp_path / "lr", "--lr", 0.01, "--epochs", 3, "--depth", 2))
+    ok(
+        run(
+            "fit",
+            first,
+            "--continue-from",
+            old,
+            "--out",
+            tmp_path / "lr",
+            "--set",
+            "lr=0.01",
+            "--set",
+            "epochs=3",
+            "--depth",
+            2,
+        )
+    )
     recipe = described(tmp_path / "lr")["recipe"]
     assert (recipe["lr"], recipe["epochs"], recipe["views"]) == (0.01, 3, 1)  # the others are the model's
     ok(run("fit", first, "--continue-from", old, "--out", tmp_path / "fast", "--recipe", "fast"))
@@ -194,7 +209,7 @@ def test_other_weights_and_other_folders_are_errors(run, old, first, tmp_path):
 
 def test_a_head_is_fitted_again_with_its_settings(run, first, grown_images, tmp_path):
     model = QUICK[:4]
-    given = ("--method", "gda", "--shots", 3, "--seed", 2, "--views", 1, "--template", "a {} here")
+    given = ("--method", "gda", "--shots", 3, "--seed", 2, "--set", "views=1", "--template", "a {} here")
     ok(run("fit", first, *model, *given, "--out", tmp_path / "old"))
     out = ok(run("fit", grown_images, "--continue-from", tmp_path / "old", "--out", tmp_path / "new"))
     assert (
@@ -215,5 +230,5 @@ def test_an_imported_prompt_can_be_continued(run, tiny, first, tmp_path):
     imported = Classifier.of_prompt(tiny, prompt, spec, ["red disc", "cat"], imported={"from": "model.pth.tar-2"})
     imported.save(tmp_path / "imported")
     fit = ("fit", first, "--continue-from", tmp_path / "imported", "--out", tmp_path / "new", "--no-calibration")
-    out = ok(run(*fit, "--epochs", 1, "--views", 0))
+    out = ok(run(*fit, "--set", "epochs=1", "--set", "views=0"))
     assert "the training images of" in out and "are not known" in out

@@ -1,11 +1,15 @@
 """`slimprompt evaluate`: known training images, the page, and ImageNet and its variants in small."""
 
+import csv
+import io
 import json
 import shutil
 from dataclasses import replace
 
 import pytest
+from PIL import Image
 
+from slimprompt import load_classifier
 from slimprompt.data.benchmarks import BENCHMARKS
 from slimprompt.files import sha256
 from tests.cli.conftest import QUICK, failed, ok
@@ -45,15 +49,19 @@ def test_class_folders_that_are_codes(run, photos, tmp_path):
     named = run("fit", tmp_path / "coded", "--class-names", table, "--out", tmp_path / "named", *given)
     ok(named)
     assert "look like codes" not in named.stderr
-    assert hint in " ".join(run("evaluate", tmp_path / "named", tmp_path / "coded").stderr.split())
     ok(run("fit", photos, "--out", tmp_path / "plain", *given))
     plain, named = (entries_of(tmp_path / one) for one in ("plain", "named"))
     assert named["class_names"] == plain["class_names"] and named["held_out"] == plain["held_out"]
     scores = [
         json.loads(ok(run("evaluate", tmp_path / "named", *source, "--format", "json")))
-        for source in ((photos,), (tmp_path / "coded", "--class-names", table))
+        for source in ((photos,), (tmp_path / "coded", "--class-names", table), (tmp_path / "coded",))
     ]
-    assert scores[0] == scores[1] and scores[0]["new_classes"] == 0
+    assert (
+        scores[0] == scores[1] == scores[2] and scores[0]["new_classes"] == 0
+    )  # the model keeps the names of the codes
+    classifier = load_classifier(tmp_path / "named", device="cpu")
+    classifier.save(tmp_path / "copy")
+    assert entries_of(tmp_path / "copy")["codes"] == {code: name for name, code in codes.items()}
     message = "--class-names is for images of your own; a benchmark has its class names"
     for command in (("fit", "--out", tmp_path / "x"), ("evaluate", tmp_path / "named")):
         assert message in failed(run(*command, "--benchmark", "pocket-sketch", "--class-names", table))
@@ -69,7 +77,7 @@ def test_fit_on_imagenet_and_evaluate_on_a_variant(run, root):
         ok(run("evaluate", root / "p", "--benchmark", "imagenet_sketch", "--data-root", root, "--format", "json"))
     )
     assert {"images": 3, "classes": 3, "new_classes": 0}.items() <= scores.items()
-    assert scores["chance"] == pytest.approx(100 / 3)
+    assert scores["chance"] == pytest.approx(1 / 3)
     ok(run("evaluate", root / "p", "--benchmark", "ImageNet", "--data-root", root))
 
 
@@ -86,7 +94,7 @@ def test_fit_on_a_variant_is_refused(run, root):
 def models(run, photos, tmp_path_factory):
     """A prompt and a head, both fitted on the same twelve of the eighteen photos."""
     root = tmp_path_factory.mktemp("models")
-    model = ("--backbone", TINY, "--pretrained", "random:0", "--device", "cpu", "--views", 1)
+    model = ("--backbone", TINY, "--pretrained", "random:0", "--device", "cpu", "--set", "views=1")
     ok(run("fit", photos, "--out", root / "prompt", "--shots", 4, *QUICK))
     out = ok(run("fit", photos, "--out", root / "head", "--shots", 4, "--method", "gda", *model))
     assert "were training images" not in out  # the images that fit evaluates on are held out
@@ -103,7 +111,7 @@ def test_training_images_are_noticed(run, models, photos, tmp_path, kind):
     assert scores["training_images"] == 12
     others = scores["without_training_images"]
     assert others["accuracy"] == pytest.approx(description["held_out"]["model"])  # the same six images as in fit
-    assert f"the accuracy is {others['accuracy']:.1f} % ({others['interval'][0]:.1f}–" in out
+    assert f"the accuracy is {100 * others['accuracy']:.1f} % ({100 * others['interval'][0]:.1f}–" in out
 
     for number, colour in enumerate(("red", "green", "blue")):  # the same content under another name, and new images
         folder = tmp_path / "new" / f"{colour} disc"
@@ -144,7 +152,7 @@ def test_json_has_the_accuracy_of_each_class(run, models, photos):
     lines = {line.split("  ")[0]: line.split() for line in ok(out).splitlines()}
     assert found["classes_without_images"] == [] and len(found["per_class"]) == 3
     for one in found["per_class"]:
-        shown = [f"{one['images']}", f"{one['zero_shot']:.0f}", "%", f"{one['model']:.0f}", "%"]
+        shown = [f"{one['images']}", f"{100 * one['zero_shot']:.0f}", "%", f"{100 * one['model']:.0f}", "%"]
         assert lines[one["name"]][2:] == shown
 
 
@@ -181,7 +189,9 @@ def test_the_page_of_any_labelled_set(run, models, photos, tmp_path, kind):
         assert part in shown, part
     assert ("learned prompt" in shown) == (kind == "prompt") and ("gda" in shown) == (kind == "head")
     assert ("Nearest vocabulary words" in shown) == (kind == "prompt")
-    ok(run("evaluate", models / kind, photos, "--report", tmp_path / "page.html"))  # an old page is overwritten
+    again = ("evaluate", models / kind, photos, "--report", tmp_path / "page.html")
+    failed(run(*again), "page.html exists already", "--overwrite")
+    ok(run(*again, "--overwrite"))
     (tmp_path / "file").write_text("")
     failed(run("evaluate", models / kind, photos, "--report", tmp_path / "file" / "page.html"), "cannot be written")
 
@@ -192,7 +202,7 @@ def test_several_templates_are_one_baseline(run, models, photos, tmp_path):
     page, losses = tmp_path / "page.html", []
     for given in ([first, second], [second, first], [first]):
         options = [option for template in given for option in ("--template", template)]
-        found = run("evaluate", models / "head", photos, *options, "--format", "json", "--report", page)
+        found = run("evaluate", models / "head", photos, *options, "--format", "json", "--report", page, "--overwrite")
         scores = json.loads(ok(found))  # a page does not disturb the JSON
         assert scores["images"] == 18
         losses.append(scores["metrics"]["zero_shot"]["log_loss"])
@@ -209,11 +219,68 @@ def test_imbalanced_classes_have_balanced_scores(run, models, photos, tmp_path):
             copy.write_bytes(path.read_bytes())
     found = json.loads(ok(run("evaluate", models / "head", tmp_path / "images", "--format", "json")))["metrics"]
     zero_shot = found["zero_shot"]  # the random model takes all images for one class
-    assert zero_shot["balanced_accuracy"] == pytest.approx(100 / 3) and zero_shot["accuracy"] != pytest.approx(100 / 3)
+    assert zero_shot["balanced_accuracy"] == pytest.approx(1 / 3) and zero_shot["accuracy"] != pytest.approx(1 / 3)
 
 
 def test_class_weights_are_an_option_and_part_of_the_recipe(run, photos, tmp_path):
     fit = ("fit", photos, "--shots", 4, *QUICK, "--no-calibration")
-    ok(run(*fit, "--out", tmp_path / "p", "--class-weights", "balanced"))
+    ok(run(*fit, "--out", tmp_path / "p", "--set", "class_weights=balanced"))
     assert entries_of(tmp_path / "p")["recipe"]["class_weights"] == "balanced"
-    failed(run(*fit, "--out", tmp_path / "q", "--class-weights", "equal"), "class_weights", "'none' or 'balanced'")
+    failed(run(*fit, "--out", tmp_path / "q", "--set", "class_weights=equal"), "class_weights", "'none' or 'balanced'")
+
+
+def test_csv_and_json_have_fractions(run, models, photos):
+    evaluate = ("evaluate", models / "head", photos, "--format")
+    found = json.loads(ok(run(*evaluate, "json")))
+    rows = list(csv.DictReader(io.StringIO(ok(run(*evaluate, "csv")))))
+    assert [row["name"] for row in rows] == [one["name"] for one in found["per_class"]]
+    assert all(0 <= float(row["model"]) <= 1 for row in rows)
+    numbers = [found[name] for name in ("model", "zero_shot", "chance")]
+    for scores in (*found["metrics"].values(), found["without_training_images"]):
+        numbers += [scores[name] for name in scores if name not in ("log_loss", "interval")] + scores["interval"]
+    assert all(0 <= number <= 1 for number in numbers)
+    gain = found["gain_over_zero_shot"]  # on the images that were not training images
+    assert -1 <= gain["low"] <= gain["value"] <= gain["high"] <= 1
+
+
+def test_all_unreadable_images_are_named_at_once(run, models, photos, tmp_path):
+    """By `fit`, also those that are held out, and by `evaluate`; small `predict` answers for the others and exits with 1."""
+    shutil.copytree(photos, tmp_path / "bad")
+    for number in (0, 1, 2):
+        (tmp_path / "bad" / "red disc" / f"{number}.png").write_bytes(b"broken")
+    fit = ("fit", tmp_path / "bad", "--out", tmp_path / "p", "--shots", 3, *QUICK)
+    for command in (fit, ("evaluate", models / "head", tmp_path / "bad")):
+        message = failed(run(*command), "3 images cannot be read", "--skip-bad-images")
+        assert all(f"red disc/{number}.png" in message for number in (0, 1, 2)), message
+    assert not (tmp_path / "p").exists()
+    predict = ("predict", models / "head", tmp_path / "bad", "--format", "json")
+    result = run(*predict)
+    assert result.returncode == 1 and len(json.loads(result.stdout)) == 15
+    assert all(f"red disc/{number}.png" in result.stderr for number in (0, 1, 2))
+    assert len(json.loads(ok(run(*predict, "--skip-bad-images")))) == 15
+
+
+def test_large_images_are_read_if_asked(run, models, tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 5_000)
+    for colour in ("red", "green", "blue"):
+        folder = tmp_path / "large" / f"{colour} disc"
+        folder.mkdir(parents=True)
+        Image.new("RGB", (80, 80), colour).save(folder / "0.png")
+    image = tmp_path / "large" / "red disc" / "0.png"
+    for command in (
+        ("evaluate", models / "head", tmp_path / "large"),
+        ("predict", models / "head", image),
+        ("predict", models / "head", image, "--out", tmp_path / "rows.csv"),
+    ):
+        result = run(*command)
+        assert result.returncode in (1, 2)
+        assert "--max-megapixels" in result.stderr or "--max-megapixels" in (tmp_path / "rows.csv").read_text()
+        ok(run(*command, "--max-megapixels", 0.0064, *(["--overwrite"] if "--out" in command else [])))
+    assert Image.MAX_IMAGE_PIXELS == 5_000
+
+
+def test_the_verdict_compares_with_zero_shot(run, models, photos, tmp_path):
+    assert "gda is better than zero-shot on 6 images: +" in ok(run("evaluate", models / "head", photos))
+    page = tmp_path / "page.html"
+    ok(run("evaluate", models / "head", photos, "--report", page))
+    assert "gda is better than zero-shot on 6 images" in Page(page.read_text(encoding="utf-8")).text

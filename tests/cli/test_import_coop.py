@@ -65,7 +65,7 @@ def test_bad_class_names(run, checkpoint, tmp_path):
         ("red-707,Blue 4,green_C-130", "class 2 of", "'blue 3'", "'Blue 4' was given"),
         ("red-707,Blue 3", "3 classes, but 2 names"),
         (tmp_path / "none.txt", "no such file"),
-        (tmp_path / "empty.txt", "names no class"),
+        (tmp_path / "empty.txt", "holds no class"),
         (tmp_path / "bad.json", "is not a split file"),
     ):
         failed(run("import-coop", checkpoint, "--out", tmp_path / "p", *MODEL, "--classes", given), *parts)

@@ -22,7 +22,7 @@ def model(run, photos, tmp_path_factory):
 def head(run, photos, tmp_path_factory):
     folder = tmp_path_factory.mktemp("heads") / "my-head"
     options = ["--method", "gda", "--backbone", "tiny-for-tests", "--pretrained", "random:0", "--device", "cpu"]
-    ok(run("fit", photos, "--out", folder, "--shots", 4, "--views", 1, *options))
+    ok(run("fit", photos, "--out", folder, "--shots", 4, "--set", "views=1", *options))
     return folder
 
 

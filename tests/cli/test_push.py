@@ -40,7 +40,7 @@ def test_push_then_use_by_name(run, saved, photos, local_hub, tmp_path):
     assert f"{local_hub.address}/user/name/commit/" in shown and "slimprompt predict hf:user/name a.jpg" in shown
     card = local_hub.repositories["user/name"].files["README.md"].decode()
     accuracy = read_model(saved).entries["held_out"]["model"]
-    assert f"| Held-out accuracy | {accuracy:.1f} % (95 % interval" in card and "12 images" in card
+    assert f"| Held-out accuracy | {100 * accuracy:.1f} % (95 % interval" in card and "12 images" in card
 
     image = photos / "red disc" / "0.png"
     answers = [ok(run("predict", model, image)) for model in (saved, "hf:user/name", "hf:user/name@main")]

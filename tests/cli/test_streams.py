@@ -80,7 +80,7 @@ def test_fit_saves_its_prompt_whatever_happens_to_its_output(
             "all closed": dict.fromkeys((0, 1, 2)),
             "full disk": {1: full.fileno()},
         }
-        command = ["fit", photos, "--out", tmp_path / "p", "--backbone", tiny_folder, *QUICK[QUICK.index("--epochs") :]]
+        command = ["fit", photos, "--out", tmp_path / "p", "--backbone", tiny_folder, *QUICK[QUICK.index("--set") :]]
         process = start_command(command, streams=streams[case])
     os.close(write)
     _, errors = process.communicate(timeout=120)

@@ -75,7 +75,7 @@ def test_values_that_no_run_uses_are_named(run: Run, grid_file: Path, monkeypatc
     result = run("study", "base-to-new", "--plan", "--ranks", "2,4", "--bases", "orthogonal,gaussian")
     assert "note: no run of base-to-new uses these values of the grid: ranks 2; bases gaussian\n" in result.stderr
     grid_file.write_text(grid_file.read_text() + "bases: svd\n")
-    result = run("study", grid_file, "--workers", 1, "--epochs", 1, "--views", 0)
+    result = run("study", grid_file, "--workers", 1, "--set", "epochs=1", "--set", "views=0")
     assert result.stderr.startswith("note: no run of headline uses these values of the grid: bases svd\n")
     assert "note" not in run("study", "base-to-new", "--plan").stderr  # only what was given
 
@@ -87,7 +87,7 @@ def test_plan_for_people_and_machines(run: Run, grid_file: Path, monkeypatch: py
     text = run("study", grid_file, "--plan", "--workers", 2).stdout
     assert "6 runs, 0 of them complete in runs" in text
     assert "with 2 workers" in text and "on disk" in text
-    data = json.loads(run("study", grid_file, "--plan", "--json", "--shots", "1,2").stdout)
+    data = json.loads(run("study", grid_file, "--plan", "--format", "json", "--shots", "1,2").stdout)
     assert data["runs"] == 12
     assert data["seconds"] > 0
     assert not Path("runs").exists()
@@ -98,14 +98,14 @@ def test_a_study_from_start_to_end(run: Run, grid_file: Path) -> None:
     assert first.exit_code == 0, first.output
     assert "6 of 6 runs complete in runs" in first.stdout
     assert "[6/6]" in first.stderr and "zero-shot" in first.stderr  # not a terminal: one line per run
-    again = run("study", grid_file, "--workers", 1, "--shots", "1,2", "--json")
-    outcome = json.loads(again.stdout)
-    assert (len(outcome["present"]), len(outcome["complete"]), outcome["failed"]) == (6, 6, [])
+    again = run("study", grid_file, "--workers", 1, "--shots", "1,2", "--format", "json")
+    rows = json.loads(again.stdout)
+    assert sorted(row["outcome"] for row in rows) == ["complete"] * 6 + ["present"] * 6
 
     table = run("runs", "list", "--where", "variant=dense", "--where", "shots=2").stdout
     assert "4 runs in runs" in table and "dense m4" in table and "joint" not in table
 
-    name = outcome["complete"][0]
+    name = next(row["run"] for row in rows if row["outcome"] == "complete")
     shown = run("runs", "show", name[:10]).stdout
     assert name in shown and "recipe.epochs" in shown and "learning rate" in shown and "█" in shown
     assert json.loads(run("runs", "show", name, "--json").stdout)["status"] == "complete"
@@ -123,17 +123,17 @@ def test_a_study_from_start_to_end(run: Run, grid_file: Path) -> None:
 
 
 def test_the_command_is_in_the_record(run: Run, grid_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/slimprompt", "study", "my-grid.yaml", "--epochs", "1"])
-    run("study", grid_file, "--workers", 1, "--epochs", 1, "--views", 0)
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/slimprompt", "study", "my-grid.yaml", "--set", "epochs=1"])
+    run("study", grid_file, "--workers", 1, "--set", "epochs=1", "--set", "views=0")
     record = json.loads(next(Path("runs").glob("*/record.json")).read_text())
-    assert record["invocation"] == ["slimprompt", "study", "my-grid.yaml", "--epochs", "1"]
+    assert record["invocation"] == ["slimprompt", "study", "my-grid.yaml", "--set", "epochs=1"]
     assert (record["spec"]["recipe"]["epochs"], record["spec"]["recipe"]["views"]) == (1, 0)
     assert record["spec"]["recipe"]["batch_size"] == 4  # the rest of the file's recipe stays
 
 
 def test_a_recipe_by_name_keeps_the_fields_of_the_file(run: Run, grid_file: Path) -> None:
     grid_file.write_text(grid_file.read_text().replace("batch_size: 4", "anchor: 8"))
-    result = run("study", grid_file, "--workers", 1, "--recipe", "fast", "--epochs", 1)
+    result = run("study", grid_file, "--workers", 1, "--recipe", "fast", "--set", "epochs=1")
     assert "sets views 2, anchor 8, which stays with --recipe fast\n" in result.stderr
     recipe = json.loads(next(Path("runs").glob("*/record.json")).read_text())["spec"]["recipe"]
     assert (recipe["anchor"], recipe["views"], recipe["epochs"]) == (8, 2, 1)
@@ -302,7 +302,7 @@ def test_a_signal_to_the_study_alone_ends_its_workers(
     process.send_signal(number)
     output = process.communicate(timeout=120)[0]
     assert process.returncode == 128 + number, output
-    assert "re-run the same command to resume" in output
+    assert output.count("stopped") == 1 and "re-run the same command to resume" in output
     assert "Traceback" not in output and "stack" not in output and "***" not in output
     wait_until_gone(process.pid)
 
@@ -386,8 +386,19 @@ def test_methods_of_a_study(run: Run, grid_file: Path, tmp_path: Path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     name = "studymethods:text"
     grid_file.write_text(grid_file.read_text().replace("headline", "baselines"))
-    study = ("study", grid_file, "--methods", f"gda,{name}", "--epochs", 1, "--views", 0, "--executor", "inline")
-    planned = run(*study, "--plan", "--json")
+    study = (
+        "study",
+        grid_file,
+        "--methods",
+        f"gda,{name}",
+        "--set",
+        "epochs=1",
+        "--set",
+        "views=0",
+        "--executor",
+        "inline",
+    )
+    planned = run(*study, "--plan", "--format", "json")
     assert json.loads(planned.stdout)["runs"] == 2 * (2 + 3)  # datasets × (methods + prompts)
     result = run(*study)
     assert "10 of 10 runs complete" in result.stdout, result.output

@@ -120,3 +120,19 @@ def test_a_class_without_training_images_is_an_error(small: Benchmark) -> None:
 def test_shots_and_seed_are_whole_numbers(small: Benchmark, shots: object, seed: object) -> None:
     with pytest.raises(InputError, match="must be a whole number"):
         few_shot(small, shots, seed)  # type: ignore[arg-type]
+
+
+def test_held_out_items_are_sampled_by_class() -> None:
+    """Each class has the same share as among all, and at least one item."""
+    sizes = {"a": 2, "b": 40, "c": 58}
+    items = [
+        Item(f"{name}/{number}.jpg", label, name) for label, name in enumerate(sizes) for number in range(sizes[name])
+    ]
+    benchmark = Benchmark("b", Path(), tuple(sizes), (), (), tuple(items))
+    chosen = held_out(benchmark, benchmark, at_most=20, seed=3)
+    assert Counter(item.class_name for item in chosen) == {"a": 1, "b": 8, "c": 11}
+    assert list(chosen) == [item for item in items if item in set(chosen)]  # in their order
+    assert chosen == held_out(benchmark, benchmark, at_most=20, seed=3) != held_out(benchmark, benchmark, at_most=20)
+    assert len(held_out(benchmark, benchmark, at_most=2)) == 2
+    first = {held_out(benchmark, benchmark, at_most=1, seed=seed)[0].class_name for seed in range(20)}
+    assert first == set(sizes), "no class comes first"

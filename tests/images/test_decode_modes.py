@@ -64,7 +64,9 @@ def test_published_benchmarks_are_plain_and_all_others_upright(eurosat: Path, ph
 
 def test_fit_and_evaluate(eurosat: Path, photos: Path, tmp_path: Path) -> None:
     out, where = tmp_path / "prompt", ("--benchmark", "eurosat", "--data-root", eurosat, "--device", "cpu")
-    run_command("fit", *where, "--backbone", "pocket", "--out", out, "--shots", 1, "--epochs", 2, "--views", 2)
+    run_command(
+        "fit", *where, "--backbone", "pocket", "--out", out, "--shots", 1, "--set", "epochs=2", "--set", "views=2"
+    )
     names = stored_views()
     assert names > {"plain:"}
     assert all(name.startswith("plain:") for name in names)

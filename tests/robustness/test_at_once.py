@@ -77,7 +77,7 @@ def test_the_cache_is_cleared_during_a_study(grid_file: Path, undisturbed: Path,
 
 def test_two_and_four_fits_share_one_feature_cache(photos: Path, tiny_folder: str, tmp_path: Path) -> None:
     where = ("--backbone", tiny_folder, "--device", "cpu")
-    few = ("--shots", "2", "--epochs", "2", "--n-ctx", "4", "--rank", "2")
+    few = ("--shots", "2", "--set", "epochs=2", "--n-ctx", "4", "--rank", "2")
 
     def fit(name: str, *more: str) -> list[str]:
         return ["fit", str(photos), "--out", str(tmp_path / name), *where, *few, *more]
@@ -85,8 +85,8 @@ def test_two_and_four_fits_share_one_feature_cache(photos: Path, tiny_folder: st
     names = {"2": ["a", "b"], "4": ["c", "d", "e", "f"]}  # by number of views
     steps: list[Step] = []
     for views, some in names.items():
-        steps.append({"commands": [fit(f"alone-{views}", "--no-cache", "--views", views)]})
-        steps.append({"commands": [fit(name, "--views", views) for name in some]})
+        steps.append({"commands": [fit(f"alone-{views}", "--no-cache", "--set", f"views={views}")]})
+        steps.append({"commands": [fit(name, "--set", f"views={views}") for name in some]})
     done, _ = run_job(steps, tmp_path)
     assert {one.code for one in done} == {0}, done
     for views, some in names.items():

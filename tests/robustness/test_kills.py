@@ -63,7 +63,7 @@ def test_fit_killed_at_any_file_operation_leaves_the_old_prompt_or_none(
         write_model(model_file(tmp_path / "old"), ENTRIES, prompt())
     kills = [tmp_path / "kills", tmp_path / "old" if old else "", _MOST or 6]
     where = [tmp_path / "images", "--backbone", tiny_folder, "--device", "cpu"]
-    few = ["--shots", "2", "--epochs", "1", "--views", "1", "--n-ctx", "4", "--rank", "2", "--seed", "7"]
+    few = ["--shots", "2", "--set", "epochs=1", "--set", "views=1", "--n-ctx", "4", "--rank", "2", "--seed", "7"]
     told = run_campaign("tests.robustness.kill_fit", *kills, *where, *few)
     assert told["operations"] >= 5
     assert len(told["seeds"]) == min(told["operations"], _MOST or 6)

@@ -39,7 +39,7 @@ def test_commands_end_well_and_save_their_work(encoding: str, photos: Path, tiny
     for number, streams in enumerate(kinds):
         out = str(tmp_path / str(number))
         where = ("--backbone", tiny_folder, "--device", "cpu", "--out", out)
-        few = ("--shots", "2", "--epochs", "1", "--views", "0", "--n-ctx", "4", "--rank", "2")
+        few = ("--shots", "2", "--set", "epochs=1", "--set", "views=0", "--n-ctx", "4", "--rank", "2")
         fit, predict = ["fit", str(photos), *where, *few], ["predict", out, str(photos), "--device", "cpu"]
         for command in (fit, predict, ["runs", "list", "--runs", str(runs)]):
             steps.append({"commands": [command], "streams": streams, "encoding": of_streams})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
 import warnings
 from pathlib import Path
@@ -38,6 +37,7 @@ from slimprompt.cli import (
 )
 from slimprompt.cli.help import App
 from slimprompt.cli.printing import say
+from slimprompt.cli.stopping import Stopped, stop_on_signals
 from slimprompt.cli.streams import output_error, safe_streams
 from slimprompt.errors import InputError, one_line
 from slimprompt.extras import explain_mismatch, explain_missing
@@ -116,12 +116,16 @@ def main() -> None:
     keep_freed_memory()
     import_lightly()  # before a command imports open_clip
     warnings.showwarning = _show_warning
-    received = _stop_on_signals()
+    received = stop_on_signals()
+    left = "nothing half-written is left"
     try:
         app()
         code: object = 0
-    except KeyboardInterrupt:  # typer turns it into exit code 130, except while it ends itself
-        code = 130
+    except (
+        KeyboardInterrupt,
+        Stopped,
+    ) as stop:  # typer turns the first into exit code 130, except while it ends itself
+        code, left = 130, str(stop) or left
     except SystemExit as stop:
         code = stop.code
     except Exception as error:
@@ -129,7 +133,7 @@ def main() -> None:
             raise
         code = _explain(error)
     if received or code == 130:
-        _say("stopped. Nothing half-written is left, and what was computed for the cache is kept.", "")
+        _say(f"stopped: {left}", "")
         sys.exit(128 + received[-1] if received else 130)
     if not code and (failed := output_error()):
         _say(f"the output could not be written completely: {failed.strerror or failed}")
@@ -161,24 +165,6 @@ def _explain(error: Exception) -> int:
         f"this is a bug in slimprompt ({type(error).__name__}: {error}). Run the command again with --debug to see where"
     )
     return 1
-
-
-def _stop_on_signals() -> list[int]:
-    """Let SIGTERM and SIGHUP stop a command as Ctrl-C does; returns a list to which a received signal is added.
-
-    A signal that is ignored, as SIGHUP under nohup, stays ignored.
-    """
-    received: list[int] = []
-
-    def stop(number: int, _frame: object) -> None:
-        received.append(number)
-        raise KeyboardInterrupt
-
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)  # Windows has no SIGHUP
-        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, stop)
-    return received
 
 
 def _show_warning(

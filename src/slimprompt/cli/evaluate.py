@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, partial
@@ -19,35 +19,33 @@ from slimprompt.cli.fit_results import (
     write_report,
 )
 from slimprompt.cli.options import (
-    Activation,
     ClassNames,
     DataRoot,
-    Device,
     Model,
-    NoCache,
-    Precision,
-    Pretrained,
-    SkipBad,
+    ModelOptions,
+    OutputFormat,
     Templates,
     Verbose,
-    explain_unreadable,
+    all_but,
+    model_options,
     names_of_codes,
     note_codes,
 )
-from slimprompt.cli.printing import count, note, print_json, print_table, say
-from slimprompt.errors import InputError, choose, did_you_mean
+from slimprompt.cli.printing import Format, count, emit, note, percent, print_json, say
+from slimprompt.errors import InputError, did_you_mean
 from slimprompt.extras import require_extra
 from slimprompt.files import check_outputs
 from slimprompt.names import name_key
 
 if TYPE_CHECKING:
     from slimprompt.data import Benchmark
-    from slimprompt.fit import Comparison
+    from slimprompt.fit import Comparison, Scored
 
 #: Similarity from which a new class name may be a misspelt known one; as difflib measures it, from 0 to 1.
 _CLOSE = 0.75
 
 
+@model_options(*all_but("backbone"))
 def evaluate(
     model: Model,
     source: Annotated[
@@ -60,28 +58,23 @@ def evaluate(
     benchmark: Annotated[str | None, typer.Option(help="Evaluate on the test images of a benchmark.")] = None,
     data_root: DataRoot = None,
     template: Templates = None,
-    pretrained: Pretrained = None,
-    activation: Activation = "auto",
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    no_cache: NoCache = False,
-    skip_bad_images: SkipBad = False,
     report: Annotated[
         Path | None,
         typer.Option(help="Write an HTML page: accuracy per class, calibration, confusions, worst mistakes."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite the page of --report.")] = False,
     verbose: Verbose = False,
-    format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    format: OutputFormat = Format.table,
+    *,
+    model_options: ModelOptions,
 ) -> None:
     """Measure a saved model on labelled images, beside zero-shot: accuracy, balanced scores, log loss, calibration.
 
     The folder's classes are those of the model, or all of them are new: then a prompt, or zero-shot, is used on the folder's class
-    names.
+    names. JSON and CSV give shares as fractions between 0 and 1; CSV has one row per class.
 
     Example: slimprompt evaluate my-prompt photos/test
     """
-    choose("format", format, {"table": None, "json": None})
     if (source is None) == (benchmark is None):
         raise InputError("evaluate on what? Give either a folder (or CSV) of labelled images or --benchmark NAME")
     names_by_label = names_of_codes(class_names, benchmark)
@@ -90,39 +83,35 @@ def evaluate(
     if report is not None:
         check_outputs(page=report, overwrite=overwrite, read=(source,))
         require_extra("lab", "the page of --report")
-    from slimprompt.classifier import load_classifier
     from slimprompt.data.folder import load_eval_folder
     from slimprompt.fit import compare_with_zero_shot, readable
-    from slimprompt.images.bank import FeatureBank
     from slimprompt.text.tokens import name_tokens
 
-    classifier = load_classifier(
-        model, pretrained=pretrained, activation=activation, device=device, precision=precision
-    )
+    classifier = model_options.load_classifier(model)
     known = [str(name) for name in classifier.classes_]
     # Two spellings with equal tokens are one class: names read from a CoOp checkpoint have lost their spelling.
     tokens = cache(partial(name_tokens, classifier.backbone_))
-    images = (
-        load_eval_folder(source, known, tokens, names=names_by_label)
-        if source
-        else _test_images(str(benchmark), data_root)
-    )
-    if source:
+    if source is None:
+        images = _test_images(str(benchmark), data_root)
+    else:
+        images = load_eval_folder(source, known, tokens, names=names_by_label, codes=classifier.codes_)
         note_codes(images.class_names, "--class-names gives their words")
     n_new = len({tokens(name) for name in images.class_names} - {tokens(name) for name in known})
     names = list(images.class_names)
     if names != known:
         classifier = classifier.with_classes(names, distinct=source is not None)
-    bank = FeatureBank(classifier.backbone_, None if no_cache else "default")
-    with explain_unreadable(skip_bad=skip_bad_images):
-        items, skipped = readable(bank, images, images.test, skip_bad=skip_bad_images)
-    templates = template or classifier.templates_
-    comparison = compare_with_zero_shot(classifier, bank, images, items, templates)
+    bank = model_options.bank(classifier.backbone_)
+    with model_options.reading():
+        items, skipped = readable(bank, images, images.test, skip_bad=model_options.skip_bad_images)
+        templates = template or classifier.templates_
+        comparison = compare_with_zero_shot(classifier, bank, images, items, templates)
+        page = None if report is None else write_report(report, classifier, comparison, templates)
 
-    counts = {"images": len(items), "classes": len(names), "new_classes": n_new, "left_out": len(skipped)}
-    page = None if report is None else write_report(report, classifier, comparison, templates)
-    if format == "json":
-        _print_json(comparison, counts)
+    if format is Format.json:
+        _print_json(comparison, {"images": len(items), "new_classes": n_new, "left_out": len(skipped)})
+        return
+    if format is Format.csv:
+        emit(_class_rows(comparison), format)
         return
     new = f", {n_new} of them new to the model" if n_new else ""
     n_present = len(names) - len(comparison.classes_without_images)
@@ -140,6 +129,9 @@ def evaluate(
     note_training_images(comparison)
     if verbose:
         print_classes(comparison)
+    others = comparison.without_training_images()
+    if others is not None and others.verdict is not None:
+        say(others.verdict.sentence)
     if page is not None:
         say(f"report: {page}")
 
@@ -162,37 +154,54 @@ def _test_images(benchmark: str, data_root: Path | None) -> Benchmark:
     return images
 
 
-def _print_json(comparison: Comparison, counts: dict[str, int]) -> None:
-    """Print counts, accuracies, all scores and the accuracy of each class; the scores without training images if there are some."""
-    known = comparison.is_training_image
-    training: dict[str, Any] = {"training_images": None if known is None else comparison.n_training_images}
-    if comparison.n_training_images:
-        others = comparison.without_training_images()
-        training["without_training_images"] = others.fitted.scores.to_json() if others else None
-    metrics = {"zero_shot": comparison.zero_shot.scores.to_json(), "model": comparison.fitted.scores.to_json()}
-    per_class = [
+def _class_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """The accuracy of each class, as fractions; None without images."""
+    return [
         {"name": name, "images": n, "zero_shot": before if n else None, "model": after if n else None}
         for name, n, before, after in comparison.by_class()
     ]
-    missing = {"classes_without_images": comparison.classes_without_images}
-    entries = {**counts, **missing, **training, **comparison.accuracies, "metrics": metrics, "per_class": per_class}
-    print_json(entries, indent=None)
+
+
+def _print_json(comparison: Comparison, counts: dict[str, int]) -> None:
+    """Print counts, accuracies, all scores and the accuracy of each class; the scores without training images if there are some."""
+    known, others = comparison.is_training_image, comparison.without_training_images()
+    content: dict[str, Any] = {
+        **counts,
+        "classes": len(comparison.eval_set.class_names),
+        "classes_without_images": comparison.classes_without_images,
+        "training_images": None if known is None else comparison.n_training_images,
+    }
+    if comparison.n_training_images:
+        content["without_training_images"] = others.fitted.scores.to_json() if others else None
+    gain = others.verdict.gain if others and others.verdict else None
+    content |= comparison.accuracies
+    content["gain_over_zero_shot"] = gain and {name: value / 100 for name, value in gain._asdict().items()}
+    content["metrics"] = {
+        "zero_shot": comparison.zero_shot.scores.to_json(),
+        "model": comparison.fitted.scores.to_json(),
+    }
+    print_json(content | {"per_class": _class_rows(comparison)}, indent=None)
 
 
 def _print_scores(comparison: Comparison) -> None:
     """Print one line of scores per classifier, and chance."""
-    rows = [
-        (
-            one.title,
-            f"{scores.accuracy.value:.1f} %",
-            f"{scores.accuracy.low:.1f}–{scores.accuracy.high:.1f}",
-            *(f"{value:.1f} %" for value in (scores.balanced_accuracy, scores.macro_f1)),
-            f"{scores.log_loss:.3f}",
-            f"{scores.calibration_error:.1f} %",
-        )
-        for one, scores in ((one, one.scores) for one in comparison.results)
-    ]
     n_classes = len(comparison.eval_set.class_names)
-    rows.append((f"chance ({n_classes} classes)", f"{100 / n_classes:.1f} %", *("–",) * 5))
-    headings = ("", "accuracy", "95 % interval", "balanced", "macro F1", "log loss", "calibration error")
-    print_table(headings, rows, right=headings[1:])
+    rows = [_score_row(one) for one in comparison.results]
+    rows.append({"": f"chance ({n_classes} classes)", "accuracy": 1 / n_classes})
+    texts: dict[str, Callable[[Any], str]] = dict.fromkeys(rows[0], percent)
+    texts |= {"": str, "95 % interval": str, "log loss": "{:.3f}".format}
+    emit(rows, columns=texts)
+
+
+def _score_row(one: Scored) -> dict[str, Any]:
+    scores = one.scores.to_json()
+    low, high = (100 * value for value in scores["interval"])
+    return {
+        "": one.title,
+        "accuracy": scores["accuracy"],
+        "95 % interval": f"{low:.1f}–{high:.1f}",
+        "balanced": scores["balanced_accuracy"],
+        "macro F1": scores["macro_f1"],
+        "log loss": scores["log_loss"],
+        "calibration error": scores["calibration_error"],
+    }

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from slimprompt.cli.options import Activation, Model, Pretrained
-from slimprompt.cli.predict import parse_class_names
+from slimprompt.cli.options import Model, ModelOptions, OtherClasses, model_options, parse_class_names
 from slimprompt.cli.printing import say, size
 from slimprompt.errors import InputError
 from slimprompt.files import check_files
 
 
+@model_options("pretrained", "activation", "max_megapixels")
 def export(
     model: Model,
     onnx: Annotated[
@@ -26,12 +26,7 @@ def export(
             help="Write class features, scale and temperature as a safetensors file, for code that computes image features."
         ),
     ] = None,
-    classes: Annotated[
-        str | None,
-        typer.Option(
-            help="Comma-separated other class names: the same prompt on new classes (prompts and zero-shot only)."
-        ),
-    ] = None,
+    classes: OtherClasses = None,
     images: Annotated[
         list[Path] | None,
         typer.Option(help="Images, or a folder of them, to compare the ONNX file with torch on, beside random ones."),
@@ -40,9 +35,9 @@ def export(
         float,
         typer.Option(min=0, help="Largest difference of a probability; above it, no ONNX file is written."),
     ] = 1e-3,
-    pretrained: Pretrained = None,
-    activation: Activation = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite files that exist.")] = False,
+    *,
+    model_options: ModelOptions,
 ) -> None:
     """Write a saved model as files that need neither slimprompt nor its text tower.
 
@@ -63,7 +58,6 @@ def export(
     from slimprompt.images.decode import image_files
 
     paths = image_files(images or [])
-    from slimprompt.classifier import load_classifier
     from slimprompt.export.contents import check_target
     from slimprompt.export.matrix import export_matrix
     from slimprompt.export.onnx import export_onnx
@@ -74,7 +68,7 @@ def export(
     for target in (onnx, matrix):
         if target is not None:
             check_target(target, overwrite=overwrite)
-    classifier = load_classifier(model, pretrained=pretrained, activation=activation, device="cpu")
+    classifier = model_options.model_copy(update={"device": "cpu"}).load_classifier(model)
     if names is not None:
         classifier = classifier.with_classes(names)
     about = f"{len(classifier.classes_)} classes on {classifier.backbone_.title}"
@@ -82,14 +76,15 @@ def export(
         export_matrix(classifier, matrix, overwrite=overwrite)
         say(f"class matrix of {about}: {matrix}")
     if onnx is not None:
-        found = export_onnx(
-            classifier,
-            onnx,
-            images=paths,
-            tolerance=tolerance,
-            overwrite=overwrite,
-            report=lambda step: say(step, err=True),
-        )
+        with model_options.reading():
+            found = export_onnx(
+                classifier,
+                onnx,
+                images=paths,
+                tolerance=tolerance,
+                overwrite=overwrite,
+                report=lambda step: say(step, err=True),
+            )
         say(
             f"onnxruntime and torch on {found.n_images} images, in batches of different sizes: largest difference of a probability "
             f"{found.largest_difference:.1e} (allowed: {tolerance:.1e}), same class for {found.n_agree} of {found.n_images}"

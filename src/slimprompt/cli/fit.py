@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from slimprompt.cli.continued import Earlier, read_earlier
-from slimprompt.cli.fit_results import note_training_images, print_comparison, print_fit, print_methods, write_report
+from slimprompt.cli.fit_results import print_fit, print_methods, print_scores, write_report
 from slimprompt.cli.options import (
     DEFAULT_BACKBONE,
-    Activation,
-    BackboneName,
     ClassNames,
     DataRoot,
-    Device,
     Log,
-    NoCache,
+    ModelOptions,
     Overwrite,
-    Precision,
-    Pretrained,
-    SkipBad,
+    RecipeChoice,
+    RecipeFields,
     Verbose,
-    explain_unreadable,
     given_options,
+    model_options,
     names_of_codes,
     note_codes,
     options_from,
+    parse_fields,
+    read_recipe,
 )
 from slimprompt.cli.printing import note, say
 from slimprompt.errors import InputError
@@ -52,8 +49,10 @@ _HELD_OUT = 2_000
 #: What to do if no images are held out.
 _HOLD_OUT = "give more images or fewer --shots, or a test/ folder beside train/"
 
+_IMAGES, _TRAINING = "Which images", "Training"
 
-@options_from(Recipe, *Recipe.model_fields, into="overrides", panel="Override the recipe")
+
+@model_options()
 @options_from(PromptSpec, *PromptSpec.model_fields, into="prompt", panel="Prompt")
 def fit(
     context: typer.Context,
@@ -61,7 +60,6 @@ def fit(
         Path | None,
         typer.Argument(help="photos/<class>/<image>, photos/{train,test}/<class>/<image>, or a CSV of path,label."),
     ] = None,
-    class_names: ClassNames = None,
     out: Annotated[
         Path,
         typer.Option(
@@ -70,6 +68,25 @@ def fit(
             help="Where to save the model: a folder, for model.safetensors in it, or a .safetensors file.",
         ),
     ] = Path("model"),
+    shots: Annotated[
+        int, typer.Option(min=1, help="Training images per class, sampled at random; the others are held out.")
+    ] = 16,
+    method: Annotated[
+        str, typer.Option(help=f"What to fit: {PROMPT}, {', '.join(METHODS)}, or your own, module:function.")
+    ] = PROMPT,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Also fit all methods on image features, and compare them with zero-shot."),
+    ] = False,
+    save_best: Annotated[
+        bool,
+        typer.Option("--save-best", help="Compare, and save the method that cross-validation chooses."),
+    ] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Write an HTML page about the result: accuracy per class, confusions, worst mistakes."),
+    ] = None,
+    class_names: ClassNames = None,
     continue_from: Annotated[
         Path | None,
         typer.Option(
@@ -78,19 +95,28 @@ def fit(
             "recipe, seed and shots are taken from it. Other methods are fitted again.",
         ),
     ] = None,
-    method: Annotated[
-        str, typer.Option(help=f"What to fit: {PROMPT}, {', '.join(METHODS)}, or your own, module:function.")
-    ] = PROMPT,
-    compare: Annotated[
+    overwrite: Overwrite = False,
+    verbose: Verbose = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.", rich_help_panel=_TRAINING)] = 1,
+    recipe: RecipeChoice = None,
+    fields: RecipeFields = None,
+    template: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Zero-shot template, e.g. 'a photo of a {}.': the baseline, and the text that some methods keep to. Repeat to "
+            "average several.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    no_calibration: Annotated[
         bool,
         typer.Option(
-            "--compare", help="Also fit all methods on image features, and compare them on the held-out images."
+            "--no-calibration",
+            help="Do not fit a temperature of the probabilities, which takes up to three more trainings on parts of the training images.",
+            rich_help_panel=_TRAINING,
         ),
     ] = False,
-    shots: Annotated[
-        int, typer.Option(min=1, help="Training images per class, sampled at random; the others are held out.")
-    ] = 16,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 1,
+    log: Log = None,
     at_most: Annotated[
         int | None,
         typer.Option(
@@ -98,164 +124,141 @@ def fit(
             min=1,
             help="Number of held-out images to evaluate on, if there are more, at random. Default: the whole test split, or "
             f"{_HELD_OUT:,} of the images that are left over.",
+            rich_help_panel=_IMAGES,
         ),
     ] = None,
     benchmark: Annotated[
-        str | None, typer.Option(help="A benchmark by name instead of your own images (slimprompt data list).")
+        str | None,
+        typer.Option(
+            help="A benchmark by name instead of your own images (slimprompt data list).", rich_help_panel=_IMAGES
+        ),
     ] = None,
     data_root: DataRoot = None,
     manifest: Annotated[
         Path | None,
         typer.Option(
-            help="Train on exactly the images of this manifest (slimprompt data sample, or a run's manifest.json), without --shots."
+            help="Train on exactly the images of this manifest (slimprompt data sample, or a run's manifest.json), without --shots.",
+            rich_help_panel=_IMAGES,
         ),
     ] = None,
-    backbone: BackboneName = None,
-    pretrained: Pretrained = None,
-    activation: Activation = "auto",
-    template: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Zero-shot template, e.g. 'a photo of a {}.': the baseline, and the text that methods, --anchor and --prograd "
-            "keep to. Repeat to average several."
-        ),
-    ] = None,
-    recipe: Annotated[
-        str,
-        typer.Option(
-            help="How it is trained: paper, the published protocol; paper-10x, close to it in a tenth of the steps; fast, in fewer "
-            "steps; or auto: paper-10x with fewer views of each image, the more images there are per class."
-        ),
-    ] = "auto",
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    no_cache: NoCache = False,
-    no_calibration: Annotated[
-        bool,
-        typer.Option(
-            "--no-calibration",
-            help="Do not fit a temperature of the probabilities, which takes up to three more trainings on parts of the training images.",
-        ),
-    ] = False,
-    skip_bad_images: SkipBad = False,
-    overwrite: Overwrite = False,
-    report: Annotated[
-        Path | None,
-        typer.Option(help="Write an HTML page about the result: accuracy per class, confusions, worst mistakes."),
-    ] = None,
-    log: Log = None,
-    verbose: Verbose = False,
     *,
     prompt: dict[str, Any],
-    overrides: dict[str, Any],
+    model_options: ModelOptions,
 ) -> None:
     """Learn a prompt, or fit another method, from a few images per class, and save it.
 
-    Shows the accuracy of zero-shot classification beside the fitted one, on images that were not used for training.
+    Says whether the result is better than zero-shot classification, on images that were not used for training.
 
     Example: slimprompt fit photos/ --out my-prompt --shots 4
     Example: slimprompt fit photos/ --compare --out compared
     Example: slimprompt fit photos/ --method gda --out my-gda
     Example: slimprompt fit photos/ --continue-from my-prompt --out larger-prompt
     """
-    given = given_options(context)
+    overrides = parse_fields(Recipe, fields)
+    given = given_options(context) | set(overrides)
     if log is not None:
         find_tracker(log)
     if manifest is not None and "shots" in given:
         raise InputError("--manifest says which images to train on; leave out --shots")
     earlier = None if continue_from is None else read_earlier(continue_from)
-    options = {**prompt, **overrides, "method": method, "recipe": recipe, "shots": shots, "template": template}
-    options |= {"backbone": backbone, "precision": precision, "seed": seed}
+    options = {
+        **prompt,
+        "method": method,
+        "recipe": read_recipe(recipe or "auto"),
+        "shots": shots,
+        "template": template,
+    }
+    options |= {"backbone": model_options.backbone, "precision": model_options.precision, "seed": seed}
     if earlier is not None:
         options = earlier.options(options, given)
     sampled: int | None = None if manifest else options["shots"]  # per class
-    params = _params(options, given, earlier)
+    params = _params(options, overrides, given, earlier) | {"calibrate": not no_calibration}
     if report is not None:
         if report.resolve() == out.resolve():
             raise InputError(f"{out} is the folder of the model; give the page of --report another name")
         check_outputs(page=report, overwrite=overwrite, read=(source, manifest))
         require_extra("lab", "the page of --report")
-    images = _images(source, class_names, benchmark, data_root)
+    names = names_of_codes(class_names, benchmark)
+    images = _images(source, names, benchmark, data_root)
     sample = _sample(images, sampled, options["seed"], manifest, earlier)
+    compare = compare or save_best
     if compare or report is not None:
-        _require_held_out(images, sample, "--compare" if compare else "--report")
+        option = "--report" if not compare else "--save-best" if save_best else "--compare"
+        _require_held_out(images, sample, option)
     if at_most is None and not images.test:
         at_most = _HELD_OUT
 
     # torch is imported from here on: everything above fails fast
     from slimprompt.classifier import Classifier
-    from slimprompt.clip.architectures import EMBEDDED
     from slimprompt.comparison import compare_methods
     from slimprompt.data import held_out
     from slimprompt.fit import fit as fit_and_score
-    from slimprompt.images.bank import FeatureBank
     from slimprompt.saved import check_free
     from slimprompt.user_functions import import_user_function
 
     import_user_function("basis", options.get("basis"))
     import_user_function("method", options["method"])
     check_free(out, overwrite=overwrite)
-    name = options["backbone"] or _default_backbone(benchmark)
-    model = _load_model(name, pretrained, activation, earlier, device=device, precision=options["precision"])
-    if name in EMBEDDED and benchmark is None and earlier is None:
-        note(f"{name} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
-    classifier = Classifier(model, calibrate=not no_calibration, **params)
+    model_options = model_options.model_copy(update={name: options[name] for name in ("backbone", "precision")})
+    model = _load_backbone(model_options, benchmark, earlier)
+    classifier = Classifier(model, **params)
     settings = _settings(classifier, len(images.class_names), sampled)
-    with (
-        open_log(log, out.resolve().name.removesuffix(".safetensors"), settings) as run_log,
-        explain_unreadable(skip_bad=skip_bad_images),
-    ):
+    with open_log(log, out.resolve().name.removesuffix(".safetensors"), settings) as run_log, model_options.reading():
         result = fit_and_score(
             classifier,
-            FeatureBank(model, None if no_cache else "default"),
+            model_options.bank(model),
             images,
             sample,
             templates=options["template"] or (),
-            skip_bad=skip_bad_images,
+            skip_bad=model_options.skip_bad_images,
             shots=sampled,
             at_most=at_most,
             on_epoch=run_log.epoch,
         )
         if log is not None:
             run_log.result(_metrics(result))
-    facts: dict[str, Any] = {"shots": sampled}
-    if result.unseen:
-        facts["held_out"] = {"images": len(result.unseen.images), **result.unseen.accuracies}
-    saved = classifier.save(out, overwrite=overwrite, **facts)
+        methods = compare_methods(result) if save_best and result.unseen else None
+        if methods is not None:
+            result = methods.best_fit
+        saved = _save(result, out, sampled, names, overwrite=overwrite)
+        if compare and methods is None and result.unseen:
+            methods = compare_methods(result)
 
-    print_fit(result, images, sampled, manifest)
-    if at_most is not None and (n_all := len(held_out(images, sample))) > at_most:
-        note(
-            f"evaluated on {at_most:,} of {n_all:,} held-out images,", "chosen at random; --held-out changes the number"
-        )
-    if result.comparison:
-        print_comparison(result.comparison, verbose=verbose)
-        note_training_images(result.comparison)
-    else:
-        note("no images are left to evaluate on:", _HOLD_OUT)
-    say(f"saved to {saved} ({saved.stat().st_size / 1000:.1f} KB)")
-    if earlier is not None:
-        earlier.print_changes(result)
-    if compare and result.unseen:
-        given_images = quote(str(source)) if source is not None else f"--benchmark {benchmark}"
-        print_methods(compare_methods(result), classifier.method_, given_images)
-    elif compare:
-        note(
-            "the methods are not compared:", "no held-out images are left that can be read and are not training images"
-        )
-    if report is not None and result.comparison:
-        say(f"report: {write_report(report, classifier, result.comparison, classifier.templates_)}")
+        print_fit(result, images, sampled, manifest)
+        if at_most is not None and (n_all := len(held_out(images, sample))) > at_most:
+            note(f"evaluated on {at_most:,} of {n_all:,} held-out images;", "--held-out changes the number")
+        if result.comparison:
+            print_scores(result.comparison, verbose=verbose)
+        else:
+            note("no images are left to evaluate on:", _HOLD_OUT)
+        if methods is not None:
+            print_methods(methods, result.classifier.method_)
+        elif compare:
+            note(
+                "the methods are not compared:",
+                "no held-out images are left that can be read and are not training images",
+            )
+        elif result.unseen and result.unseen.verdict:
+            say(result.unseen.verdict.sentence)
+        say(f"saved to {saved} ({saved.stat().st_size / 1000:.1f} KB)")
+        if earlier is not None:
+            earlier.print_changes(result)
+        if report is not None and result.comparison:
+            page = write_report(report, result.classifier, result.comparison, result.classifier.templates_, methods)
+            say(f"report: {page}")
 
 
-def _params(options: dict[str, Any], given: Collection[str], earlier: Earlier | None) -> dict[str, Any]:
+def _params(
+    options: dict[str, Any], overrides: Mapping[str, Any], given: Collection[str], earlier: Earlier | None
+) -> dict[str, Any]:
     """Parameters of the classifier, if the options can be used together."""
     method: str = options["method"]
     params: dict[str, Any] = {"method": method, "seed": options["seed"]}
     if options["template"]:
         params["templates"] = tuple(options["template"])
-    overrides = {name: options[name] for name in Recipe.model_fields if name in options}
-    if "views" in options and (options["views"] is not None or method != PROMPT):
-        params["views"] = options["views"]  # also of the methods of --compare
+    views = overrides.get("views", options.get("views"))
+    if views is not None or (method != PROMPT and "views" in overrides):
+        params["views"] = views  # also of the methods of --compare
     if method != PROMPT:
         _refuse_prompt_options(method, given)
         return params
@@ -263,8 +266,10 @@ def _params(options: dict[str, Any], given: Collection[str], earlier: Earlier | 
     if earlier is None:
         spec.check_standalone()
     recipe = make_recipe(options["recipe"], MANY_IMAGES, overrides)
-    if options["recipe"] == "auto":
-        params["recipe"] = overrides or "auto"
+    if isinstance(options["recipe"], Mapping):  # fields that replace those of "auto"
+        params["recipe"] = {**options["recipe"], **overrides}
+    elif options["recipe"] == "auto":
+        params["recipe"] = dict(overrides) or "auto"
     else:
         params["recipe"] = recipe
     return params | spec.prompt_fields() | {"continue_from": earlier and earlier.model}
@@ -273,12 +278,12 @@ def _params(options: dict[str, Any], given: Collection[str], earlier: Earlier | 
 def _refuse_prompt_options(method: str, given: Collection[str]) -> None:
     """Options that only a prompt has are an error with another method."""
     find_method(method, also=[PROMPT])
-    fields = [*PromptSpec.model_fields, *Recipe.model_fields, "recipe"]
-    if unused := [name for name in fields if name in given and name != "views"]:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
+    unused = [f"--{name.replace('_', '-')}" for name in (*PromptSpec.model_fields, "recipe") if name in given]
+    unused += [f"--set {name}" for name in Recipe.model_fields if name in given and name != "views"]
+    if unused:
         raise InputError(
-            f"{options} can only be used with prompts; --method {method} has fixed settings (docs/methods.md) and takes "
-            "--shots, --seed, --template and --views"
+            f"{', '.join(unused)} can only be used with prompts; --method {method} has fixed settings (docs/methods.md) and takes "
+            "--shots, --seed, --template and --set views=N"
         )
 
 
@@ -301,17 +306,29 @@ def _require_held_out(images: Benchmark, sample: Benchmark, option: str) -> None
         raise InputError(f"{option} needs held-out images, and all images are training images: {_HOLD_OUT}")
 
 
-def _load_model(
-    name: str, pretrained: str | None, activation: str, earlier: Earlier | None, *, device: str, precision: str
-) -> Backbone:
-    from slimprompt.clip.architectures import default_pretrained
-    from slimprompt.clip.backbone import load_backbone
-    from slimprompt.saved import load_backbone_of
-
+def _load_backbone(options: ModelOptions, benchmark: str | None, earlier: Earlier | None) -> Backbone:
     if earlier is not None:
-        return load_backbone_of(earlier.saved, None, pretrained, activation, device=device, precision=precision)
-    pretrained = pretrained or default_pretrained(name)
-    return load_backbone(name, pretrained, activation=activation, device=device, precision=precision)
+        from slimprompt.saved import load_backbone_of
+
+        how = {"device": options.device, "precision": options.precision}
+        return load_backbone_of(earlier.saved, None, options.pretrained, options.activation, **how)
+    from slimprompt.clip.architectures import EMBEDDED
+    from slimprompt.data.catalogue import benchmark_info
+
+    rendered = benchmark is not None and benchmark_info(benchmark).rendered
+    model = options.load_backbone("pocket" if rendered else DEFAULT_BACKBONE)
+    if model.name in EMBEDDED and benchmark is None:
+        note(f"{model.name} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
+    return model
+
+
+def _save(result: Fit, out: Path, shots: int | None, codes: Mapping[str, str] | None, *, overwrite: bool) -> Path:
+    facts: dict[str, Any] = {"shots": shots}
+    known = result.classifier.class_names_
+    result.classifier.codes_ = {code: name for code, name in (codes or {}).items() if name in known}
+    if result.unseen:
+        facts["held_out"] = {"images": len(result.unseen.images), **result.unseen.accuracies}
+    return result.classifier.save(out, overwrite=overwrite, **facts)
 
 
 def _settings(classifier: Classifier, n_classes: int, shots: int | None) -> dict[str, Any]:
@@ -330,22 +347,17 @@ def _settings(classifier: Classifier, n_classes: int, shots: int | None) -> dict
 def _metrics(result: Fit) -> dict[str, float]:
     metrics = {"temperature": result.classifier.calibration_.temperature}
     if result.unseen is not None:
-        scores = result.unseen.fitted.scores
+        scores = result.unseen.fitted.scores.to_json()
         metrics |= result.unseen.accuracies
-        metrics |= {"log_loss": scores.log_loss, "calibration_error": scores.calibration_error}
+        metrics |= {name: scores[name] for name in ("log_loss", "calibration_error")}
     return metrics
 
 
-def _default_backbone(benchmark: str | None) -> str:
-    from slimprompt.data.catalogue import benchmark_info
-
-    return "pocket" if benchmark and benchmark_info(benchmark).rendered else DEFAULT_BACKBONE
-
-
-def _images(source: Path | None, class_names: Path | None, benchmark: str | None, data_root: Path | None) -> Benchmark:
+def _images(
+    source: Path | None, names: dict[str, str] | None, benchmark: str | None, data_root: Path | None
+) -> Benchmark:
     from slimprompt.data import check_images, load_benchmark, load_folder
 
-    names = names_of_codes(class_names, benchmark)
     if benchmark is None and source is not None:
         own = load_folder(source, names=names)
         note_codes(own.class_names, "--class-names gives their words")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slimprompt.cli.printing import count, note, print_table, say
+from slimprompt.cli.printing import count, emit, note, percent, say
 from slimprompt.errors import first_few
 
 if TYPE_CHECKING:
     from slimprompt.classifier import Classifier
-    from slimprompt.comparison import MethodResult
+    from slimprompt.comparison import MethodComparison
     from slimprompt.data import Benchmark
     from slimprompt.data.folder import FolderBenchmark
     from slimprompt.fit import Comparison, Fit
+    from slimprompt.scores import Difference
 
 #: Messages about skipped images that are shown.
 _MESSAGES = 3
@@ -124,61 +126,76 @@ def note_training_images(comparison: Comparison) -> None:
     )
 
 
-def print_comparison(comparison: Comparison, *, verbose: bool) -> None:
+def print_scores(comparison: Comparison, *, verbose: bool) -> None:
     """Print the accuracy of zero-shot, of the fitted classifier and of chance, and with `verbose` that of each class."""
-    names = comparison.eval_set.class_names
-    rows = [(one.title, f"{one.accuracy:.1f} %") for one in comparison.results]
-    rows.append((f"chance ({len(names)} classes)", f"{100 / len(names):.1f} %"))
-    print_table(("", "accuracy"), rows, right=("accuracy",))
+    n_classes = len(comparison.eval_set.class_names)
+    rows = [{"": one.title, "accuracy": float(one.correct.mean())} for one in comparison.results]
+    rows.append({"": f"chance ({n_classes} classes)", "accuracy": 1 / n_classes})
+    emit(rows, columns={"": str, "accuracy": percent})
     note_missing_classes(comparison, "images to evaluate on")
     if verbose:
         print_classes(comparison)
+    note_training_images(comparison)
 
 
 def print_classes(comparison: Comparison) -> None:
     """Print the accuracy of each class."""
+    title = comparison.fitted.title
     rows = [
-        (name, number, *(f"{value:.0f} %" if number else "–" for value in scores))
-        for name, number, *scores in comparison.by_class()
+        {"class": name, "images": n, "zero-shot": before, title: after}
+        for name, n, before, after in comparison.by_class()
     ]
-    headings = ("class", "images", "zero-shot", comparison.fitted.title)
-    print_table(headings, rows, right=headings[1:])
+    whole = partial(percent, digits=0)
+    emit(rows, columns={"class": str, "images": str, "zero-shot": whole, title: whole})
 
 
-def print_methods(results: list[MethodResult], saved: str, images: str) -> None:
-    """Print one line per method, which to use, and how to save it.
+def print_methods(methods: MethodComparison, saved: str) -> None:
+    """Print one line per method, which of them is chosen, and how to save it.
 
     Parameters
     ----------
-    results
+    methods
         All methods on the same images.
     saved
         The method that was saved.
-    images
-        The arguments of `slimprompt fit` that name the images.
     """
-    from slimprompt.comparison import advice
+
+    def interval(gain: Difference | None) -> str:
+        return "–" if gain is None else f"{gain.value:+.0f} ({gain.low:+.0f}, {gain.high:+.0f})"
 
     which = "all methods" if saved == "prompt" else "all methods without a prompt"
-    say(f"{which} on the same {len(results[0].correct):,} held-out images (accuracy with 95 % interval):")
-    rows = []
-    for one in results:
-        value, low, high = one.accuracy
-        names = "yes" if one.takes_new_names else "no"
-        rows.append(
-            (one.method, f"{value:.1f} %", f"{low:.1f}–{high:.1f}", f"{one.n_trained:,}", f"{one.seconds:.1f}", names)
-        )
-    headings = ("method", "accuracy", "interval", "trained numbers", "seconds", "new class names")
-    print_table(headings, rows, right=headings[1:5])
-    use, sentence = advice(results)
-    say(sentence)
-    if use not in (None, saved):
-        say(f"What was saved is {saved}. To save {use}, run this with your other options:")
-        say(f"  slimprompt fit {images} --method {use} --out my-model")
+    say(f"{which} on the same {len(methods.zero_shot.correct):,} held-out images:")
+    rows = [
+        {
+            "method": one.method,
+            "inside": one.inside,
+            "held out": one.accuracy.value / 100,
+            "− zero-shot": interval(methods.gain(one)),
+            "− chosen": interval(methods.behind(one)),
+            "params": one.n_trained,
+            "new": "yes" if one.takes_new_names else "no",
+        }
+        for one in methods.results
+    ]
+    columns = dict.fromkeys(rows[0], str) | {"inside": percent, "held out": percent, "params": "{:,}".format}
+    emit(rows, columns=columns)
+    say(
+        "inside: cross-validated within the training images; −: difference in points with its paired 95 % interval; params: numbers "
+        "that are trained; new: takes new class names"
+    )
+    say(methods.sentence)
+    if methods.chosen is not None and methods.chosen.method != saved:
+        say(f"What was saved is {saved}: --save-best saves {methods.chosen.method}, --method NAME another one.")
 
 
-def write_report(report: Path, classifier: Classifier, comparison: Comparison, templates: Sequence[str]) -> Path:
+def write_report(
+    report: Path,
+    classifier: Classifier,
+    comparison: Comparison,
+    templates: Sequence[str],
+    methods: MethodComparison | None = None,
+) -> Path:
     """Write the page about a classifier on the images of a comparison, and return its path."""
     from slimprompt.report.fit_page import write_fit_page
 
-    return write_fit_page(report, classifier, comparison, templates=templates)
+    return write_fit_page(report, classifier, comparison, templates=templates, methods=methods)

@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimprompt.cli.fit_results import note_skipped
-from slimprompt.cli.options import Activation, Device, Model, Precision, Pretrained, SkipBad, explain_unreadable
-from slimprompt.cli.printing import count, note, print_json, print_table, say
+from slimprompt.cli.options import (
+    Model,
+    ModelOptions,
+    OtherClasses,
+    OutputFormat,
+    all_but,
+    model_options,
+    parse_class_names,
+)
+from slimprompt.cli.printing import Format, count, emit, note, percent, say
+from slimprompt.cli.stopping import resumable
 from slimprompt.errors import InputError, choose
-from slimprompt.spreadsheet import csv_text
 
 if TYPE_CHECKING:
     from slimprompt.collections.inputs import Collection
@@ -26,6 +34,7 @@ _LARGE = "Large collections (with --out)"
 _MOST_ANSWERS = 20
 
 
+@model_options(*all_but("backbone", "cache"))
 def predict(
     model: Model,
     images: Annotated[
@@ -36,12 +45,7 @@ def predict(
         ),
     ],
     top: Annotated[int, typer.Option(min=1, help="Number of classes to show per image.")] = 1,
-    classes: Annotated[
-        str | None,
-        typer.Option(
-            help="Comma-separated other class names: the same prompt on new classes (prompts and zero-shot only)."
-        ),
-    ] = None,
+    classes: OtherClasses = None,
     min_confidence: Annotated[
         float | None,
         typer.Option(min=0, max=1, help='Answer "none of these" if the probability of the best class is lower.'),
@@ -54,12 +58,7 @@ def predict(
             help='Answer "none of these" below the confidence that this fraction of the training images reached when held out.',
         ),
     ] = None,
-    format: Annotated[str, typer.Option("--format", help="table, json or csv; without --out.")] = "table",
-    pretrained: Pretrained = None,
-    activation: Activation = "auto",
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    skip_bad_images: SkipBad = False,
+    format: OutputFormat = Format.table,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -119,11 +118,14 @@ def predict(
             rich_help_panel=_LARGE,
         ),
     ] = None,
+    *,
+    model_options: ModelOptions,
 ) -> None:
     """Classify images with a saved model.
 
     Answers for a few images are printed. With --out, those for any number of images are written to a folder: stop it at any time, and
-    re-run the same command to resume. The exit code is 1 if no image could be read.
+    re-run the same command to resume. Images that cannot be read are named, and the others are answered; the exit code is then 1, with
+    --out only if no image could be read.
 
     Example: slimprompt predict my-prompt a.jpg b.jpg --top 3
     Example: slimprompt predict my-prompt a.jpg --classes "red panda,otter"
@@ -131,13 +133,12 @@ def predict(
     Example: slimprompt predict my-prompt photos/ --out predictions
     Example: slimprompt predict my-prompt "shards/{000..009}.tar" --out predictions --executor ray
     """
-    show = choose("format", format, {"table": _print_predictions, "json": _print_json, "csv": _print_csv})
     choose("executor", executor, _EXECUTORS)
     if executor != "ray" and (address, cpus, gpus) != (None, None, None):
         raise InputError("--address, --cpus and --gpus are for the Ray executor: add --executor ray")
     if out is None and (overwrite or column is not None or batch_size is not None or executor != "local"):
         raise InputError("--overwrite, --column, --batch-size and --executor are for large collections: add --out")
-    if out is not None and (format != "table" or skip_bad_images):
+    if out is not None and (format is not Format.table or model_options.skip_bad_images):
         raise InputError(
             "--format and --skip-bad-images are not for --out: its name says the format, and unreadable images are rows with an error"
         )
@@ -146,15 +147,14 @@ def predict(
         "classes": None if classes is None else tuple(parse_class_names(classes)),
         "min_confidence": min_confidence,
         "coverage": coverage,
-        "pretrained": pretrained,
-        "activation": activation,
-        "device": device,
-        "precision": precision,
+        **model_options.model_dump(include={"pretrained", "activation", "device", "precision"}),
         **({} if batch_size is None else {"batch_size": batch_size}),
     }
     if out is None:
-        _predict_few(model, images, answering, show, skip_bad=skip_bad_images)
+        _predict_few(model, images, answering, model_options, format)
         return
+    if executor == "ray" and model_options.max_megapixels is not None:
+        raise InputError("--max-megapixels is for images that this process reads; Ray's workers have Pillow's limit")
     from slimprompt.collections.inputs import open_collection
     from slimprompt.collections.output import writer_of
 
@@ -164,32 +164,15 @@ def predict(
 
     spec = PredictionSpec(model.as_posix(), **answering)  # hf:user/name also on Windows
     make = partial(_predictor, spec, executor, address, cpus, gpus)
-    _predict_collection(collection, out, make, overwrite=overwrite)
-
-
-def parse_class_names(text: str) -> list[str]:
-    """Class names from a comma-separated list."""
-    names = [name.strip() for name in text.split(",")]
-    if any(not name for name in names):
-        raise InputError(f'--classes {text!r} holds an empty name; write them as "red panda,otter"')
-    if len(names) < 2:
-        raise InputError(
-            f"--classes {text!r} is one class name, and a classifier needs at least two: give comma-separated names, such as "
-            '"red panda,otter"'
-        )
-    return names
+    with model_options.reading():
+        _predict_collection(collection, out, make, overwrite=overwrite)
 
 
 # --- a few images ----------------------------------------------------------------------------------------------------
 
 
 def _predict_few(
-    model: Path,
-    images: Sequence[Path],
-    answering: dict[str, Any],
-    show: Callable[[Sequence[Prediction]], None],
-    *,
-    skip_bad: bool,
+    model: Path, images: Sequence[Path], answering: dict[str, Any], options: ModelOptions, format: Format
 ) -> None:
     from slimprompt.collections.inputs import is_list
     from slimprompt.images.decode import image_files
@@ -210,37 +193,39 @@ def _predict_few(
     spec = PredictionSpec(
         model.as_posix(), **answering, batch_size=min(len(paths), BATCH)
     )  # hf:user/name also on Windows
-    predictor = LocalPredictor(spec, strict=not skip_bad)
+    predictor = LocalPredictor(spec)
     part = Part(0, [Item(str(path), File(str(path))) for path in paths])
-    with (
-        explain_unreadable(skip_bad=skip_bad),
-        progress("encoding images", len(paths), "images") as advance,
-    ):
+    with options.reading(), progress("encoding images", len(paths), "images") as advance:
         (finished,) = predictor.predict_parts([part], advance)
-    show([one for one in finished.predictions if one.error is None])
-    note_skipped([one.error for one in finished.predictions if one.error is not None], err=True)
+    _print_predictions([one for one in finished.predictions if one.error is None], format)
+    errors = [one.error for one in finished.predictions if one.error is not None]
+    if options.skip_bad_images:
+        note_skipped(errors, err=True)
+    elif errors:
+        for message in errors:
+            say(message, err=True)
+        note(f"{count(len(errors), 'image')} of {len(paths):,} could not be read", "", err=True)
+        raise typer.Exit(1)
 
 
-def _print_predictions(predictions: Sequence[Prediction]) -> None:
+def _print_predictions(predictions: Sequence[Prediction], format: Format) -> None:
+    """A table of probabilities; JSON with one object per image; or CSV with one row per image and class."""
     from slimprompt.calibration import probability_text
+    from slimprompt.collections.rows import COLUMNS, six_digits
 
+    if format is Format.json:
+        emit([one.as_json() for one in predictions], format)
+        return
+    if format is Format.csv:
+        cells = [six_digits(row) for one in predictions for row in one.cells()]
+        emit([dict(zip(COLUMNS, row, strict=True)) for row in cells], format)
+        return
     rows = []
     for one in predictions:
         for place, (name, value) in enumerate(one.classes):
             shown = name if place or one.answer == name else f"{one.answer} (best: {name})"
-            rows.append((one.image if place == 0 else "", shown, probability_text(value)))
-    print_table(("image", "class", "probability"), rows, right=("probability",))
-
-
-def _print_json(predictions: Sequence[Prediction]) -> None:
-    print_json([one.as_json() for one in predictions])
-
-
-def _print_csv(predictions: Sequence[Prediction]) -> None:
-    from slimprompt.collections.rows import COLUMNS, six_digits
-
-    rows = [six_digits(cells) for one in predictions for cells in one.cells()]
-    say(csv_text(COLUMNS, rows).rstrip("\n"))
+            rows.append({"image": "" if place else one.image, "class": shown, "probability": value})
+    emit(rows, columns={"image": str, "class": str, "probability": probability_text})
 
 
 # --- a collection ----------------------------------------------------------------------------------------------------
@@ -263,12 +248,13 @@ def _predict_collection(
 ) -> None:
     from slimprompt.collections.predict import predict_collection
 
-    try:
+    left = (
+        "nothing half-written is left"
+        if out.suffix
+        else f"finished parts are in {out}; re-run the same command to resume"
+    )
+    with resumable(left):
         summary = predict_collection(collection, out, make_predictor, overwrite=overwrite)
-    except KeyboardInterrupt:
-        if out.is_dir():
-            say(f"stopped. Finished parts are in {out}; re-run the same command to resume", err=True)
-        raise typer.Exit(130) from None
     _print_summary(summary, out)
 
 
@@ -278,9 +264,8 @@ def _print_summary(summary: Summary, out: Path) -> None:
     readable = images - errors
     answers = [(answer, n) for answer, n in summary.answers.most_common() if answer is not None]
     listed = answers[:_MOST_ANSWERS]
-    rows = [(answer, f"{n:,}", f"{100 * n / readable:.1f} %") for answer, n in listed]
-    if rows:
-        print_table(("answer", "images", "share"), rows, right=("images", "share"))
+    rows = [{"answer": answer, "images": n, "share": n / readable} for answer, n in listed]
+    emit(rows, columns={"answer": str, "images": "{:,}".format, "share": percent})
     if len(answers) > len(listed):
         say(f"and {len(answers) - len(listed):,} more answers")
     done = summary.predicted + summary.failed

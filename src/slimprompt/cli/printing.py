@@ -1,30 +1,147 @@
-"""What commands print: text, aligned tables, counts and sizes.
+"""What commands print: text, notes, and rows as a table, JSON or CSV.
 
-Every command prints through `say`. It interprets no markup and does not fail on a name that the terminal cannot show.
+Every command prints through `say`. It interprets no markup and does not fail on a name that the terminal cannot show. The rows of a
+result go through `emit`, whatever the format. They hold plain values: shares are fractions between 0 and 1, and only the table shows
+them as percent.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
 
 import typer
-from rich.cells import cell_len, set_cell_size
 
-from slimprompt.errors import one_line, printable
+from slimprompt.errors import InputError, one_line, printable
+from slimprompt.files import write_file
+from slimprompt.spreadsheet import csv_text
 
-#: Columns to which a column of text is cut at most, and columns between two of them.
-_NARROWEST, _GAP = 8, 2
+#: Spaces between two columns.
+_GAP = 2
+
+
+class Format(str, Enum):
+    """How the rows of a result are printed."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+def emit(
+    rows: Sequence[Mapping[str, Any]],
+    format: Format = Format.table,
+    out: Path | None = None,
+    *,
+    columns: Mapping[str, Callable[[Any], str]] | None = None,
+    facts: Mapping[str, Any] | None = None,
+    key: str = "rows",
+    colours: Mapping[str, str] | None = None,
+) -> None:
+    """Print rows, or write them to a file.
+
+    Parameters
+    ----------
+    rows
+        Plain values by name. None and nan are a missing value.
+    format
+        A table for people; JSON, a list of objects; or CSV, in which a nested value is JSON.
+    out
+        File to write instead of printing.
+    columns
+        The values that the table shows, with the text of each; default: all of them, with `str`. Numbers are aligned to the right.
+    facts
+        Further entries of the JSON, which is then one object with the rows under `key`.
+    key
+        See `facts`.
+    colours
+        Colour of the table's cells with this text.
+    """
+    if format is Format.table and out is None:
+        _print_rows(rows, columns, colours)
+        return
+    if format is Format.table:
+        raise InputError(f"a table for people is only printed; {out} can be JSON or CSV")
+    text = _json_text(rows, facts, key) if format is Format.json else _csv_text(rows)
+    if out is None:
+        say(text.rstrip("\n"))
+    else:
+        write_file(out, text)
+
+
+def format_of(path: Path) -> Format:
+    """The format of a file, from its suffix; an `InputError` if it is neither .json nor .csv."""
+    suffix = path.suffix.lower().removeprefix(".")
+    if suffix not in ("json", "csv"):
+        raise InputError(f"{path} must end in .csv or .json")
+    return Format(suffix)
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """A fraction as percent.
+
+    >>> percent(0.2167), percent(None)
+    ('21.7 %', '–')
+    """
+    return "–" if share is None or math.isnan(share) else f"{100 * share:.{digits}f} %"
+
+
+def _print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, Callable[[Any], str]] | None,
+    colours: Mapping[str, str] | None,
+) -> None:
+    if not rows:
+        return
+    columns = columns or dict.fromkeys(_names(rows), str)
+    headings = {name: name.replace("_", " ") for name in columns}
+    numbers = [headings[name] for name in columns if any(_is_number(row.get(name)) for row in rows)]
+    cells = [[_cell(row.get(name), text) for name, text in columns.items()] for row in rows]
+    print_table(list(headings.values()), cells, right=numbers, colours=colours)
+
+
+def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _cell(value: Any, text: Callable[[Any], str]) -> str:
+    return "–" if _is_missing(value) else text(value)
+
+
+def _json_text(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any] | None, key: str) -> str:
+    plain = [{name: None if _is_missing(value) else value for name, value in row.items()} for row in rows]
+    return json_text(plain if facts is None else {**facts, key: plain}) + "\n"
+
+
+def _csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    def cell(value: Any) -> Any:
+        if isinstance(value, Mapping | list | tuple):
+            return json.dumps(value, ensure_ascii=False)
+        return "" if _is_missing(value) else value
+
+    names = _names(rows)
+    return csv_text(names, [[cell(row.get(name)) for name in names] for row in rows])
 
 
 def say(text: object = "", *, err: bool = False) -> None:
-    """Print text and a newline.
+    """Print text and a newline; bytes of a file name that is not UTF-8 are shown as `\\xNN`.
 
-    Bytes of a file name that is not UTF-8 are shown as `\\xNN`, and characters that the terminal lacks as `?`. Colours are only
-    printed to a terminal, and not if the environment variable NO_COLOR is set or TERM is "dumb".
+    Colours are only printed to a terminal, and not if the environment variable NO_COLOR is set or TERM is "dumb".
 
     Parameters
     ----------
@@ -33,16 +150,19 @@ def say(text: object = "", *, err: bool = False) -> None:
     err
         Print to standard error.
     """
-    encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"
-    shown = printable(str(text)).encode(encoding, "replace").decode(encoding)
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-    typer.echo(shown, err=err, color=False if plain else None)
+    typer.echo(printable(str(text)), file=sys.stderr if err else sys.stdout, color=False if plain else None)
 
 
 def print_json(value: object, *, indent: int | None = 1) -> None:
     """Print a value as JSON; a file name that is not UTF-8 gets JSON's own escapes, as in the files that commands write."""
+    say(json_text(value, indent=indent))
+
+
+def json_text(value: object, *, indent: int | None = 1) -> str:
+    """A value as JSON that standard output can show without loss."""
     is_utf8 = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
-    say(json.dumps(value, ensure_ascii=not is_utf8, indent=indent).encode(errors="backslashreplace").decode())
+    return json.dumps(value, ensure_ascii=not is_utf8, indent=indent).encode(errors="backslashreplace").decode()
 
 
 def print_table(
@@ -53,10 +173,7 @@ def print_table(
     colours: Mapping[str, str] | None = None,
     err: bool = False,
 ) -> None:
-    """Print rows in aligned columns.
-
-    On a terminal that is too narrow, the middle of long texts is left out, in the widest column first. Numbers are never cut, and
-    nothing is cut in a pipe or a file.
+    """Print rows in aligned columns. On a terminal that is too narrow, long texts take several lines; nothing is left out.
 
     Parameters
     ----------
@@ -71,47 +188,25 @@ def print_table(
     err
         Print to standard error.
     """
-    cells = [[one_line(str(cell), sys.maxsize) for cell in row] for row in rows]
-    lines = [list(headings), *cells] if headings else cells
-    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-    numeric = [title in right for title in headings] or [False] * len(widths)
-    if (sys.stderr if err else sys.stdout).isatty():
-        widths = _fitted(widths, numeric, shutil.get_terminal_size().columns)
-    for line in lines:
-        aligned = [_aligned(*cell) for cell in zip(line, widths, numeric, strict=True)]
-        aligned[-1] = aligned[-1].rstrip()
-        coloured = [
-            typer.style(text, fg=colours[cell]) if colours and cell in colours else text
-            for text, cell in zip(aligned, line, strict=True)
-        ]
-        say((" " * _GAP).join(coloured).rstrip(), err=err)
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-
-def _fitted(widths: Sequence[int], numeric: Sequence[bool], available: int) -> list[int]:
-    """Widths of columns that fit into the available ones, if columns of text can be made narrow enough."""
-    fitted = list(widths)
-    excess = sum(widths) + _GAP * (len(widths) - 1) - available
-    texts = [column for column, number in enumerate(numeric) if not number]
-    for column in sorted(texts, key=lambda column: -widths[column]):
-        less = max(0, min(excess, fitted[column] - _NARROWEST))
-        fitted[column] -= less
-        excess -= less
-    return fitted
-
-
-def _aligned(text: str, width: int, number: bool) -> str:
-    """The text in a column of this width, where wide characters, as of Chinese and emoji, take two places."""
-    if cell_len(text) > width:
-        start = (width - 1) // 2
-        text = f"{set_cell_size(text, start)}…{_last_cells(text, width - 1 - start)}"
-    space = " " * (width - cell_len(text))
-    return space + text if number else text + space
-
-
-def _last_cells(text: str, width: int) -> str:
-    while cell_len(text) > width:
-        text = text[1:]
-    return text
+    stream = sys.stderr if err else sys.stdout
+    table = Table(box=None, show_header=bool(headings), header_style="", padding=(0, _GAP, 0, 0), pad_edge=False)
+    for title in headings:
+        is_number = title in right
+        table.add_column(Text(title), justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
+    for row in rows:
+        cells = [one_line(str(cell), sys.maxsize) for cell in row]
+        table.add_row(*(Text(cell, style=(colours or {}).get(cell, "")) for cell in cells))
+    console = Console(
+        file=stream, width=shutil.get_terminal_size().columns if stream.isatty() else 100_000, force_terminal=True
+    )
+    with console.capture() as shown:
+        console.print(table)
+    for line in shown.get().splitlines():
+        say(line.rstrip(), err=err)
 
 
 def count(number: int, noun: str) -> str:

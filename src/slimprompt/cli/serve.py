@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.options import Activation, Device, Precision, Pretrained, options_from
+from slimprompt.cli.options import ModelOptions, model_options, options_from
 from slimprompt.cli.printing import note, say
 from slimprompt.errors import InputError, validate
 from slimprompt.extras import require_extra
@@ -23,6 +23,7 @@ TOKEN_VARIABLE = "SLIMPROMPT_TOKEN"
 _SHORTEST_TOKEN = 16
 
 
+@model_options("pretrained", "activation", "device", "precision")
 @options_from(Limits, *Limits.model_fields, into="limits", panel="Limits", defaults=Limits().model_dump())
 def serve(
     models: Annotated[list[Path], typer.Argument(help="Folders of saved models, or hf:user/name.")],
@@ -34,12 +35,9 @@ def serve(
         Path | None,
         typer.Option(help=f"File with a token that clients must send. Default: ${TOKEN_VARIABLE}, if it is set."),
     ] = None,
-    pretrained: Pretrained = None,
-    activation: Activation = "auto",
-    device: Device = "auto",
-    precision: Precision = "fp32",
     *,
     limits: dict[str, Any],
+    model_options: ModelOptions,
 ) -> None:
     """Serve saved models over HTTP, with a web page.
 
@@ -56,7 +54,8 @@ def serve(
 
     with bind(host, port) as bound:  # before the models are loaded: a port in use is known at once
         local = is_loopback(bound)
-        served = load_models(models, pretrained=pretrained, activation=activation, device=device, precision=precision)
+        chosen = model_options.model_dump(include={"pretrained", "activation", "device", "precision"})
+        served = load_models(models, **chosen)
         hosts = LOOPBACK_NAMES | {host.lower()} if local and token is None else None
         server = make_server(create_app(served, checked, token=token, hosts=hosts))
         bound.listen(128)

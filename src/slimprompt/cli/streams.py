@@ -28,34 +28,18 @@ class _Output(io.FileIO):
 
 
 def safe_streams() -> None:
-    """Replace standard output and error by streams that do not fail; a closed stream is opened on the null device."""
+    """Replace standard output and error by streams that do not fail; a closed one is opened on the null device."""
     for number, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
-        if stream is None:  # closed by the shell, `>&-`; another file must not get its number
-            _occupy(number)
-            stream = open(os.devnull, "r" if number == 0 else "w", encoding="utf-8")  # noqa: SIM115
-            setattr(sys, name, stream)
+        if stream is None:  # closed by the shell, `>&-`: the next file that is opened would get its number
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
         elif number and isinstance(stream, io.TextIOWrapper) and _descriptor(stream) == number:
             with suppress(OSError):
                 stream.flush()
-            raw = _Output(number, "w", closefd=False)
-            safe = io.TextIOWrapper(
-                io.BufferedWriter(raw),
-                encoding=stream.encoding,
-                errors="replace",
-                line_buffering=stream.line_buffering,
-                write_through=stream.write_through,
-            )
-            setattr(sys, name, safe)
-
-
-def output_error() -> OSError | None:
-    """Why standard output could not be written completely; None if it was, or if its reader did not want more of it."""
-    stream = sys.stdout
-    stream.flush()
-    raw = getattr(getattr(stream, "buffer", None), "raw", None)
-    error = raw.error if isinstance(raw, _Output) else None
-    return None if error is None or error.errno == errno.EPIPE else error
+            raw = io.BufferedWriter(_Output(number, "w", closefd=False))
+            line_by_line = stream.line_buffering
+            setattr(sys, name, io.TextIOWrapper(raw, stream.encoding, "replace", line_buffering=line_by_line))
 
 
 def _descriptor(stream: io.TextIOWrapper) -> int | None:
@@ -65,11 +49,9 @@ def _descriptor(stream: io.TextIOWrapper) -> int | None:
         return None
 
 
-def _occupy(number: int) -> None:
-    try:
-        os.fstat(number)
-    except OSError:
-        null = os.open(os.devnull, os.O_RDWR)
-        if null != number:
-            os.dup2(null, number)
-            os.close(null)
+def output_error() -> OSError | None:
+    """Why standard output could not be written completely; None if it was, or if its reader did not want more of it."""
+    sys.stdout.flush()
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    error = raw.error if isinstance(raw, _Output) else None
+    return None if error is None or error.errno == errno.EPIPE else error

@@ -15,8 +15,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.options import DataRoot, Device, Log, note_codes, options_from
-from slimprompt.cli.printing import count, print_json, print_table, say, size
+from slimprompt.cli.options import (
+    DataRoot,
+    Log,
+    ModelOptions,
+    OutputFormat,
+    RecipeChoice,
+    RecipeFields,
+    model_options,
+    note_codes,
+    options_from,
+    parse_fields,
+    read_recipe,
+)
+from slimprompt.cli.printing import Format, count, emit, print_json, say, size
+from slimprompt.cli.stopping import resumable
 from slimprompt.errors import InputError, choose, first_few, unknown
 from slimprompt.lab.grid import Grid
 from slimprompt.lab.studies import Catalogue
@@ -40,7 +53,7 @@ _AXES = tuple(name for name in Grid.model_fields if name not in ("study", "pairs
 RunsFolder = Annotated[Path, typer.Option("--runs", help="Folder of the run folders.")]
 
 
-@options_from(Recipe, *Recipe.model_fields, into="overrides", panel="Override the recipe")
+@model_options("device")
 @options_from(Grid, *_AXES, into="axes", panel="Override the grid")
 def study(
     name: Annotated[
@@ -49,11 +62,12 @@ def study(
     pocket: Annotated[
         bool, typer.Option("--pocket", help="Use the embedded models and rendered benchmarks instead of the paper's.")
     ] = False,
-    recipe: Annotated[str | None, typer.Option(help="Recipe by name: paper, paper-10x or fast.")] = None,
+    recipe: RecipeChoice = None,
+    fields: RecipeFields = None,
     runs: RunsFolder = Path("runs"),
     data_root: DataRoot = None,
     plan: Annotated[bool, typer.Option("--plan", help="Estimate the cost and run nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan, or the outcome, as JSON.")] = False,
+    format: OutputFormat = Format.table,
     executor: Annotated[
         str, typer.Option(help="; ".join(f"{name}: {what}" for name, what in _EXECUTORS.items()) + ".")
     ] = "processes",
@@ -65,12 +79,10 @@ def study(
         int,
         typer.Option(
             "--prompt-batch",
-            "--stack",
             min=1,
             help="Maximum number of runs on the same images to train together; 1 disables batching.",
         ),
     ] = 8,
-    device: Device = "auto",
     address: Annotated[
         str | None, typer.Option(help="ray: a running cluster, auto or host:port; default: this machine.")
     ] = None,
@@ -81,7 +93,7 @@ def study(
     log: Log = None,
     *,
     axes: dict[str, Any],
-    overrides: dict[str, Any],
+    model_options: ModelOptions,
     catalogue: Catalogue,
 ) -> None:
     """Run a study of the paper, a comparison of methods, or a grid of your own.
@@ -96,7 +108,7 @@ def study(
         _list_studies(catalogue)
         return
     choose("executor", executor, _EXECUTORS)
-    grid, given = _grid(catalogue, name, pocket, axes, recipe, overrides)
+    grid, given = _grid(catalogue, name, pocket, axes, recipe, parse_fields(Recipe, fields))
     from slimprompt.files import cache_dir
     from slimprompt.lab.environment import RunEnvironment
     from slimprompt.lab.spec import import_user_functions
@@ -111,16 +123,16 @@ def study(
         data_root=data_root,
         cache=cache_dir() if os.environ.get("SLIMPROMPT_CACHE") else None,  # workers elsewhere use the same
         threads=threads,
-        device=device,
+        device=model_options.device,
         invocation=("slimprompt", *sys.argv[1:]),
     )
     if plan:
-        _plan(opened, studies, environment, workers, as_json=as_json)
+        _plan(opened, studies, environment, workers, format)
     else:
         if log is not None:
             find_tracker(log)
         chosen = _executor(executor, environment, workers, address, gpus)
-        _run(name, opened, chosen, prompt_batch=prompt_batch, as_json=as_json, log=log)
+        _run(name, opened, chosen, format, prompt_batch=prompt_batch, log=log)
 
 
 def offering(catalogue: Callable[[], Catalogue]) -> Callable[..., None]:
@@ -137,8 +149,8 @@ def offering(catalogue: Callable[[], Catalogue]) -> Callable[..., None]:
 
 
 def _list_studies(catalogue: Catalogue) -> None:
-    rows = [(name, (make.__doc__ or "").splitlines()[0].rstrip(".")) for name, make in catalogue.studies.items()]
-    print_table(("study", ""), rows)
+    studies = catalogue.studies.items()
+    emit([{"study": name, "": (make.__doc__ or "").splitlines()[0].rstrip(".")} for name, make in studies])
     say("\nCount the runs of a study and estimate their cost with `slimprompt study NAME --plan`.")
 
 
@@ -160,15 +172,18 @@ def _grid(
         fields, says_pocket = read_grid_file(Path(name))
         pocket = pocket or says_pocket
     if recipe is not None:
-        fields["recipe"] = _named_recipe(name, recipe, fields.get("recipe"), overrides)
+        fields["recipe"] = _chosen_recipe(name, recipe, fields.get("recipe"), overrides)
     fields |= axes
     grid = catalogue.make_grid(fields, pocket=pocket)
     return grid.model_copy(update={"recipe": replace_fields(grid.recipe, overrides)}), set(fields)
 
 
-def _named_recipe(name: str, recipe: str, in_file: Any, overrides: Mapping[str, Any]) -> Recipe:
-    """The recipe of `--recipe`, with the fields that the grid file sets."""
-    chosen: Recipe = choose("recipe", recipe, RECIPES)
+def _chosen_recipe(name: str, recipe: str, in_file: Any, overrides: Mapping[str, Any]) -> Recipe | dict[str, Any]:
+    """The recipe of `--recipe`, with the fields that the grid file sets; these stay unless --set replaces them."""
+    given = read_recipe(recipe)
+    if not isinstance(given, str):
+        return given | (dict(in_file) if isinstance(in_file, Mapping) else {})
+    chosen: Recipe = choose("recipe", given, RECIPES)
     if not isinstance(in_file, Mapping):
         return chosen
     if stay := [f"{field} {value}" for field, value in in_file.items() if field not in overrides]:
@@ -198,8 +213,7 @@ def _plan(
     studies: Mapping[str, list[RunSpec]],
     environment: RunEnvironment,
     workers: int | None,
-    *,
-    as_json: bool,
+    format: Format,
 ) -> None:
     from slimprompt.lab.executors import default_workers
     from slimprompt.lab.plan import plan_study
@@ -210,11 +224,14 @@ def _plan(
         "sources": len(opened.specs) - len(opened.asked),
         "complete": len(opened.complete),
     }
-    if not as_json:
+    if format is Format.csv:
+        emit([{"study": name, "runs": len(specs)} for name, specs in studies.items()], format)
+        return
+    if format is Format.table:
         _print_counts(counts, environment.runs)
         say("counting images and text tokens, and measuring this machine …", err=True)
     found = asdict(plan_study(opened, environment, workers or default_workers(environment)))
-    if as_json:
+    if format is Format.json:
         print_json(counts | found)
     else:
         _print_estimate(found)
@@ -244,7 +261,7 @@ def _print_estimate(plan: Mapping[str, Any]) -> None:
     for what in plan["missing"][:2]:
         say(f"not estimated: {what}")
     if len(plan["missing"]) > 2:
-        say(f"not estimated: {len(plan['missing']) - 2} more, which --json lists")
+        say(f"not estimated: {len(plan['missing']) - 2} more, which --format json lists")
     if plan["missing"]:
         say("time and disk are not given, because they would not include the above")
 
@@ -271,23 +288,29 @@ def _executor(
     return InlineExecutor(environment) if workers == 1 else ProcessExecutor(environment, workers)
 
 
-def _run(name: str, opened: Study, executor: Executor, *, prompt_batch: int, as_json: bool, log: str | None) -> None:
+def _run(name: str, opened: Study, executor: Executor, format: Format, *, prompt_batch: int, log: str | None) -> None:
     from slimprompt.lab.display import shown
     from slimprompt.lab.study import outcome_of, run_study
 
     events = shown(name, opened, run_study(opened, executor, prompt_batch=prompt_batch))
-    try:
+    with resumable(f"complete runs are in {opened.runs}; re-run the same command to resume"):
         outcome = outcome_of(opened, events if log is None else _logged(log, events))
-    except KeyboardInterrupt:
-        say(f"stopped. Complete runs are in {opened.runs}; re-run the same command to resume", err=True)
-        raise typer.Exit(130) from None
-    if as_json:
-        records = {"present": outcome.present, "complete": outcome.complete, "failed": outcome.failed}
-        print_json({what: [one.spec.fingerprint for one in some] for what, some in records.items()}, indent=None)
-    else:
+    if format is Format.table:
         _print_outcome(outcome, opened.runs)
+    else:
+        emit(_outcome_rows(outcome), format)
     if outcome.failed:
         raise typer.Exit(1)
+
+
+def _outcome_rows(outcome: Outcome) -> list[dict[str, Any]]:
+    """One row per run: whether it was complete before, is complete now, or failed."""
+    groups = {"present": outcome.present, "complete": outcome.complete, "failed": outcome.failed}
+    return [
+        {"run": record.spec.fingerprint, "title": record.spec.title, "outcome": group, "error": record.error}
+        for group, records in groups.items()
+        for record in records
+    ]
 
 
 def _logged(target: str, events: Generator[Event, None, None]) -> Generator[Event, None, None]:

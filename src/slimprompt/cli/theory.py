@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slimprompt.cli.options import DataRoot, Device
+from slimprompt.cli.options import DataRoot, ModelOptions, model_options
 from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError
 from slimprompt.files import check_folder
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from slimprompt.paper.theory import Statement
 
 
+@model_options("backbone", "pretrained", "device")
 def theory(
     m: Annotated[int, typer.Option("--m", min=1, max=1024, help="Context tokens.")] = 16,
     d: Annotated[
@@ -32,12 +33,6 @@ def theory(
     runs: Annotated[
         Path | None, typer.Option(help="Folder of runs: trained dense prompts as P*, learned factors as bases.")
     ] = None,
-    backbone: Annotated[
-        str, typer.Option(help="Text encoder of the loss: pocket (embedded), an open_clip name, or hf-hub:….")
-    ] = "pocket",
-    pretrained: Annotated[
-        str | None, typer.Option(help="Weights of the backbone: an open_clip tag, a checkpoint file, or random:0.")
-    ] = None,
     benchmark: Annotated[
         str, typer.Option(help="Images of the loss: a benchmark (`slimprompt data list`) or a folder.")
     ] = "pocket-sketch",
@@ -48,7 +43,6 @@ def theory(
         float | None,
         typer.Option(min=0, help="Damping of the local model over the largest curvature; default: automatic."),
     ] = None,
-    device: Device = "auto",
     no_encoder: Annotated[
         bool, typer.Option("--no-encoder", help="Skip the statements that need a text encoder; takes a few seconds.")
     ] = False,
@@ -59,11 +53,13 @@ def theory(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show the claim and the remark of every statement.")
     ] = False,
+    *,
+    model_options: ModelOptions,
 ) -> None:
     """Check every statement of the theory numerically, and show both sides with a verdict.
 
     A violated statement is a result, not an error. The statements on the loss use a text encoder in double precision,
-    by default the embedded model.
+    by default the embedded model (pocket).
 
     Example: slimprompt theory --out theory/
     """
@@ -78,10 +74,9 @@ def theory(
     records = _records(runs) if runs else []
     objective = None
     if not no_encoder:
-        from slimprompt.clip.backbone import load_backbone
         from slimprompt.paper.theory.prompt_objective import few_shot_objective
 
-        model = load_backbone(backbone, pretrained, device=device)
+        model = model_options.load_backbone("pocket")
         objective = few_shot_objective(model, benchmark, shots=shots, seed=seed, n_ctx=m, data_root=data_root)
         say(f"loss: {objective.title}")
     with progress("checking", None, "text passes") as advance:

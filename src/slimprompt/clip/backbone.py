@@ -20,7 +20,15 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from slimprompt.clip.architectures import ACTIVATIONS, EMBEDDED, HUB, LOCAL_FOLDER, TOKENIZER_EXTRA, absolute_weights
+from slimprompt.clip.architectures import (
+    ACTIVATIONS,
+    EMBEDDED,
+    HUB,
+    LOCAL_FOLDER,
+    TOKENIZER_EXTRA,
+    absolute_weights,
+    default_pretrained,
+)
 from slimprompt.clip.image_tower import image_features_in_parts
 from slimprompt.clip.load import load_architecture, load_embedded, load_hub, quiet
 from slimprompt.clip.towers import end_of_text
@@ -200,7 +208,8 @@ def load_backbone(
         An embedded model ("pocket"), any open_clip architecture ("ViT-B-16", "RN50"), "hf-hub:org/model" or
         "local-dir:folder".
     pretrained
-        An open_clip tag ("openai", "laion2b_s34b_b88k"), whose weights are downloaded once; a weight file (OpenAI's .pt archive,
+        An open_clip tag ("openai", "laion2b_s34b_b88k"), whose weights are downloaded once, by default OpenAI's where OpenAI published
+        weights of the architecture; a weight file (OpenAI's .pt archive,
         open_clip's .pt or .safetensors); or the folder or file of a `CLIPModel` of transformers, for example in the Hugging Face
         cache. A file gets the image preprocessing on which all tags of the architecture agree, and OpenAI's if they differ; mean
         and standard deviation are those of a `preprocessor_config.json` beside it.
@@ -255,6 +264,8 @@ def load_backbone(
             model = load_hub(name)
     else:
         name = name.replace("/", "-")
+        if pretrained is None and seed is None:
+            pretrained = default_pretrained(name)
         model = load_architecture(name, pretrained, seed, activation)
         pretrained = pretrained or f"random:{seed}"
 

@@ -86,11 +86,11 @@ class PartPredictor(Protocol):
 class LocalPredictor:
     """Predicts parts in this process, on as many decoding threads as there are cores unless `workers` says otherwise.
 
-    An unreadable image is a prediction with an error, or an `UnreadableImageError` if `strict` is true.
+    An unreadable image is a prediction with an error.
     """
 
-    def __init__(self, spec: PredictionSpec, workers: int | None = None, *, strict: bool = False) -> None:
-        self._spec, self._workers, self._strict = spec, workers, strict
+    def __init__(self, spec: PredictionSpec, workers: int | None = None) -> None:
+        self._spec, self._workers = spec, workers
         self._classifier, self._lowest = spec.classifier()
         self._backbone = self._classifier.backbone_
         self.manifest = {
@@ -122,8 +122,6 @@ class LocalPredictor:
             return eval_pixels(place.open(names[position]), self._backbone.preprocess, names[position])[None]
 
         def unreadable(position: int, error: InputError) -> None:
-            if self._strict:
-                raise error
             found[position] = Prediction.unreadable(names[position], str(error))
             advance(1)
 

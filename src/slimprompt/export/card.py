@@ -83,11 +83,11 @@ def _held_out(saved: Description) -> str:
     entry = (saved.model_extra or {}).get("held_out")
     found = {name: value for name, value in entry.items() if _is_number(value)} if isinstance(entry, dict) else {}
     n = int(found.get("images", 0))
-    if n < 1 or not 0 <= found.get("model", -1) <= 100:
+    if n < 1 or not 0 <= found.get("model", -1) <= 1:
         return "not measured"
-    hits = round(n * found["model"] / 100)
+    hits = round(n * found["model"])
     value, low, high = accuracy_of(np.arange(n) < hits)
-    zero_shot = f"; zero-shot {found['zero_shot']:.1f} %" if "zero_shot" in found else ""
+    zero_shot = f"; zero-shot {100 * found['zero_shot']:.1f} %" if "zero_shot" in found else ""
     return f"{value:.1f} % (95 % interval {low:.1f}–{high:.1f}, {n:,} images){zero_shot}"
 
 

@@ -25,7 +25,7 @@ from slimprompt.clip.architectures import LOCAL_FOLDER
 from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
 from slimprompt.files import cache_dir, sha256
-from slimprompt.images.decode import Decode, GivenImage, open_image
+from slimprompt.images.decode import Decode, GivenImage, UnreadableImageError, open_image
 from slimprompt.images.encoding import device_batch, encoded, refuse
 from slimprompt.images.hashes import FileHashes
 from slimprompt.images.sources import image_sources
@@ -138,7 +138,9 @@ class FeatureBank:
         bad: dict[int, InputError] = {}
 
         def skip(task: _Task, error: InputError) -> None:
-            bad.update(dict.fromkeys(task.indices, error))
+            for index in task.indices:  # files of the same content; each error names its own
+                named = str(error).replace(str(task.image), str(sources[index]))
+                bad[index] = UnreadableImageError(named)
 
         unreadable = skip if skip_bad else refuse
         indices: dict[str, list[int]] = defaultdict(list)  # images with the same content are encoded once

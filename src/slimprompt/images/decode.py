@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Literal
 
@@ -29,7 +30,12 @@ Decode = Literal["upright", "plain"]
 
 
 class UnreadableImageError(InputError):
-    """An image is missing, damaged, not an image, or too large."""
+    """Images are missing, damaged, not images, or too large."""
+
+    def __init__(self, *messages: str) -> None:
+        self.messages = messages
+        n = len(messages)
+        super().__init__(messages[0] if n == 1 else f"{n:,} images cannot be read: {'; '.join(messages)}")
 
 
 class GivenImage:
@@ -89,10 +95,22 @@ def _decode(file: str | Path | IO[bytes], name: str | Path, decode: Decode) -> I
     except Image.DecompressionBombError:
         raise UnreadableImageError(
             f"{name} has more than {Image.MAX_IMAGE_PIXELS:,} pixels and is refused as a possible decompression bomb; "
-            "shrink it, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
+            "shrink it or, if you trust it, allow larger images (--max-megapixels; in Python, PIL.Image.MAX_IMAGE_PIXELS)"
         ) from None
     except Exception as error:  # Pillow's decoders raise almost anything for damaged data
         raise UnreadableImageError(f"cannot read the image {name}: {_reason(error)}{_advice(name, error)}") from None
+
+
+@contextmanager
+def largest_image(megapixels: float | None) -> Iterator[None]:
+    """Read images of up to so many million pixels in the block; None keeps Pillow's limit, of which there is one per process."""
+    before = Image.MAX_IMAGE_PIXELS
+    if megapixels is not None:
+        Image.MAX_IMAGE_PIXELS = round(1e6 * megapixels)
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
 
 
 def image_files(given: Iterable[Path]) -> list[Path]:

@@ -196,16 +196,7 @@ def unused_values(grid: Grid, specs: Sequence[RunSpec]) -> dict[str, list[str]]:
 
 def read_grid_file(path: Path) -> tuple[dict[str, Any], bool]:
     """The fields in a YAML grid file, and whether it says `pocket: true`."""
-    try:
-        text = read_text(path, most=_MOST_BYTES)
-        _check_nesting(text)
-        data = yaml.load(text, _GridLoader)
-    except InputError as error:
-        raise InputError(f"cannot read the grid file {path}: {error}") from None
-    except (ValueError, yaml.YAMLError) as error:  # ValueError: a number or a date that Python does not accept
-        raise InputError(f"cannot read the grid file {path}: {one_line(str(error), 300)}") from None
-    if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
-        raise InputError(f"{path} is not a grid: expected lines such as `study: headline` and `datasets: [dtd]`")
+    data = _read_fields(path, "grid", "`study: headline` and `datasets: [dtd]`")
     if not isinstance(pocket := data.pop("pocket", False), bool):
         raise InputError(f"{path}: pocket must be true or false, not {shown(pocket)}")
     for name in data:
@@ -213,7 +204,29 @@ def read_grid_file(path: Path) -> tuple[dict[str, Any], bool]:
     return data, pocket
 
 
-class _GridLoader(yaml.SafeLoader):
+def read_recipe_file(path: Path) -> dict[str, Any]:
+    """The fields in a YAML file of a recipe; the names are checked."""
+    fields = _read_fields(path, "recipe", "`epochs: 50` and `lr: 0.002`")
+    for name in fields:
+        choose(f"recipe field in {path}", name, Recipe.model_fields)
+    return fields
+
+
+def _read_fields(path: Path, kind: str, example: str) -> dict[str, Any]:
+    try:
+        text = read_text(path, most=_MOST_BYTES)
+        _check_nesting(text)
+        data = yaml.load(text, _Loader)
+    except InputError as error:
+        raise InputError(f"cannot read the {kind} file {path}: {error}") from None
+    except (ValueError, yaml.YAMLError) as error:  # ValueError: a number or a date that Python does not accept
+        raise InputError(f"cannot read the {kind} file {path}: {one_line(str(error), 300)}") from None
+    if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
+        raise InputError(f"{path} is not a {kind}: expected lines such as {example}")
+    return data
+
+
+class _Loader(yaml.SafeLoader):
     """YAML in which every key is given once; otherwise the last one would count."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

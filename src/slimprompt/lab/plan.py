@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slimprompt.data import Benchmark, Item, base_new, few_shot, held_out
 from slimprompt.data.benchmarks import BENCHMARKS
-from slimprompt.data.catalogue import benchmark_folder, find_source, open_dataset
+from slimprompt.data.catalogue import benchmark_folder, open_dataset
 from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment, torch_threads
 from slimprompt.lab.spec import Model, RunSpec, SampleKey
@@ -198,7 +198,7 @@ def _view_numbers(spec: RunSpec) -> Iterable[int | None]:
 def _annotations(dataset: str, environment: RunEnvironment) -> Benchmark:
     """The annotations of a benchmark; a benchmark that is rendered on first use is not rendered for this."""
     root, cache, info = environment.data_root, environment.cache, BENCHMARKS.get(dataset)
-    if info is None or not info.rendered or find_source(info, benchmark_folder(info, root, cache)) is not None:
+    if info is None or not info.rendered or not info.source.missing(benchmark_folder(info, root, cache)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return open_dataset(dataset, root, cache)

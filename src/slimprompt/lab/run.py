@@ -12,9 +12,8 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from slimprompt.data import Benchmark, base_new, few_shot, held_out, make_manifest, short_classes
+from slimprompt.data import Benchmark, base_new, check_images, few_shot, held_out, make_manifest, short_classes
 from slimprompt.data.catalogue import open_dataset
-from slimprompt.data.check import check_images
 from slimprompt.data.manifest import Manifest
 from slimprompt.errors import InputError, first_few, one_line
 from slimprompt.files import cache_dir

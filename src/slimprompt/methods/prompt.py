@@ -94,6 +94,7 @@ def learn_prompts(
     *,
     position: Position = "end",
     make_encoder: MakeEncoder | None = None,
+    validation: tuple[Tensor, Tensor] | None = None,
     on_epoch: Callable[[EpochResult], object] = lambda row: None,
     show_progress: bool = True,
 ) -> list[LearnedPrompt]:
@@ -111,6 +112,8 @@ def learn_prompts(
         Position of the class name in the prompt: "end", "middle" or "front".
     make_encoder
         Creates text encoders; default: those of the task.
+    validation
+        Image features (n, embed_dim) and labels (n,) by which training is stopped and the best epoch is chosen.
     on_epoch
         Called with each row of a learning curve as soon as it is known.
     show_progress
@@ -137,6 +140,8 @@ def learn_prompts(
         recipe,
         seed=task.seed,
         zero_shot=zero_shot,
+        sample_weight=None if task.sample_weight is None else torch.tensor(task.sample_weight),
+        validation=validation,
         on_epoch=on_epoch,
         show_progress=show_progress,
     )

@@ -85,6 +85,8 @@ class Task:
     views
         Train views of each image that the methods on image features use beside the eval view; prompt learning uses those
         of its recipe.
+    sample_weight
+        Weight of each image in the loss of prompt learning; default: all count equally.
     """
 
     bank: FeatureBank
@@ -95,6 +97,7 @@ class Task:
     decode: Decode = "upright"
     templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
     views: int = DEFAULT_VIEWS
+    sample_weight: Sequence[float] | None = None
     encoders: dict[Any, SharedPrefixTextEncoder] = field(default_factory=dict, repr=False, compare=False)
     """Text encoders that were built, which tasks of the same backbone may share."""
 
@@ -155,7 +158,9 @@ class Task:
 
     def of_images(self, indices: Sequence[int]) -> Task:
         """The same task with only these training images."""
-        return replace(self, images=[self.images[i] for i in indices], labels=[self.labels[i] for i in indices])
+        images, labels = [self.images[i] for i in indices], [self.labels[i] for i in indices]
+        weights = self.sample_weight and [self.sample_weight[i] for i in indices]
+        return replace(self, images=images, labels=labels, sample_weight=weights)
 
     def copy(self) -> Task:
         """The same task with tensors of its own: changing them in place does not change those of this one."""
@@ -193,7 +198,7 @@ class Task:
         if n_views * len(self.images) > _MOST_FEATURES:
             raise InputError(
                 f"this trains on {n_views:,} views of {len(self.images):,} images: {n_views * len(self.images):,} "
-                f"images to encode, more than {_MOST_FEATURES:,}. Lower epochs, or set views to reuse views (--views 2)"
+                f"images to encode, more than {_MOST_FEATURES:,}. Lower epochs, or set views to reuse views (--set views=2)"
             )
 
     def _view_name(self, number: int | None) -> str:

@@ -98,8 +98,8 @@ class PromptSpec(BaseModel):
     )
     basis: str | None = Field(
         None,
-        description=f"where the fixed factor comes from: {', '.join(VARIANTS['fixed-B'].standalone_bases)}, or your own, "
-        "module:function; default: "
+        description="where the fixed factor comes from: gaussian (random numbers), orthogonal (the same, made orthonormal), svd (of a "
+        "random dense prompt), random (another random prompt's), or your own, module:function; default: "
         + ", ".join(f"{row.default_basis} for {name}" for name, row in VARIANTS.items() if row.bases),
     )
     n_ctx: int | None = Field(
@@ -109,7 +109,9 @@ class PromptSpec(BaseModel):
         None, min_length=1, description="start from the token embeddings of these words, such as 'a photo of a'"
     )
     anchored: bool = Field(
-        False, description="with words: train P = W + B A from B A = 0, so that it starts at zero-shot"
+        False,
+        description="with words: add the product to them, P = words + B A, from B A = 0, so that training starts exactly at the "
+        "zero-shot classifier of the words",
     )
     depth: int = Field(
         1, ge=1, description="layers of the text tower that receive a context B A_l of their own, with one B for all"

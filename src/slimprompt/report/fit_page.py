@@ -15,13 +15,14 @@ from slimprompt.calibration import reliability_bins
 from slimprompt.classifier import Classifier
 from slimprompt.clip.architectures import EMBEDDED
 from slimprompt.clip.backbone import Backbone
+from slimprompt.comparison import MethodComparison
 from slimprompt.fit import Comparison
 from slimprompt.images.decode import ImageSource, open_image
 from slimprompt.report.fit_figures import confusion_matrix, reliability_diagram, training_curve
 from slimprompt.report.html import render, thumbnail, write_page
 from slimprompt.report.plotting import Figure
 from slimprompt.report.table import Cell, Column, Row, Table
-from slimprompt.scores import Accuracy, Scores, mcnemar
+from slimprompt.scores import Accuracy, Difference, Scores
 
 #: Number of misclassified images and of confused class pairs that the page shows.
 _MISTAKES, _PAIRS = 24, 30
@@ -75,8 +76,8 @@ class FitFindings:
     reliability: Figure
     agreement: dict[str, int]
     """Number of images that both, only the classifier, only zero-shot or neither classified correctly."""
-    p_value: float
-    """Exact two-sided McNemar test."""
+    verdict: str
+    """Whether the classifier is better than zero-shot on images that it was not trained on; empty if it is zero-shot."""
     classes: Table
     confused: Table
     confusion: Figure
@@ -102,7 +103,8 @@ def measure_fit(classifier: Classifier, comparison: Comparison) -> FitFindings:
         context = classifier.prompt_().detach()
         first = context if context.ndim == 2 else context[0]  # only the first layer of the text tower reads words
         words = nearest_words(classifier.backbone_, first)
-    others = comparison.without_training_images() if comparison.n_training_images else None
+    unseen = comparison.without_training_images()
+    others = unseen if comparison.n_training_images else None
     return FitFindings(
         n_images=len(truth),
         n_classes=len(names),
@@ -118,7 +120,7 @@ def measure_fit(classifier: Classifier, comparison: Comparison) -> FitFindings:
             "only zero-shot": lost,
             "both wrong": int((~right & ~was_right).sum()),
         },
-        p_value=mcnemar(right, was_right),
+        verdict=unseen.verdict.sentence if unseen and unseen.verdict else "",
         classes=_class_table(names, title, truth, was_right, right),
         confused=_confused_table(names, counts),
         confusion=confusion_matrix(names, counts),
@@ -149,6 +151,27 @@ def _class_table(
         rows.append(Row((name, str(count)), cells))
     columns = (Column("Zero-shot (%)"), Column(f"{title[:1].upper()}{title[1:]} (%)"), Column("Change (points)"))
     return Table("classes", "Accuracy per class", ("Class", "Images"), columns, tuple(rows))
+
+
+def _methods_table(methods: MethodComparison) -> Table:
+    """All methods on the same held-out images, with paired intervals of their differences."""
+
+    def difference(value: Difference | None) -> Cell:
+        return Cell() if value is None else Cell(value.value, decimals=1, signed=True)
+
+    def interval(value: Difference | None) -> str:
+        return "" if value is None else f"{value.low:+.1f} to {value.high:+.1f}"
+
+    rows = []
+    for one in methods.results:
+        gain, behind = methods.gain(one), methods.behind(one)
+        inside = Cell() if one.inside is None else Cell(100 * one.inside, decimals=1)
+        cells = (inside, Cell(one.accuracy.value, decimals=1), difference(gain), difference(behind))
+        names = "yes" if one.takes_new_names else "no"
+        rows.append(Row((one.method, interval(gain), interval(behind), f"{one.n_trained:,}", names), cells))
+    heads = ("Method", "95 % interval to zero-shot", "to the chosen one", "Trained numbers", "New class names")
+    columns = ("Cross-validated (%)", "Held out (%)", "− zero-shot (points)", "− chosen (points)")
+    return Table("methods", "Methods", heads, tuple(map(Column, columns)), tuple(rows), (methods.sentence,))
 
 
 def _confused_table(names: Sequence[str], counts: np.ndarray) -> Table:
@@ -240,6 +263,7 @@ def render_fit_page(
     findings: FitFindings,
     *,
     templates: Sequence[str],
+    methods: MethodComparison | None = None,
     facts: Sequence[tuple[str, str]] = (),
 ) -> str:
     """The HTML page.
@@ -252,6 +276,8 @@ def render_fit_page(
         Result of `measure_fit`.
     templates
         Hand-written prompts of the zero-shot classifier.
+    methods
+        All methods on the same images.
     facts
         Further (label, value) lines, such as ("Training images", "16 per class").
     """
@@ -267,6 +293,7 @@ def render_fit_page(
     curve = classifier.curve_
     contents = {
         "summary": "Summary",
+        **({"methods": "Methods"} if methods else {}),
         "classes": "Classes",
         "calibration": "Calibration",
         "confusion": "Confusion",
@@ -280,6 +307,7 @@ def render_fit_page(
             "title": f"A {kind} for {findings.n_classes} classes",
             "contents": list(contents.items()),
             "findings": findings,
+            "methods": methods and _methods_table(methods),
             "about": about,
             "curve": training_curve([(epoch.loss, epoch.accuracy) for epoch in curve]) if curve else None,
             "pocket": backbone.name in EMBEDDED,
@@ -293,8 +321,9 @@ def write_fit_page(
     comparison: Comparison,
     *,
     templates: Sequence[str],
+    methods: MethodComparison | None = None,
     facts: Sequence[tuple[str, str]] = (),
 ) -> Path:
     """Measure a fitted classifier on labelled images and write the page to `path`."""
     findings = measure_fit(classifier, comparison)
-    return write_page(path, render_fit_page(classifier, findings, templates=templates, facts=facts))
+    return write_page(path, render_fit_page(classifier, findings, templates=templates, methods=methods, facts=facts))

@@ -48,18 +48,22 @@ def train(
     *,
     seed: int,
     zero_shot: Tensor | None = None,
+    sample_weight: Tensor | None = None,
+    validation: tuple[Tensor, Tensor] | None = None,
     on_epoch: Callable[[EpochResult], object] = lambda row: None,
     show_progress: bool = True,
 ) -> list[list[EpochResult]]:
     """Minimise the cross-entropy of `logit_scale · cos(image, text(B A))` over the trainable factors, in place.
 
-    With `recipe.class_weights` "balanced", an image counts 1 / images of its class. With `recipe.anchor`,
+    With `recipe.class_weights` "balanced", an image counts 1 / images of its class, and with `sample_weight` (n_images,) so much more.
+    With `recipe.anchor`,
     λ · mean_k(1 − cos(t_k, t_k⁰)) is added to the loss. With `recipe.prograd`, the part of the gradient that conflicts with the
     zero-shot predictions is removed. See `slimprompt.training.losses`.
 
     A prompt batch shares images and text passes, but every prompt has its own loss and optimizer: their results equal
     separate trainings up to float rounding. The prompt after the last step is the result; with `recipe.backtrack`, training
-    may have returned to the factors at the start of its best epoch.
+    may have returned to the factors at the start of its best epoch. With `validation`, features (n, embed_dim) and labels (n,), the
+    result is the prompt after the epoch with the lowest cross-entropy on these, and training ends `recipe.patience` epochs after it.
 
     `encode_text` maps a context (n_ctx, width) to class features (n_classes, embed_dim), and a batch of contexts to a batch;
     `features_at` maps an epoch to unit-length image features (n_views · n_images, embed_dim), where each view lists the images in
@@ -73,14 +77,18 @@ def train(
             raise InputError("a recipe with anchor or prograd needs zero-shot class features: pass zero_shot")
         zero_shot = torch.empty(0)
     zero_shot = zero_shot.clone().to(prompts[0].A.device)  # autograd refuses tensors made in inference mode
-    weights = balanced_weights(labels).to(zero_shot.device) if recipe.class_weights == "balanced" else None
+    weights = _image_weights(labels, sample_weight, recipe)  # (n_images,)
+    if validation is not None:
+        validation = validation[0].to(zero_shot.device), validation[1].to(zero_shot.device)
     order = torch.Generator().manual_seed(stream_seed(seed, "order"))
     states = [_State(prompt, _optimizer(prompt, recipe)) for prompt in prompts]
     active, step = states, 0
     with progress("training", recipe.steps(len(labels)), "steps", show=show_progress) as advance:
         for epoch in range(recipe.epochs):
             features = features_at(epoch).to(prompts[0].A.device)  # (n_views · n_images, embed_dim)
-            targets = labels.repeat(len(features) // len(labels)).to(features.device)
+            n_views = len(features) // len(labels)
+            targets = labels.repeat(n_views).to(features.device)
+            importance = None if weights is None else weights.repeat(n_views).to(features.device)
             for state in active:
                 state.begin_epoch(recipe.lr_at(epoch))
             sizes, losses, correct = [], [], []
@@ -88,7 +96,8 @@ def train(
                 images, target = features[batch], targets[batch]
                 texts = _text_features([state.prompt for state in active], encode_text)  # (n_classes, embed_dim) each
                 logits = [logit_scale * images @ text.T for text in texts]  # (batch, n_classes) each
-                loss = torch.stack([cross_entropy(scores, target, weights) for scores in logits])  # (n_prompts,)
+                own = None if importance is None else importance[batch]
+                loss = torch.stack([cross_entropy(scores, target, own) for scores in logits])  # (n_prompts,)
                 if recipe.anchor:
                     loss = loss + recipe.anchor * torch.stack([feature_distance(text, zero_shot) for text in texts])
                 if recipe.prograd:
@@ -119,9 +128,14 @@ def train(
                     state.backtrack(mean, recipe.backtrack)
             step += len(sizes)
             advance(0, note=f"loss {active[0].curve[-1].loss:.3f}  accuracy {active[0].curve[-1].accuracy:.0f} %")
-            active = [state for state in active if not _converged(state.curve, recipe)]
+            if validation is not None:
+                _validate(active, encode_text, *validation, logit_scale)
+            active = [state for state in active if not _converged(state, recipe)]
             if not active:
                 break
+    for state in states:
+        if state.validated_factors:
+            state.set_factors(state.validated_factors)
     with torch.no_grad():
         for state, text in zip(states, _text_features(prompts, encode_text), strict=True):
             if not text.isfinite().all():  # the last step diverged
@@ -154,6 +168,10 @@ class _State:
     epoch_start: list[Tensor] = field(default_factory=list)
     best_loss: float = math.inf
     best_factors: list[Tensor] = field(default_factory=list)
+    validation_loss: float = math.inf
+    """The lowest one so far, and the factors and the length of the curve at that time."""
+    validated_factors: list[Tensor] = field(default_factory=list)
+    validated_at: int = 0
 
     def begin_epoch(self, lr: float) -> None:
         self.lr = self.optimizer.param_groups[0]["lr"] = self.lr_scale * lr
@@ -168,10 +186,19 @@ class _State:
             self.optimizer.state.clear()  # the momentum points away from the best factors
             self.lr_scale /= 2
 
-    @torch.no_grad()
     def return_to_best(self) -> None:
-        for factor, best in zip(self.prompt.trainable_factors, self.best_factors, strict=True):
-            factor.copy_(best)
+        self.set_factors(self.best_factors)
+
+    @torch.no_grad()
+    def set_factors(self, factors: Sequence[Tensor]) -> None:
+        for factor, value in zip(self.prompt.trainable_factors, factors, strict=True):
+            factor.copy_(value)
+
+    def validate(self, loss: float) -> None:
+        """Remember the factors if `loss`, the one on the validation images, is the lowest so far."""
+        if loss < self.validation_loss:
+            self.validation_loss, self.validated_at = loss, len(self.curve)
+            self.validated_factors = [factor.detach().clone() for factor in self.prompt.trainable_factors]
 
 
 def _optimizer(prompt: Prompt, recipe: Recipe) -> torch.optim.Optimizer:
@@ -189,8 +216,35 @@ def _text_features(prompts: Sequence[Prompt], encode_text: Callable[[Tensor], Te
     return F.normalize(encode_text(torch.stack([prompt() for prompt in prompts])), dim=-1).unbind(0)
 
 
-def _converged(curve: list[EpochResult], recipe: Recipe) -> bool:
-    """Whether the loss changed by less than the tolerance over the last epochs; oscillation does not count as convergence."""
+def _image_weights(labels: Tensor, sample_weight: Tensor | None, recipe: Recipe) -> Tensor | None:
+    """The weight of each image in the loss, (n_images,); None if all count equally."""
+    balanced = balanced_weights(labels)[labels] if recipe.class_weights == "balanced" else None
+    if balanced is None or sample_weight is None:
+        return sample_weight if balanced is None else balanced
+    return balanced * sample_weight
+
+
+@torch.no_grad()
+def _validate(
+    states: Sequence[_State],
+    encode_text: Callable[[Tensor], Tensor],
+    features: Tensor,
+    targets: Tensor,
+    logit_scale: float,
+) -> None:
+    texts = _text_features([state.prompt for state in states], encode_text)
+    for state, text in zip(states, texts, strict=True):
+        state.validate(float(cross_entropy(logit_scale * features @ text.T, targets)))
+
+
+def _converged(state: _State, recipe: Recipe) -> bool:
+    """Whether the loss changed by less than the tolerance over the last epochs; oscillation does not count as convergence.
+
+    Or whether the loss on the validation images has not become lower for so many epochs.
+    """
+    curve = state.curve
+    if state.validated_factors and len(curve) - state.validated_at >= recipe.patience:
+        return True
     losses = [row.loss for row in curve[-recipe.patience :]]
     return len(losses) == recipe.patience and max(losses) - min(losses) < recipe.tolerance * losses[-1]
 

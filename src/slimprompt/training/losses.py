@@ -19,14 +19,13 @@ def balanced_weights(labels: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Σ_i w_i (−log p_i) / Σ_i w_i over the images i, with the weight of their class; the mean without weights.
+    """Σ_i w_i (−log p_i) / Σ_i w_i over the images i; the mean without weights.
 
-    logits (batch, n_classes), targets (batch,), weights (n_classes,).
+    logits (batch, n_classes), targets (batch,), weights (batch,), of which one is above 0 or the loss is 0.
     """
     if weights is None:
         return F.cross_entropy(logits, targets)
-    importance = weights[targets]  # (batch,)
-    return (importance * F.cross_entropy(logits, targets, reduction="none")).sum() / importance.sum()
+    return (weights * F.cross_entropy(logits, targets, reduction="none")).sum() / weights.sum().clamp(min=1e-12)
 
 
 def feature_distance(text: Tensor, zero_shot: Tensor) -> Tensor:

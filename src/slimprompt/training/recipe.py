@@ -46,7 +46,8 @@ class Recipe(BaseModel):
         None,
         ge=0,
         le=10_000,
-        description="train views per image: none = a new one every epoch (the paper), N = N views, 0 = the eval view only",
+        description="train views per image, which are random crops, beside the eval view, the centre crop that predictions use: "
+        "none = a new one every epoch (the paper), N = N views, 0 = the eval view only",
     )
     all_views: bool = Field(
         False, description="with N views: each epoch uses all of them and the eval view, instead of one in turn"
@@ -63,7 +64,12 @@ class Recipe(BaseModel):
         lt=1,
         description="stop when the training loss changes by less than this fraction over `patience` epochs; 0 = never",
     )
-    patience: int = Field(5, ge=2, le=1_000_000, description="epochs over which `tolerance` is measured")
+    patience: int = Field(
+        5,
+        ge=2,
+        le=1_000_000,
+        description="epochs over which `tolerance` is measured, and after which training stops if a validation set does not improve",
+    )
     anchor: float = Field(
         0.0,
         ge=0,

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
 import json
-import random
-from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from slimprompt import Backbone, Classifier, FeatureBank
-from slimprompt.data import Benchmark, base_new, few_shot, load_benchmark, short_classes
+from slimprompt.data import Benchmark, base_new, few_shot, short_classes
 from slimprompt.data.benchmark import SPLITS
 from slimprompt.data.benchmarks import BENCHMARKS
-from slimprompt.data.splits import Source, class_folders, flower_labels, leaves_root, read_split_file, underscored
+from slimprompt.data.readers import leaves_root, read_split_file, variant_lists
 from slimprompt.errors import InputError
 from slimprompt.fit import labelled_images
 from slimprompt.methods.task import make_task
@@ -73,54 +70,10 @@ def test_paths_inside_the_folder(path: str) -> None:
     assert not leaves_root(path)
 
 
-def counts(source: Source, folder: Path) -> dict[str, Counter[str]]:
-    """Split → class name → number of items."""
-    annotations = source.read(folder)
-    return {name: Counter(item.class_name for item in getattr(annotations, name)) for name in SPLITS}
-
-
-def test_class_folders(tmp_path: Path) -> None:
-    for name, count in {"Faces": 20, "ant": 11, "BACKGROUND": 5}.items():
-        (tmp_path / "images" / name).mkdir(parents=True)
-        for number in range(count):
-            (tmp_path / "images" / name / f"{number}.jpg").touch()
-    (tmp_path / "images" / "ant" / "notes.txt").touch()
-    source = class_folders("images", ignored=("BACKGROUND",), renamed={"Faces": "face"})
-    # round(11 · 0.5) = 6 and round(11 · 0.2) = 2: Python rounds halves to even
-    assert counts(source, tmp_path) == {
-        "train": {"face": 10, "ant": 6},
-        "val": {"face": 4, "ant": 2},
-        "test": {"face": 6, "ant": 3},
-    }
-    annotations = source.read(tmp_path)
-    assert annotations.class_names == ("face", "ant")
-    assert len({item.path for items in annotations[1:] for item in items}) == 31
-    assert annotations.train != tuple(sorted(annotations.train)), "shuffled"
-
-
-def test_too_few_images_for_a_split(tmp_path: Path) -> None:
-    (tmp_path / "images" / "ant").mkdir(parents=True)
-    (tmp_path / "images" / "ant" / "1.jpg").touch()
-    with pytest.raises(InputError, match=r"class 'ant' .* has 1 images, too few"):
-        class_folders("images").read(tmp_path)
-
-
-def test_flower_labels(tmp_path: Path) -> None:
-    from scipy.io import savemat
-
-    savemat(tmp_path / "imagelabels.mat", {"labels": np.array([[2] * 10 + [1] * 20], dtype=np.uint8)})
-    (tmp_path / "cat_to_name.json").write_text('{"1": "rose", "2": "lily"}')
-    annotations = flower_labels().read(tmp_path)
-    assert annotations.class_names == ("rose", "lily")
-    assert counts(flower_labels(), tmp_path)["train"] == {"lily": 5, "rose": 10}
-    assert {item.path for items in annotations[1:] for item in items} == {f"image_{n:05d}.jpg" for n in range(1, 31)}
-
-
 def test_damaged_annotations(tmp_path: Path) -> None:
-    (tmp_path / "imagelabels.mat").write_bytes(b"not a .mat file")
-    (tmp_path / "cat_to_name.json").write_text("{}")
-    with pytest.raises(InputError, match=r"cannot read imagelabels\.mat, cat_to_name\.json"):
-        flower_labels().read(tmp_path)
+    (tmp_path / "variants.txt").mkdir()
+    with pytest.raises(InputError, match=r"variants\.txt"):
+        variant_lists().read(tmp_path)
 
 
 def test_unknown_variant(tmp_path: Path) -> None:
@@ -128,7 +81,7 @@ def test_unknown_variant(tmp_path: Path) -> None:
     for name in SPLITS:
         (tmp_path / f"images_variant_{name}.txt").write_text("0001 707-320\n0002 DC-3\n")
     with pytest.raises(InputError, match=r"'DC-3', which is not in variants.txt"):
-        BENCHMARKS["fgvc_aircraft"].sources[0].read(tmp_path)
+        BENCHMARKS["fgvc_aircraft"].source.read(tmp_path)
 
 
 IMAGENET_NAMES = "n01440764 tench\nn02012849 crane\nn03126707 crane\nn07747607 orange\n"
@@ -155,7 +108,7 @@ def test_imagenet_folders(tmp_path: Path) -> None:
             "images/val/n03126707": ["ILSVRC2012_val_00000007.JPEG"],
         },
     )
-    source = BENCHMARKS["imagenet"].sources[0]
+    source = BENCHMARKS["imagenet"].source
     assert source.missing(tmp_path) == []
     assert source.missing(tmp_path / "images") == ["classnames.txt", "images/train", "images/val"]
     names, train, val, test = source.read(tmp_path)
@@ -183,29 +136,23 @@ def test_imagenet_variants(name: str, images: str, tmp_path: Path) -> None:
     )
     (folder / images / "README.txt").touch()
     expected = (("crane", "orange"), (), ())
-    *annotations, test = info.sources[0].read(folder)
+    *annotations, test = info.source.read(folder)
     assert tuple(annotations) == expected
     assert [tuple(item) for item in test] == [
         ("n02012849/1.jpg", 0, "crane"),
         ("n02012849/2.jpg", 0, "crane"),
         ("n07747607/1.jpg", 1, "orange"),
     ]
-    # Without a list of its own, the one of ImageNet is read.
-    (tmp_path / "imagenet").mkdir()
-    (folder / "classnames.txt").rename(tmp_path / "imagenet" / "classnames.txt")
-    own, shared = info.sources
-    assert own.missing(folder) == ["classnames.txt"] and shared.missing(folder) == []
-    assert shared.read(folder).test == test
     # The folder may be a link to another disk.
-    folder.rename(tmp_path / "imagenet" / "moved")
-    folder.symlink_to(tmp_path / "imagenet" / "moved")
-    assert shared.missing(folder) == [] and shared.read(folder).test == test
+    folder.rename(tmp_path / "moved")
+    folder.symlink_to(tmp_path / "moved")
+    assert info.source.missing(folder) == [] and info.source.read(folder).test == test
 
 
 def test_imagenetv2_folders_are_numbers(tmp_path: Path) -> None:
     images = BENCHMARKS["imagenetv2"].images
     tree = {f"{images}/{number}": [f"{number}.jpeg"] for number in (3, 0, 2, 1)}
-    names, _, _, test = BENCHMARKS["imagenetv2"].sources[0].read(make_tree(tmp_path, tree))
+    names, _, _, test = BENCHMARKS["imagenetv2"].source.read(make_tree(tmp_path, tree))
     assert names == ("tench", "crane", "crane", "orange"), "two classes may have one name"
     assert [tuple(item) for item in test] == [
         ("0/0.jpeg", 0, "tench"),
@@ -226,34 +173,7 @@ def test_imagenetv2_folders_are_numbers(tmp_path: Path) -> None:
 )
 def test_damaged_imagenet_folders(files: dict[str, list[str]], names: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
-        BENCHMARKS["imagenet_sketch"].sources[0].read(make_tree(tmp_path, files, names))
-
-
-def test_underscored() -> None:
-    assert underscored("ApplyEyeMakeup") == "Apply_Eye_Makeup"
-    assert underscored("YoYo") == "Yo_Yo"
-
-
-@pytest.mark.parametrize("name", ["oxford_pets", "ucf101", "oxford_flowers", "caltech101"])
-def test_fallback_is_consistent_with_the_published_split(name: str, data_root: Path) -> None:
-    """Same classes, sizes and set of all items; for pets and actions also the same test items."""
-    info = BENCHMARKS[name]
-    published, fallback = (source.read(data_root / info.folder) for source in info.sources)
-    assert fallback.class_names == published.class_names
-    assert set(fallback.train + fallback.val + fallback.test) == set(published.train + published.val + published.test)
-    if name in ("oxford_pets", "ucf101"):
-        assert set(fallback.test) == set(published.test)
-    assert tuple(len(items) for items in fallback[1:]) == info.sizes
-    assert fallback == info.sources[1].read(data_root / info.folder), "the split is deterministic"
-
-
-def test_fallback_does_not_change_the_global_random_state_or_the_sample(data_root: Path) -> None:
-    info = BENCHMARKS["oxford_pets"]
-    benchmark = load_benchmark("oxford_pets", data_root)
-    before, state = few_shot(benchmark, 4, seed=1), random.getstate()
-    info.sources[1].read(data_root / info.folder)
-    assert random.getstate() == state
-    assert few_shot(benchmark, 4, seed=1) == before
+        BENCHMARKS["imagenet_sketch"].source.read(make_tree(tmp_path, files, names))
 
 
 def test_two_classes_of_one_name_stay_apart(tiny: Backbone, tmp_path: Path) -> None:
