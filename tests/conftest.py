@@ -16,7 +16,6 @@ import json
 import os
 import secrets
 import shutil
-import subprocess
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from functools import cache
@@ -125,18 +124,6 @@ def operators_parsed_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
         yield
-
-
-@pytest.fixture(scope="session")
-def forked_ray() -> str:
-    """A value of `sys.executable` with which Ray, if this process starts it, forks its processes.
-
-    The server has loaded the libraries before: Ray gives up on a process that does not answer in time.
-    """
-    from tests.fork_server import forked_python
-
-    subprocess.run([forked_python(), "-c", ""], check=True)
-    return forked_python()
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from slimprompt import Classifier, InputError, Recipe, load_backbone
 from slimprompt.classifier import finished_prompt
 from slimprompt.clip.backbone import Backbone
 from slimprompt.images.bank import FeatureBank
-from slimprompt.methods.task import LabelledImages, make_task
 from slimprompt.saved import model_file, tensors_sha256
 from tests.conftest import TINY, draw
 
@@ -163,39 +161,6 @@ def test_what_is_not_a_finished_prompt_is_refused(tiny, old_images, tmp_path) ->
     for start in (make(tiny), 3, clone(make(tiny).fit(*old_images))):
         with pytest.raises(InputError, match="a saved prompt or a classifier with a fitted prompt"):
             make(tiny, continue_from=start).fit(*old_images)
-
-
-def test_a_clone_keeps_a_folder_as_its_start(tiny, old_images, new_images, tmp_path) -> None:
-    folder = make(tiny).fit(*old_images).save(tmp_path / "old")
-    grown = clone(make(tiny, continue_from=folder)).fit(*new_images)
-    assert grown.continued_from_ == finished_prompt(folder).sha256
-
-
-def test_a_loaded_prompt_has_the_settings_to_grow(tiny, old_images, new_images, tmp_path) -> None:
-    folder = make(tiny, variant="joint", depth=2).fit(*old_images).save(tmp_path / "old")
-    old = Classifier.load(folder, backbone=tiny)
-    new = old.unfitted().set_params(continue_from=old).fit(*new_images)
-    assert (new.continued_from_, new.depth, new.recipe) == (finished_prompt(folder).sha256, 2, QUICK)
-
-
-def test_a_warm_start_with_the_fast_recipe_takes_no_more_steps(old_images, new_images) -> None:
-    pocket = load_backbone("pocket", device="cpu")
-    old = Classifier(pocket).fit(*old_images)
-    cold = Classifier(pocket).fit(*new_images)
-    again, grown = (Classifier(pocket, continue_from=old).fit(*some) for some in (old_images, new_images))
-    assert len(again.curve_) <= len(old.curve_) and len(grown.curve_) <= len(cold.curve_)
-    assert again.curve_[0].loss < old.curve_[0].loss
-
-
-def test_the_task_of_a_start_need_not_have_its_classes(tiny, old_images, new_images) -> None:
-    """A prompt has no numbers of a class, so classes may go as well as come."""
-    old = make(tiny).fit(*new_images)
-    bank = FeatureBank(tiny, None)
-    order = random.Random(0).sample(range(len(old_images[0])), len(old_images[0]))
-    images, labels = ([column[index] for index in order] for column in old_images)
-    names = ("green disc", "red disc")
-    task = make_task(bank, LabelledImages(images, [names.index(label) for label in labels], names), seed=1)
-    assert make(tiny, continue_from=old).fit_task(task).classes_.tolist() == list(names)
 
 
 def test_a_continue_from_itself_is_refused_with_the_way_to_train_on(tiny, old_images) -> None:

@@ -80,18 +80,6 @@ def test_an_epoch_can_be_read_before_training_ends(tracker: str, tiny: Backbone,
     assert [loss for _, loss in written.curves["train/loss"]] == pytest.approx([row.loss for row in classifier.curve_])
 
 
-def test_wandb_has_an_epoch_before_training_ends() -> None:
-    """Its service writes the file of a run in the background; the run itself knows the last values."""
-    import wandb
-
-    with open_log("wandb:mine", "fit", {}) as log:
-        log.epoch(EpochResult(0, 0.1, 2.5, 10.0))
-        assert wandb.run is not None and wandb.run.project == "mine"
-        assert wandb.run.summary["train/loss"] == 2.5
-    (written,) = read("wandb")
-    assert written.curves["train/loss"] == [(0, 2.5)]
-
-
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_runs_of_one_name_stay_apart(tracker: str) -> None:
     for loss in (1.0, 2.0):
@@ -110,13 +98,6 @@ def test_a_training_that_fails_is_a_failed_run() -> None:
     assert run.info.status == "FAILED"
 
 
-def test_without_a_tracker_nothing_is_written(tmp_path: Path) -> None:
-    with open_log(None, "fit", SETTINGS) as log:
-        log.epoch(EpochResult(0, 0.1, 1.0, 10.0))
-        log.result({"accuracy": 1.0})
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_unknown_tracker_and_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="unknown tracker 'tensorbord'; did you mean 'tensorboard'"):
         find_tracker("tensorbord:logs")
@@ -132,14 +113,6 @@ def test_a_target_that_cannot_be_used_is_an_error(tmp_path: Path, monkeypatch: p
     for target in ("tensorboard:file/logs", "mlflow:http://127.0.0.1:9", "mlflow:ftp://x"):
         with pytest.raises(InputError, match="cannot be used at"), open_log(target, "fit", {}):
             pass
-
-
-def test_mlflow_reads_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", str(tmp_path / "store"))
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
-    with open_log("mlflow", "fit", {}):
-        pass
-    assert len(read_mlflow(str(tmp_path / "store"), "mine")) == 1
 
 
 def test_wandb_asks_nothing_if_nobody_is_logged_in(tmp_path: Path) -> None:

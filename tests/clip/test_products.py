@@ -35,21 +35,6 @@ def test_linear_equals_torch(shape: tuple[int, ...], has_bias: bool) -> None:
         torch.testing.assert_close(linear(x, view, bias), expected)
 
 
-def test_a_bias_with_a_stride() -> None:
-    x, weight, bias = random(3, 24), random(40, 24, seed=1), random(80, seed=2)[::2]
-    torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias))
-
-
-@pytest.mark.usefixtures("undecided")
-def test_the_choice_does_not_depend_on_torchs_default_type() -> None:
-    expected = uses_onednn(CPU, torch.float32)
-    torch.set_default_dtype(torch.float64)
-    try:
-        assert products.uses_onednn(CPU, torch.float32) == expected
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 def test_rows_of_a_larger_matrix() -> None:
     """Inputs that are not contiguous, as slices of a batch are."""
     x, weight, bias = random(6, 9, 24)[:, :1], random(3 * 24, 24, seed=1), random(3 * 24, seed=2)
@@ -79,15 +64,6 @@ def test_the_results_of_a_layer_do_not_depend_on_the_order_of_calls() -> None:
     assert torch.equal(plain(x), first[0])
     assert torch.equal(packed_layer(x), first[1])
     torch.testing.assert_close(*first)
-
-
-@onednn
-def test_onednn_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    called = []
-    real = products._onednn_linear
-    monkeypatch.setattr(products, "_onednn_linear", lambda *arguments: called.append(1) or real(*arguments))
-    linear(random(3, 24), random(40, 24))
-    assert called
 
 
 @pytest.mark.usefixtures("undecided")

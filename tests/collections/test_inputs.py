@@ -15,7 +15,7 @@ from PIL import Image
 
 from slimprompt.collections.inputs import open_collection
 from slimprompt.errors import InputError
-from slimprompt.images.decode import image_files, open_image
+from slimprompt.images.decode import open_image
 
 
 def names(*given: object, column: str | None = None) -> list[str]:
@@ -38,11 +38,6 @@ def write_tar(path: Path, files: list[Path]) -> Path:
             label.size = 1
             tar.addfile(label, io.BytesIO(b"0"))
     return path
-
-
-def test_folders_and_files_are_those_of_predict_on_a_few(images: Path, paths: list[Path], tmp_path: Path) -> None:
-    assert names(images, paths[3]) == [str(path) for path in image_files([images, paths[3]])]
-    assert check_pixels(images, paths) == [str(path) for path in paths]
 
 
 def test_hidden_members_of_a_tar_file_are_left_out(paths: list[Path], tmp_path: Path) -> None:

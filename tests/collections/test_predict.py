@@ -190,15 +190,6 @@ def test_another_model_or_option_is_refused(spec: PredictionSpec, models: Path, 
     assert predict(replace(spec, top=2), images, target, overwrite=True).predicted == 18
 
 
-@pytest.mark.parametrize("name", ["p", "p.csv"])
-def test_stopped_before_the_first_part_nothing_is_left(
-    name: str, spec: PredictionSpec, images: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        predict(spec, images, tmp_path / name, stop_after=0)
-    assert not list(tmp_path.iterdir())
-
-
 def test_an_existing_file_is_only_overwritten_on_request(
     spec: PredictionSpec, images: Path, tmp_path: Path, encoded: list[int]
 ) -> None:

@@ -1,10 +1,7 @@
-import hashlib
 import json
 import multiprocessing
-import resource
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -13,27 +10,14 @@ import torch
 from PIL import Image
 
 from slimprompt import FeatureBank, InputError, load_backbone
-from slimprompt.images import decode as decoding
 from slimprompt.images.bank import train_view_name
 from slimprompt.images.decode import open_image
 from slimprompt.images.encoding import encode_eval_views
-from slimprompt.images.sources import image_sources
 from slimprompt.images.store import cached_banks
 from slimprompt.images.views import train_view
 from slimprompt.seeds import stream_seed
 from tests.conftest import TINY, draw
 from tests.images.odd_images import write_odd_image
-
-
-@contextmanager
-def largest_file(n_bytes):
-    """Writes beyond this size of a file fail, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture
@@ -93,12 +77,6 @@ def test_both_ways_to_decode_are_stored_beside_each_other(tiny, tmp_path, view):
         torch.testing.assert_close(features, alone, atol=1e-6, rtol=1e-5)
 
 
-def test_plain_features_are_those_of_coop_s_pixels(tiny, tmp_path):
-    path = write_odd_image(tmp_path, "rotated.jpg")
-    expected = tiny.encode_images(tiny.eval_view(Image.open(path).convert("RGB"))[None])
-    torch.testing.assert_close(FeatureBank(tiny).features([path], decode="plain"), expected, atol=1e-6, rtol=1e-5)
-
-
 def test_bytes_do_not_depend_on_the_order_of_encoding(tiny, images, tmp_path):
     whole = FeatureBank(tiny, tmp_path / "a")
     whole.build(images, ["", "1/0", "1/1"])
@@ -118,30 +96,6 @@ def test_equal_images_are_encoded_once(tiny, tmp_path, monkeypatch):
     assert len(calls) == 1
 
 
-def test_no_images(tiny):
-    assert tiny.embed_dim == 24
-    for bank in (FeatureBank(tiny), FeatureBank(tiny, None)):
-        assert bank.features([]).shape == (0, 24) and bank.hashes([]) == [] and bank.build([]) == {}
-    assert encode_eval_views(tiny, []).shape == (0, 24)
-
-
-@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
-def test_a_given_image_is_converted_and_hashed_once(tiny, images, monkeypatch, mode):
-    sources = image_sources([Image.open(path).convert(mode) for path in images])
-    converted, hashed = [], []
-    convert, sha256 = decoding._to_rgb, hashlib.sha256
-    monkeypatch.setattr(decoding, "_to_rgb", lambda *given: converted.append(1) or convert(*given))
-    monkeypatch.setattr(decoding.hashlib, "sha256", lambda start: hashed.append(start) or sha256(start))
-    bank = FeatureBank(tiny, None)
-    bank.build(sources)
-    bank.build(sources[::2], ["1/0"])
-    found = bank.features(sources, "1/0", hashes=bank.hashes(sources))
-    assert len(converted) == len([one for one in hashed if one.startswith(b"RGB(40, 40)")]) == len(images)
-    monkeypatch.undo()
-    fresh = FeatureBank(tiny, None).features([Image.open(path) for path in images], "1/0")
-    assert torch.equal(found, fresh)
-
-
 def test_a_given_image_that_was_changed_is_encoded_again(tiny):
     image, bank = Image.new("RGB", (40, 40), "red"), FeatureBank(tiny, None)
     before = bank.features([image])
@@ -151,17 +105,6 @@ def test_a_given_image_that_was_changed_is_encoded_again(tiny):
     assert torch.equal(after, FeatureBank(tiny, None).features([image]))
 
 
-def test_pil_images(tiny, images):
-    opened = [Image.open(path) for path in images]
-    assert torch.equal(FeatureBank(tiny, None).features(opened), FeatureBank(tiny, None).features(images))
-
-
-def test_models_have_separate_banks(tiny, images):
-    other = load_backbone(TINY, seed=1, device="cpu")
-    assert FeatureBank(tiny).path != FeatureBank(other).path
-    assert not torch.allclose(FeatureBank(tiny).features(images), FeatureBank(other).features(images))
-
-
 def test_renamed_bank_is_refused(tiny, tmp_path):
     other = load_backbone(TINY, seed=1, device="cpu")
     bank = FeatureBank(tiny, tmp_path)
@@ -169,12 +112,6 @@ def test_renamed_bank_is_refused(tiny, tmp_path):
     bank.path.rename(FeatureBank(other, tmp_path).path)
     with pytest.raises(InputError, match="another model or preprocessing"):
         FeatureBank(other, tmp_path)
-
-
-def test_no_cache_writes_nothing(tiny, images, tmp_path, monkeypatch):
-    monkeypatch.setenv("SLIMPROMPT_CACHE", str(tmp_path / "none"))
-    FeatureBank(tiny, None).features(images)
-    assert not (tmp_path / "none").exists()
 
 
 def test_unreadable_image_raises_or_is_skipped(tiny, images, tmp_path):
@@ -198,21 +135,6 @@ def test_an_image_too_narrow_to_be_resized_is_unreadable(tiny, images, tmp_path,
             encode([Image.new("RGB", (1, 2000))])
 
 
-def test_full_disk_raises_and_keeps_stored_features(tiny, images, tmp_path):
-    bank = FeatureBank(tiny, tmp_path)
-    bank.build(images[:2])
-    before, stored = bank.features(images[:2]), len(bank)
-    views = [f"9/{n}" for n in range(600)]
-    with largest_file(300_000), pytest.raises(InputError, match="cannot be written .*Free some space"):
-        bank.build(images[:4], views)
-    assert stored < len(bank) < stored + 4 * len(views)
-    assert torch.equal(bank.features(images[:2]), before)
-    bank.build(images[:4], views)
-    assert len(bank) == stored + 4 * len(views)
-    for view in views[::100]:
-        assert torch.equal(bank.features(images[:4], view), FeatureBank(tiny, None).features(images[:4], view))
-
-
 def _build(folder, images, queue):
     torch.set_num_threads(1)
     bank = FeatureBank(load_backbone(TINY, seed=0, device="cpu"), folder)
@@ -234,28 +156,6 @@ def test_two_processes_build_one_bank(tiny, images, tmp_path):
     assert len(FeatureBank(tiny, tmp_path)) == 4 * len(images)
 
 
-def test_interrupted_build_keeps_finished_batches(tiny, images, tmp_path, monkeypatch):
-    from slimprompt.clip.backbone import Backbone
-
-    original, calls = Backbone.encode_images, []
-
-    def stop_at_third(self, pixels):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return original(self, pixels)
-
-    monkeypatch.setattr(Backbone, "encode_images", stop_at_third)
-    views = [f"1/{n}" for n in range(8)]
-    with pytest.raises(KeyboardInterrupt):
-        FeatureBank(tiny, tmp_path).build(images, views)
-    monkeypatch.undo()
-    bank = FeatureBank(tiny, tmp_path)
-    assert len(bank) == 32
-    bank.build(images, views)
-    assert len(bank) == 8 * len(images)
-
-
 def features_of(tiny, image, **options):
     return FeatureBank(tiny, None).features([image], **options)
 
@@ -265,17 +165,6 @@ def palette_image(colours):
     image.putdata([n % 4 for n in range(64)])
     image.putpalette(colours)
     return image
-
-
-def rotated():
-    image = Image.new("RGB", (8, 12), "red")
-    image.putpixel((1, 2), (0, 0, 255))
-    exif = image.getexif()
-    exif[0x0112] = 6
-    image.info["exif"] = exif.tobytes()
-    turned = image.copy()
-    turned.getexif()[0x0112] = 6
-    return image, turned
 
 
 @pytest.mark.parametrize("decode", ["upright", "plain"])
@@ -292,31 +181,6 @@ def test_pil_images_with_other_pixels_have_other_features(tiny, tmp_path, view, 
     for image, feature in zip(images, together, strict=True):
         torch.testing.assert_close(features_of(tiny, image, view=view, decode=decode)[0], feature, atol=1e-6, rtol=1e-5)
     assert (together[0] - together[1]).norm() > 1e-3
-
-
-def test_an_exif_rotated_image_has_a_key_of_its_own(tiny):
-    image, turned = rotated()
-    bank = FeatureBank(tiny, None)
-    straight, upright = bank.features([Image.frombytes("RGB", image.size, image.tobytes()), turned])
-    assert (straight - upright).norm() > 1e-4
-    expected = tiny.encode_images(tiny.eval_view(open_image(turned))[None])[0]
-    torch.testing.assert_close(upright, expected, atol=1e-6, rtol=1e-5)
-
-
-def test_the_hash_of_a_pil_image_is_that_of_its_pixels(tiny):
-    image = Image.new("RGB", (4, 5), (1, 2, 3))
-    expected = hashlib.sha256(f"{image.mode}{image.size}".encode() + image.tobytes()).hexdigest()
-    assert FeatureBank(tiny, None).hashes([image]) == [expected]
-
-
-def test_a_replaced_file_is_encoded_again(tiny, tmp_path):
-    path = draw(tmp_path / "a.png", "red", 1)
-    bank = FeatureBank(tiny, None)
-    before = bank.features([path])
-    draw(tmp_path / "other.png", "blue", 7).replace(path)
-    after = bank.features([path])
-    assert (before - after).norm() > 1e-3
-    torch.testing.assert_close(after, features_of(tiny, path))
 
 
 def test_a_bank_is_used_from_other_threads(tiny, images, tmp_path):

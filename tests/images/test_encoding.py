@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from open_clip.transform import PreprocessCfg
-from PIL import Image
 
 from slimprompt import FeatureBank, InputError
 from slimprompt.clip.backbone import Backbone
@@ -32,10 +31,6 @@ def test_batches_are_full_but_the_last() -> None:
     assert [len(names) for names, _ in batches] == [4, 4, 4, 4, 2]
     assert [name for names, _ in batches for name in names] == list(range(18))
     assert np.array_equal(np.concatenate([some for _, some in batches]), rows)
-
-
-def test_no_batches_of_nothing() -> None:
-    assert list(in_batches([], 4)) == list(in_batches([([], np.empty((0, 2)))], 4)) == []
 
 
 def test_batch_size_by_device_and_memory(tiny: Backbone) -> None:
@@ -64,11 +59,6 @@ def test_a_batch_is_padded(tiny: Backbone) -> None:
     padded = encode_padded(tiny, pixels, 8)
     assert len(padded) == 8 and torch.equal(padded[5:], padded[:1].expand(3, -1))
     assert len(encode_padded(tiny, np.concatenate([pixels, pixels]), 8)) == 16
-
-
-@pytest.mark.filterwarnings("error")
-def test_one_image_is_encoded_without_a_warning(tiny: Backbone) -> None:
-    assert encode_eval_views(tiny, [Image.new("RGB", (40, 50))]).shape == (1, 24)
 
 
 @pytest.mark.parametrize(("precision", "advice"), [("fp32", "are its weights damaged"), ("fp16", "use bf16 or fp32")])

@@ -88,16 +88,6 @@ def test_a_changed_file_is_hashed_again(files: list[Path], tmp_path: Path, chang
     assert hashed == [path.name]
 
 
-def test_a_path_in_another_spelling_is_the_same_file(
-    files: list[Path], tmp_path: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find(tmp_path / "hashes.db", files)
-    hashed.clear()
-    monkeypatch.chdir(tmp_path / "images")
-    assert find(tmp_path / "hashes.db", [Path(path.name) for path in files]) == [sha256(path) for path in files]
-    assert hashed == []
-
-
 def test_unreadable_files_are_errors_and_not_remembered(files: list[Path], tmp_path: Path) -> None:
     missing = tmp_path / "missing.png"
     for _ in range(2):
@@ -132,14 +122,6 @@ def test_remembered_hashes_that_cannot_be_used_only_cost_time(
     database.close()
 
 
-def test_a_damaged_file_is_replaced(files: list[Path], tmp_path: Path, hashed: list[str]) -> None:
-    path = tmp_path / "hashes.db"
-    path.write_bytes(b"not a database" * 1000)
-    for _ in range(3):
-        find(path, files)
-    assert len(hashed) <= 6
-
-
 def test_large_inodes(files: list[Path], tmp_path: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Network disks have inodes that SQLite cannot store."""
     stat = os.stat
@@ -152,11 +134,3 @@ def test_large_inodes(files: list[Path], tmp_path: Path, hashed: list[str], monk
     first = FileHashes(tmp_path / "hashes.sqlite").find(files)
     assert FileHashes(tmp_path / "hashes.sqlite").find(files) == first
     assert len(hashed) == len(files)  # remembered
-
-
-def test_paths_that_are_not_text(tmp_path: Path, hashed: list[str]) -> None:
-    path = tmp_path / "a\udce9.png"
-    path.write_bytes(b"some")
-    for _ in range(2):
-        assert find(tmp_path / "hashes.db", [path]) == [sha256(path)]
-    assert len(hashed) == 1

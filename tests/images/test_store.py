@@ -68,15 +68,6 @@ def test_the_first_row_written_is_kept(store) -> None:
     assert len(store) == 5
 
 
-def test_rows_of_any_shape_share_a_file(store) -> None:
-    """Features, and the input of a transformer block, (tokens, width)."""
-    write(store, range(2))
-    blocks = np.random.default_rng(0).standard_normal((2, 197, 768), dtype=np.float32)
-    store.write([(digest(n), "1/0 block 6") for n in range(2)], blocks)
-    assert np.array_equal(read(store, range(2), "1/0 block 6").reshape(2, 197, 768), blocks)
-    assert read(store, range(2)).shape == (2, 8)
-
-
 def test_several_stores_share_a_file(path: Path) -> None:
     one, other = FeatureStore(path, KEY), FeatureStore(path, KEY)
     rows = [write(one, range(3), seed=1), write(other, range(3, 6), seed=2)]
@@ -93,13 +84,6 @@ def test_a_forked_child_uses_the_store_of_its_parent(path: Path) -> None:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert len(store) == 6
-
-
-def test_a_feature_takes_little_more_than_its_numbers(path: Path) -> None:
-    store = FeatureStore(path, KEY)
-    for start in range(0, 3200, 32):
-        write(store, range(start, start + 32), length=512)
-    assert 2048 < path.stat().st_size / 3200 < 1.25 * 2048
 
 
 def test_another_key_is_refused(path: Path) -> None:
@@ -138,15 +122,6 @@ def test_a_cleared_store_is_empty_and_filled_again(path: Path) -> None:
     assert clear_cached_banks(path.parent / "none") == 0
 
 
-def test_a_deleted_folder_is_made_again(path: Path) -> None:
-    store = FeatureStore(path, KEY)
-    write(store, range(3))
-    path.unlink()
-    path.parent.rmdir()
-    rows = write(store, range(3), seed=2)
-    assert np.array_equal(read(store, range(3)), rows)
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -170,16 +145,6 @@ def test_a_damaged_store_is_refused(path: Path, damage: str) -> None:
             FeatureStore(path, KEY).read([digest(n) for n in range(3)], "1/0")
     clear_cached_banks(path.parent)
     write(FeatureStore(path, KEY), range(3))
-
-
-def test_a_file_that_is_no_database_is_refused_counted_and_cleared(path: Path) -> None:
-    path.parent.mkdir()
-    path.write_bytes(b"not a database" * 1000)
-    with pytest.raises(InputError, match="damaged.*cache clear"):
-        FeatureStore(path, KEY)
-    assert [bank.features for bank in cached_banks(path.parent)] == [0]
-    clear_cached_banks(path.parent)
-    assert len(FeatureStore(path, KEY)) == 0
 
 
 def test_stores_are_used_while_others_clear_them(path: Path) -> None:

@@ -24,7 +24,7 @@ from slimprompt.analysis.results import Results
 from slimprompt.errors import InputError
 from slimprompt.files import json_checksum
 from slimprompt.lab.environment import RunEnvironment
-from slimprompt.lab.executors import Executor, default_workers, worker_devices
+from slimprompt.lab.executors import default_workers, worker_devices
 from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.executors.pool import ATTEMPTS, retries
 from slimprompt.lab.executors.processes import ProcessExecutor
@@ -191,25 +191,6 @@ def test_runs_on_changed_images_are_not_mixed(
     assert len(complete_study([first], environment.runs, InlineExecutor(environment)).present) == 1
 
 
-def test_runs_on_another_folder_of_the_same_name_are_not_mixed(
-    run_spec: MakeSpec,
-    environment: RunEnvironment,
-    collections: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for folder, images in zip(("one", "other", "same"), ("warm", "cold", "warm"), strict=True):
-        shutil.copytree(collections[images], tmp_path / folder / "photos")
-    spec = run_spec(dataset="photos")
-    monkeypatch.chdir(tmp_path / "one")
-    complete_study([spec], environment.runs, InlineExecutor(environment))
-    monkeypatch.chdir(tmp_path / "other")
-    with pytest.raises(InputError, match="other images of photos"):
-        complete_study([spec], environment.runs, InlineExecutor(environment))
-    monkeypatch.chdir(tmp_path / "same")
-    assert len(complete_study([spec], environment.runs, InlineExecutor(environment)).present) == 1
-
-
 def test_changed_images_that_runs_are_only_evaluated_on(
     run_spec: MakeSpec, environment: RunEnvironment, collections: dict[str, str], tmp_path: Path
 ) -> None:
@@ -228,16 +209,6 @@ def test_what_cannot_be_had_stops_the_study(run_spec: MakeSpec, environment: Run
         with pytest.raises(SetupError, match="unknown benchmark 'dtdd'"):
             complete_study(specs, environment.runs, executor)
     assert not environment.runs.exists()
-
-
-def test_a_folder_that_cannot_hold_runs_is_refused_before_anything_is_trained(
-    run_spec: MakeSpec, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    executor = Pretend(tmp_path / "file")
-    with pytest.raises(InputError, match="is a file; give a folder"):
-        complete_study([run_spec()], tmp_path / "file", executor)
-    assert executor.submitted == [] and executor.closed
 
 
 def test_benchmarks_with_only_test_images_are_refused_before_anything_runs(run_spec: MakeSpec, tmp_path: Path) -> None:
@@ -475,14 +446,6 @@ def test_killed_again_and_again_and_restarted(
     assert not [name for name in run_folders(environment.runs) if name.startswith(".")]  # nothing half written is left
 
 
-def test_executors_have_the_same_three_methods(environment: RunEnvironment) -> None:
-    def takes(executor: Executor) -> int:
-        return executor.slots
-
-    assert takes(InlineExecutor(environment)) == 1
-    assert takes(ProcessExecutor(environment, 3)) == 3
-
-
 @pytest.mark.usefixtures("quick_workers")
 def test_the_record_names_the_executor_that_ran(run_spec: MakeSpec, environment: RunEnvironment) -> None:
     executors = {"inline": InlineExecutor(environment), "processes": ProcessExecutor(environment, 1)}
@@ -528,27 +491,6 @@ def test_workers_are_spread_over_the_gpus(
     for seed in range(4):
         executor.submit(Batch([run_spec(seed=seed)]))
     assert started == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("quick_workers")
-def test_a_basis_of_your_own_in_every_executor(
-    run_spec: MakeSpec, environment: RunEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever makes a run imports the module that its basis names."""
-    (tmp_path / "own_bases.py").write_text(
-        "def first(p0, rank, generator):\n    return p0.new_ones(len(p0), rank).tril()\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    spec = run_spec(variant="fixed-B", basis="own_bases:first")
-    other = run_spec(variant="fixed-B", basis="own_bases:first", seed=2)
-    outcome = complete_study([spec, other], environment.runs, ProcessExecutor(environment, 2))
-    assert len(outcome.complete) == 2
-    assert outcome.complete[0].factors()["B"].tolist() == [[1, 0], [1, 1], [1, 1], [1, 1]]
-    outcome = complete_study(
-        [spec], tmp_path / "inline", InlineExecutor(replace(environment, runs=tmp_path / "inline"))
-    )
-    assert outcome.complete[0].spec.label == "fixed-B own_bases:first r2"
 
 
 @pytest.mark.slow

@@ -19,12 +19,12 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping
-from functools import cache
 from itertools import count, cycle
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 from tests.fork_server import start_command
+from tests.loaded_libraries import load_libraries
 
 
 class Step(TypedDict, total=False):
@@ -73,49 +73,6 @@ def run_job(
         assert done.returncode == 0, done.stderr
     commands, meanwhile = json.loads(job.with_suffix(".done").read_text())
     return [Done(*one) for one in commands], [Done(*one) for one in meanwhile]
-
-
-def load_libraries() -> None:
-    """Import what commands import, and compute nothing, so that children can be forked.
-
-    The facts about the machine that every record of a run has are found here too.
-    """
-    load_classifiers()
-    import pandas  # noqa: F401
-    import sklearn.linear_model  # noqa: F401
-
-    import slimprompt.lab.plan
-    import slimprompt.lab.study
-    import slimprompt.paper.page  # noqa: F401
-    from slimprompt.lab.provenance import git_state, machine, versions
-    from slimprompt.report.plotting import load_matplotlib
-
-    load_matplotlib()
-    for find in (versions, machine, git_state):
-        find()
-
-
-def load_classifiers() -> None:
-    """Import what `fit` and `predict` import; build tokenizers and the command line once.
-
-    Both take every command a quarter of a second, and do not change by use.
-    """
-    from slimprompt.cli import app  # isort: skip  # first: it leaves out what commands do not use
-
-    import open_clip.factory
-    import scipy.optimize  # noqa: F401  # of the calibration
-    import typer.main
-
-    import slimprompt.clip.backbone
-    import slimprompt.collections.inputs
-    import slimprompt.fit
-    import slimprompt.training.loop  # noqa: F401
-
-    open_clip.factory.SimpleTokenizer = cache(open_clip.factory.SimpleTokenizer)
-    typer.main.get_command = cache(typer.main.get_command)
-    for context_length in (48, 40):  # of the pocket models and of the tests' tiny one
-        open_clip.factory.SimpleTokenizer(context_length=context_length)
-    typer.main.get_command(app)
 
 
 def run_command(arguments: list[str]) -> int:
@@ -210,7 +167,7 @@ def _run_step(step: Step, outputs: count[int], folder: Path) -> tuple[list[Done]
 def main() -> None:
     """Run the job that the command line names."""
     job, outputs = Path(sys.argv[1]), count()
-    load_classifiers()  # in a fork, everything is loaded
+    load_libraries()  # in a fork, everything is loaded
     gc.freeze()  # a collection in a child would read, and so copy, all objects of the libraries
     commands: list[Done] = []
     meanwhile: list[Done] = []

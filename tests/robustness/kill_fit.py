@@ -14,14 +14,13 @@ import shutil
 import sys
 from pathlib import Path
 
-from tests.robustness.commands import load_libraries, run_command
+from tests.robustness.commands import run_command
 from tests.robustness.kills import chosen_operations, count_operations, kill_before, run_in_child
 
 
 def main() -> None:
     """Kill and repeat."""
     folder, old, most, arguments = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:]
-    load_libraries()
     from slimprompt.saved import model_file, read_model
 
     def prepare(number: int) -> Path:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.fork_server import start_command, use_huge_pages
+from tests.fork_server import start_command
 
 _OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate"}
 
@@ -64,7 +64,6 @@ def chosen_operations(total: int, most: int, seed: int) -> Iterator[int]:
 
 def run_in_child(action: Callable[[], object]) -> bool:
     """Run the action in a forked child; whether it was killed. An exception of the action is an error here."""
-    use_huge_pages()
     sys.stdout.flush()
     child = os.fork()
     if child == 0:

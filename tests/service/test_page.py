@@ -148,24 +148,6 @@ def test_paste_remove_and_none_of_these(browser, address, discs):
     tab.check_log()
 
 
-def test_models_can_be_chosen(browser, address, discs):
-    tab = Tab(browser, address).ready()
-    tab.give(discs[0])
-    tab.answers(1)
-    tab.find("#model option[value=gda]").click()
-    tab.wait(lambda: tab.texts(".answers thead th") == ["class", "gda", "zero-shot"])
-    assert "a gda classifier" in tab.find("#facts").text
-    tab.type_names("otter", "badger")
-    tab.wait(lambda: "cannot take new class names" in tab.find("#names-error").text)
-    assert tab.find("#names").get_attribute("aria-invalid") == "true"
-    tab.find("#reset").click()
-    tab.wait(lambda: tab.find("#names").get_attribute("aria-invalid") is None and tab.settled(1))
-    tab.find("#model option[value=zero-shot]").click()
-    tab.wait(lambda: tab.texts(".answers thead th") == ["class", "zero-shot"])
-    assert not tab.find("#compare").is_displayed()
-    tab.check_log("422")
-
-
 def test_wrong_files_have_their_own_messages(browser, only_prompt, discs, tmp_path):
     (tmp_path / "notes.txt").write_text("no image")
     (tmp_path / "large.txt").write_bytes(b"x" * 60_000)
@@ -182,30 +164,6 @@ def test_wrong_files_have_their_own_messages(browser, only_prompt, discs, tmp_pa
         tab.paste_names(*(f"class {number}" for number in range(201)))  # typing them takes seconds
         tab.wait(lambda: "from 2 to 200" in tab.find("#names-error").text)
         tab.check_log("415", "422")
-
-
-def test_a_busy_service_is_asked_again(browser, only_prompt, discs):
-    app = create_app(only_prompt, Limits(max_waiting=1))
-    with served(app) as url:
-        tab = Tab(browser, url).ready()
-        app.state.service.decoder.n_images = 1  # as if another client's image were waiting
-        tab.give(discs[0])
-        tab.wait(lambda: tab.texts(".answers .wrong") == ["The service is busy; trying again …"])
-        app.state.service.decoder.n_images = 0
-        tab.answers(1)
-        assert tab.texts(".answers .wrong") == [""]
-        tab.check_log("429")
-
-
-def test_a_service_that_is_gone(browser, only_prompt, discs):
-    with served(create_app(only_prompt)) as url:
-        tab = Tab(browser, url).ready()
-        tab.give(discs[0])
-        tab.answers(1)
-    tab.give(discs[1])
-    tab.wait(lambda: tab.find("#problem").is_displayed())
-    assert "cannot be reached" in tab.find("#problem").text
-    assert tab.texts(".answers .wrong")[0] == "The service cannot be reached."
 
 
 def test_a_token_is_asked_for_and_kept(browser, only_prompt, discs):

@@ -17,6 +17,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from slimprompt.errors import InputError
@@ -29,7 +30,6 @@ from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.study import Ended, Event, with_sources
 from slimprompt.paper.studies import Grid, study_specs
 from tests.conftest import QUICK_HEALTH_CHECKS, complete_study, fingerprints
-from tests.fork_server import fork_of, start_command
 from tests.lab.conftest import note_imports, noted_imports
 
 # Not imported here: Ray reads its settings when it is imported, and a fixture of all tests makes them.
@@ -51,26 +51,17 @@ def _command(process: int) -> list[str]:
 
 
 class Node:
-    """`ray start --block`: one node, with one CPU; it and all its processes of Python are forks, and those that nobody needs are left out."""
+    """`ray start --block`: one node, with one CPU; processes that nobody needs are left out."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        arguments = (
-            *("start", "--block", "--num-cpus=1", "--num-gpus=0", "--node-ip-address=127.0.0.1"),
-            *("--object-store-memory=80000000", "--disable-usage-stats", "--include-log-monitor=false", *arguments),
+        command = (
+            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1", "--num-gpus=0"),
+            *("--node-ip-address=127.0.0.1", "--object-store-memory=80000000", "--disable-usage-stats"),
+            *("--include-log-monitor=false", *arguments),
         )
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            **QUICK_HEALTH_CHECKS,
-        }
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | QUICK_HEALTH_CHECKS
         self._log = (folder / f"node-{time.monotonic_ns()}.log").open("w+")
-        self.process = start_command(
-            arguments,
-            environment=environment,
-            module="ray.scripts.scripts",
-            fork_workers=True,
-            streams=dict.fromkeys((1, 2), self._log.fileno()),
-        )
+        self.process = subprocess.Popen(command, env=environment, stdout=self._log, stderr=subprocess.STDOUT)
 
     def log(self) -> str:
         self._log.seek(0)
@@ -84,17 +75,8 @@ class Node:
 
     def descendants(self) -> list[int]:
         """Process ids, the node's own first."""
-        children: dict[int, list[int]] = {}
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                parent = int(path.read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            children.setdefault(parent, []).append(int(path.parent.name))
-        found = [self.process.pid]
-        for process in found:
-            found += children.get(process, []) + fork_of(process)
-        return found
+        node = psutil.Process(self.process.pid)
+        return [one.pid for one in (node, *node.children(recursive=True))]
 
     def workers(self) -> list[int]:
         """Processes that are making a run right now."""
@@ -204,12 +186,10 @@ def test_a_request_that_no_machine_can_satisfy_is_refused_at_once(
     where: str,
     head: tuple[str, Path, Node],
     environment: RunEnvironment,
-    forked_ray: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import ray
 
-    monkeypatch.setattr(sys, "executable", forked_ray)
     with pytest.raises(InputError, match=r"no machine of the Ray cluster has 640 CPUs .*fewer --threads"):
         RayExecutor(replace(environment, threads=640), address=head[0] if where == "cluster" else None)
     assert not ray.is_initialized()
@@ -319,12 +299,11 @@ def test_no_other_machine_can_reach_a_ray_that_is_started_here() -> None:
 
 
 def test_executors_share_a_ray_and_workers_stay_alive(
-    run_spec: Callable[..., RunSpec], environment: RunEnvironment, forked_ray: str, monkeypatch: pytest.MonkeyPatch
+    run_spec: Callable[..., RunSpec], environment: RunEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other executors use the Ray of this machine, and workers make one prompt batch after the other."""
     import ray
 
-    monkeypatch.setattr(sys, "executable", forked_ray)
     with pytest.raises(InputError, match="cannot reach a Ray cluster at '127.0.0.1:1'"):
         RayExecutor(environment, address="127.0.0.1:1")
     with closing(RayExecutor(environment)) as executor:
