@@ -2,7 +2,7 @@
 
 A command that is started by `start_command` is a real process: it has its own session, streams, environment, working folder
 and signals, and only the seconds of the imports are missing. What depends on the start of Python itself, such as
-PYTHONIOENCODING, or is read when a library is imported, such as HF_ENDPOINT, needs a true start by `subprocess`.
+LC_ALL, or is read when a library is imported, such as HF_ENDPOINT, needs a true start by `subprocess`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Command:
                         unread.unregister(key.fileobj)
                         key.fileobj.close()  # type: ignore[union-attr]
         self.wait(timeout)
-        output, *errors = (text.decode() for text in texts.values())
+        output, *errors = (text.decode(errors="backslashreplace") for text in texts.values())
         return output, "".join(errors)
 
     def send_signal(self, number: int) -> None:
@@ -164,7 +164,9 @@ def _run(
             setattr(sys, name, None)  # as Python finds it
         else:
             os.dup2(descriptor, number)
-            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+            encoding, errors = environment.get("PYTHONIOENCODING", "utf-8"), ("strict", "strict", "backslashreplace")
+            stream = open(number, "w" if number else "r", encoding=encoding, errors=errors[number], closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
     for descriptor in set(streams.values()) - {None}:
         os.close(descriptor)  # type: ignore[arg-type]
     os.environ.clear()

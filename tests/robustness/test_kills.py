@@ -6,34 +6,78 @@ takes all of them.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
 
 from slimprompt import files
 from slimprompt.cli import main
+from slimprompt.clip import backbone
 from slimprompt.data.folder import load_folder, write_folder
 from slimprompt.errors import InputError
+from slimprompt.lab.environment import RunEnvironment
+from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.paper.page import build_report, render_report, write_report
-from slimprompt.paper.studies import Grid
+from slimprompt.paper.studies import Grid, study_specs
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS, PocketBenchmark, render_benchmark
 from slimprompt.report.table_formats import table_files
 from slimprompt.saved import check_free, model_file, read_model, write_model
-from tests.conftest import draw
+from tests.conftest import complete_study, draw, fingerprints, run_folders
 from tests.robustness.kills import chosen_operations, count_operations, kill_before, run_campaign, run_in_child
-from tests.robustness.system_calls import can_trace
 from tests.synthetic_runs import write_run
 from tests.test_saved import ENTRIES, prompt
 
 #: Most kills of a slow command.
 _MOST = int(os.environ.get("SLIMPROMPT_KILLS", "0"))
-#: Images of a transaction of the feature bank.
-_IMAGES = 24
+
+
+def contents(runs: Path) -> dict[str, dict[str, Any]]:
+    """Run → hashes of its files, and the prompts it was trained with: whether those change the bytes depends on the machine."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, hashes in fingerprints(runs).items():
+        record = json.loads((runs / name / "record.json").read_text())
+        found[name] = {**hashes, **{fact: record[fact] for fact in ("prompt_batch", "trained_together")}}
+    return found
+
+
+def kill_study(grid: Grid, folder: Path, prompt_batch: int, most: int) -> tuple[int, int, dict[int, list[str]]]:
+    """Kill a study before file operations in its runs folder, resume it and compare it with an undisturbed one.
+
+    Returns the numbers of file operations and of kills, and what differs by kill.
+    """
+    specs = study_specs(grid)
+    # Children begin with a loaded backbone: reading it writes nothing, and takes as long as the rest of this study.
+    backbone.load_backbone = cache(backbone.load_backbone)
+    backbone.load_backbone(specs[0].backbone, specs[0].pretrained, device="cpu", precision="fp32")
+
+    def study(runs: Path) -> None:
+        # One cache for all, filled by the undisturbed study: the kills concern the runs folder.
+        environment = RunEnvironment(runs=runs, cache=folder / "cache", device="cpu")
+        outcome = complete_study(specs, runs, InlineExecutor(environment), prompt_batch=prompt_batch)
+        assert outcome.failed == [], outcome.failed[0].error
+
+    undisturbed = folder / "undisturbed"
+    total = count_operations(lambda: study(undisturbed), undisturbed)
+    expected = contents(undisturbed)
+    differs, kills = {}, 0
+    for number in chosen_operations(total, most, seed=0):
+        runs = folder / f"killed-{number}"
+        kills += kill_before(number, lambda runs=runs: study(runs), runs)
+        assert not run_in_child(lambda runs=runs: study(runs))
+        found = contents(runs)
+        other = [name for name in expected if found.get(name) != expected[name]]
+        if left := other + [name for name in run_folders(runs) if name.startswith(".")]:
+            differs[number] = left
+        shutil.rmtree(runs)
+    return total, kills, differs
 
 
 @pytest.mark.slow
@@ -44,11 +88,51 @@ def test_a_study_killed_at_any_file_operation_gives_equal_bytes(
     """Also with prompts that converge, and then leave their batch, at different times."""
     recipe = {"epochs": 6, "views": 2, "batch_size": 4, "lr": 0.05, "tolerance": 0.3, "patience": 2}
     grid = small_grid(study="rank-sweep", datasets=[collections["warm"]], shots=[2], ranks=[1, 2, 3], recipe=recipe)
-    (tmp_path / "grid.json").write_text(grid.model_dump_json())
     most = 1000 if prompt_batch > 1 else _MOST or 20
-    told = run_campaign("tests.robustness.kill_study", tmp_path / "grid.json", tmp_path, prompt_batch, most)
-    assert told["kills"] == min(told["operations"], most) > 10
-    assert told["differs"] == {}
+    operations, kills, differs = run_campaign(kill_study, grid, tmp_path, prompt_batch, most)
+    assert kills == min(operations, most) > 10
+    assert differs == {}
+
+
+def kill_fit(
+    folder: Path, old: Path | None, most: int, arguments: list[str]
+) -> tuple[int, list[int | None], list[int]]:
+    """Kill `fit` before file operations beside its prompt and in the cache, and repeat it.
+
+    Returns the number of file operations, the seeds of the prompts found after the kills, None for none, and the kills whose
+    repetition did not give the files of an undisturbed `fit`.
+    """
+
+    def prepare(number: int) -> Path:
+        place = folder / str(number)
+        place.mkdir(parents=True)
+        if old:
+            shutil.copytree(old, place / "prompt")
+        return place
+
+    def fit(place: Path) -> None:
+        os.environ["SLIMPROMPT_CACHE"] = str(place / "cache")
+        run_command("fit", *arguments, "--out", place / "prompt", "--overwrite")
+
+    def files_of(place: Path) -> dict[str, bytes]:
+        """Temporary files too, but not the features, whose files have random names."""
+        found = {path.relative_to(place): path for path in place.rglob("*") if path.is_file()}
+        kept = {name: path for name, path in found.items() if path.suffix == ".tmp" or "features" not in name.parts}
+        return {str(name): path.read_bytes() for name, path in kept.items()}
+
+    undisturbed = prepare(0)
+    total = count_operations(lambda: fit(undisturbed), undisturbed)
+    expected = files_of(undisturbed)
+    seeds, wrong = [], []
+    for number in chosen_operations(total, most, seed=0):
+        place = prepare(number)
+        assert kill_before(number, lambda place=place: fit(place), place)
+        saved = model_file(place / "prompt").exists()
+        seeds.append(read_model(place / "prompt").description.seed if saved else None)
+        assert not run_in_child(lambda place=place: fit(place))
+        if files_of(place) != expected:
+            wrong.append(number)
+    return total, seeds, wrong
 
 
 @pytest.mark.slow
@@ -61,31 +145,13 @@ def test_fit_killed_at_any_file_operation_leaves_the_old_prompt_or_none(
             draw(tmp_path / "images" / colour / f"{number}.png", colour, number)
     if old:
         write_model(model_file(tmp_path / "old"), ENTRIES, prompt())
-    kills = [tmp_path / "kills", tmp_path / "old" if old else "", _MOST or 6]
-    where = [tmp_path / "images", "--backbone", tiny_folder, "--device", "cpu"]
+    where = [str(tmp_path / "images"), "--backbone", tiny_folder, "--device", "cpu"]
     few = ["--shots", "2", "--epochs", "1", "--views", "1", "--n-ctx", "4", "--rank", "2", "--seed", "7"]
-    told = run_campaign("tests.robustness.kill_fit", *kills, *where, *few)
-    assert told["operations"] >= 5
-    assert len(told["seeds"]) == min(told["operations"], _MOST or 6)
-    assert set(told["seeds"]) <= ({1, 7} if old else {None})
-    assert told["wrong"] == []
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not can_trace(), reason="system calls of children cannot be traced here")
-def test_a_feature_bank_killed_inside_the_writes_of_sqlite_has_only_whole_transactions(
-    tiny_folder: str, tmp_path: Path
-) -> None:
-    """Before any system call that changes its files, and in the middle of a page; also if another process has it open."""
-    for number in range(_IMAGES):
-        draw(tmp_path / "images" / "red" / f"{number}.png", ["red", "blue", "green", "pink"][number % 4], number)
-    (tmp_path / "banks").mkdir()
-    most = _MOST or 24
-    told = run_campaign("tests.robustness.kill_bank", tmp_path / "images", tiny_folder, tmp_path / "banks", most)
-    assert told["calls"] > 20
-    assert told["wrong"] == []
-    assert len(told["found"]) == min(most, told["calls"]) + most // 4
-    assert {0, _IMAGES, 2 * _IMAGES} <= set(told["found"]) <= {0, _IMAGES, 2 * _IMAGES, 3 * _IMAGES}
+    folders = (tmp_path / "kills", tmp_path / "old" if old else None)
+    operations, seeds, wrong = run_campaign(kill_fit, *folders, _MOST or 6, [*where, *few])
+    assert operations >= 5 and len(seeds) == min(operations, _MOST or 6)
+    assert set(seeds) <= ({1, 7} if old else {None})
+    assert wrong == []
 
 
 @pytest.mark.parametrize("target", ["new", "empty", "old", "linked"])
