@@ -219,25 +219,11 @@ def test_labels_are_class_names(classifier, images, labels):
     ("parameters", "message"),
     [
         ({"rank": "4"}, "rank: .*given: '4'"),
-        ({"rank": 2.5}, "rank: .*given: 2.5"),
-        ({"rank": True}, "rank: .*given: True"),
-        ({"rank": 0}, "rank: .*given: 0"),
-        ({"n_ctx": -1}, "n_ctx: .*given: -1"),
         ({"n_ctx": 10**9}, "does not fit: tiny-for-tests reads 40 tokens"),
-        ({"variant": "joint", "basis": "svd"}, "joint freezes no factor, so it takes no basis"),
-        ({"variant": "dense", "rank": 2}, "a dense prompt has no rank"),
-        ({"words": "a photo of a", "n_ctx": 4}, "leave out n_ctx"),
         ({"seed": -1}, "seed must be"),
-        ({"seed": "1"}, "seed must be"),
         ({"recipe": {"epoch": 3}}, "unknown recipe field 'epoch'; did you mean 'epochs'"),
-        ({"recipe": {"epochs": "many"}}, "epochs: .*given: 'many'"),
-        ({"recipe": {3: 4}}, "unknown recipe field 3"),
         ({"recipe": None}, "unknown recipe None"),
-        ({"recipe": {"lr": 1e38}}, "lr: .*less than"),
-        ({"recipe": {"epochs": 10**9}}, "epochs: .*1000000"),
-        ({"recipe": {"views": 10**7}}, "views: .*10000"),
         ({"recipe": Recipe(epochs=1_000_000)}, "1,000,000 views of 36 images: 36,000,000 images to encode"),
-        ({"variant": 3}, "unknown variant '3'"),
         ({"variant": "fixed-b"}, "did you mean 'fixed-B'"),
     ],
 )
@@ -273,10 +259,7 @@ def test_save_writes_what_was_fitted_not_the_current_parameters(classifier, imag
     ("facts", "message"),
     [
         ({"temperature": 5.0}, "has entries of these names already: temperature"),
-        ({"class_names": ["x", "y", "z"], "format": 2}, "names already: class_names, format"),
-        ({"continued_from": "0" * 64, "checksum": ""}, "names already: checksum, continued_from"),
         ({"shots": [4, 4, 4]}, "this model cannot be saved: shots: "),
-        ({"note": {1, 2}}, r"a set cannot be saved as an entry \(given: {1, 2}\)"),
     ],
 )
 def test_facts_that_would_spoil_a_saved_prompt_are_refused(classifier, facts, message, tmp_path):
@@ -328,12 +311,8 @@ def test_a_saved_head_predicts_the_same(method, tiny, images, labels, tmp_path):
     [
         ({"method": "gdaa"}, "unknown method 'gdaa'; did you mean 'gda'"),
         ({"method": "antigravity:fly"}, "antigravity is not imported; import it first"),
-        ({"templates": ["no place"]}, "exactly one {}"),
-        ({"templates": []}, "at least one template"),
         ({"templates": "a photo of a {}."}, r"templates must be a list of texts, such as \['a photo of a {}.'\]"),
-        ({"views": -1}, "views must be a whole number"),
         ({"rank": 4}, "rank=4 is for prompts; the method gda does not use it"),
-        ({"recipe": "fast"}, "recipe='fast' is for prompts"),
     ],
 )
 def test_bad_settings(fields, message, images, labels):

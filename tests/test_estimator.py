@@ -4,13 +4,11 @@ import pickle
 import warnings
 from unittest import SkipTest
 
-import joblib
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from sklearn.base import clone
 from sklearn.ensemble import StackingClassifier, VotingClassifier
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict, cross_val_score
 from sklearn.utils.estimator_checks import estimator_checks_generator
@@ -195,26 +193,16 @@ def test_arrays_and_tensors_are_split_like_lists(tiny, images, labels):
 # ---------------------------------------------------------------- pickles
 
 
-@pytest.mark.parametrize("how", ["pickle", "joblib"])
-def test_a_pickle_is_small_and_predicts_the_same(how, make, tiny_folder, images, labels, tmp_path, monkeypatch):
+def test_a_pickle_is_small_and_predicts_the_same(make, tiny_folder, images, labels):
     classifier = make(load_backbone(tiny_folder), calibrate=True).fit(images, labels)
-    path = tmp_path / "classifier"
-    if how == "pickle":
-        path.write_bytes(pickle.dumps(classifier))
-        other = pickle.loads(path.read_bytes())
-    else:
-        joblib.dump(classifier, path)
-        other = joblib.load(path)
-    assert path.stat().st_size < 100_000  # the weights of the model are 6 MB
+    pickled = pickle.dumps(classifier)
+    assert len(pickled) < 100_000  # the weights of the model are 6 MB
+    other = pickle.loads(pickled)
     assert other.backbone_ is not classifier.backbone_
     assert other.backbone_.fingerprint == classifier.backbone_.fingerprint
     assert (other.predict_proba(images) == classifier.predict_proba(images)).all()
     assert other.calibration_ == classifier.calibration_
     assert other.training_images_ == classifier.training_images_
-    assert (
-        clone(other).fit(images, labels).predict_proba(images)
-        == clone(classifier).fit(images, labels).predict_proba(images)
-    ).all()
 
 
 def test_a_pickle_of_other_weights_is_refused(tiny_folder, monkeypatch):
@@ -272,10 +260,6 @@ def test_saved_and_other_classes_have_names(make, tiny, images, numbers, tmp_pat
     ("names", "message"),
     [
         (NAMES[:2], "label 2 has no name in class_names, which names 2 classes"),
-        ({0: "red", 1: "green"}, "label 2 has no name"),
-        ([*NAMES[:2], 3], "class_names must be class names"),
-        (["red", "green", "red"], "red"),
-        ("red", "class_names must be a list of names or a dictionary"),
         (None, "class_names="),
     ],
 )

@@ -12,8 +12,7 @@ import pytest
 import slimprompt
 import slimprompt.cli
 from slimprompt.data import load_benchmark
-from slimprompt.errors import InputError
-from slimprompt.extras import EXTRAS, explain_mismatch, explain_missing, missing_packages, require_extra
+from slimprompt.extras import EXTRAS, explain_mismatch
 
 ROOT = Path(slimprompt.__file__).parents[2]
 
@@ -91,14 +90,6 @@ def test_pyproject_lists_the_same_packages() -> None:
     assert listed == {name: {_INDEX_NAMES.get(one, one) for one in packages} for name, packages in EXTRAS.items()}
     (every,) = extras["all"]
     assert set(every.removeprefix("slimprompt[").removesuffix("]").split(",")) == set(EXTRAS)
-
-
-def test_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    assert missing_packages("lab") == ["pandas"]
-    with pytest.raises(InputError, match=r"the page needs pandas: pip install 'slimprompt\[lab\]'"):
-        require_extra("lab", "the page")
-    assert explain_missing(ModuleNotFoundError("No module named 'torchh'", name="torchh")) is None
 
 
 def test_the_tool_works_without_extras(photos: Path, tmp_path: Path) -> None:

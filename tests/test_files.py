@@ -93,16 +93,6 @@ def test_leftovers_of_dead_processes_are_removed_and_others_stay(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == [".mine.tmp"]
 
 
-def test_a_leftover_of_an_earlier_process_with_our_number_is_removed(tmp_path: Path) -> None:
-    """After a restart of a container, processes have the same numbers again."""
-    ours = files._temporary(tmp_path / "x")
-    ours.write_text("")
-    earlier = ours.with_name(ours.name.replace(files._PROCESS, "0" * len(files._PROCESS)))
-    earlier.write_text("")
-    assert files.remove_leftovers(tmp_path) == 1
-    assert list(tmp_path.iterdir()) == [ours]
-
-
 def test_a_lock_keeps_another_process_out(tmp_path: Path) -> None:
     script = "import sys; from filelock import FileLock, Timeout\ntry: FileLock(sys.argv[1], timeout=0).acquire()\nexcept Timeout: sys.exit(7)"
     command = [sys.executable, "-c", script, str(tmp_path / "lock")]

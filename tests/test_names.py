@@ -41,15 +41,9 @@ def test_equal_keys_are_equal_tokens(tiny):
         ([], "no class names were given"),
         (["cat", "cat"], "'cat' was given twice"),
         (["cat", "dog", "Cat"], "'cat' and 'Cat' are the same words in a prompt"),
-        (["a_b", "a b"], "the same words"),
-        (["R&B", "R&amp;B"], "the same words"),
         (["cat", " _ "], "empty class name"),
         (["cat", "d\x00g"], r"'d\\x00g' holds the character '\\x00'"),
-        (["cat", "d\ng"], "which is not text"),
-        (["cat", "d\udcffg"], "which is not text"),
         (["cat", "dog <|endoftext|>"], r"holds '<\|endoftext\|>', a control token"),
-        (["cat", "<end_of_text>"], "a control token"),
-        (["cat", "&lt;end_of_text&gt;"], "a control token"),
         (["cat", 3], "one of them is 3"),
     ],
 )
@@ -69,7 +63,6 @@ def test_class_names_of_labels(tmp_path):
     [
         ("code,name\nn1,tench\n", "must name the columns label and name; it names 'code, name'"),
         ("label,name\nn1,tench\nn2,\n", "line 3: the name is empty"),
-        ("label,name\n,tench\n", "line 2: the label is empty"),
         ("label,name\nn1,tench\nn1,goldfish\n", "line 3: the label 'n1' was named before, 'tench'"),
     ],
 )

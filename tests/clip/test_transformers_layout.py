@@ -9,7 +9,6 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
 from slimprompt import InputError, load_backbone
-from slimprompt.clip.architectures import absolute_weights
 from tests.conftest import TINY, TINY_CONFIG
 
 transformers = pytest.importorskip("transformers")
@@ -108,12 +107,6 @@ def test_every_form_gives_the_same_weights(folder, tmp_path):
         load_backbone(TINY, tmp_path / "alone.safetensors", device="cpu")
     loaded = load_backbone(TINY, tmp_path / "alone.safetensors", device="cpu", activation="quickgelu")
     assert loaded.fingerprint == whole.fingerprint
-
-
-def test_a_pickled_backbone_finds_its_folder(folder, monkeypatch):
-    monkeypatch.chdir(folder.parent)
-    assert load_backbone(TINY, folder.name, device="cpu").location == (TINY, str(folder))
-    assert absolute_weights("openai") == "openai"
 
 
 def test_the_preprocessing_beside_the_weights(folder, tiny):

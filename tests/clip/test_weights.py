@@ -180,23 +180,6 @@ def test_a_file_is_preprocessed_as_the_tags_of_its_architecture(name):
     assert {loading._preprocessing(name)["mean"]} == expected
 
 
-def test_tags_that_disagree_do_not_tell_the_preprocessing_of_a_file(tiny, tmp_path, monkeypatch):
-    tags = {
-        "one": {"mean": (0.5, 0.5, 0.5), "resize_mode": "squash"},
-        "other": {"mean": (0.5, 0.5, 0.5), "resize_mode": "squash"},
-    }
-    monkeypatch.setattr(loading, "list_pretrained_tags_by_model", lambda name: list(tags))
-    monkeypatch.setattr(loading, "get_pretrained_cfg", lambda name, tag: tags.get(tag, {}))
-    save_file(tiny.model.state_dict(), tmp_path / "weights.safetensors")
-
-    def load():
-        return load_backbone(TINY, str(tmp_path / "weights.safetensors"), activation="gelu", device="cpu").preprocess
-
-    assert (load().mean, load().resize_mode) == ((0.5, 0.5, 0.5), "squash")
-    tags["other"]["resize_mode"] = "shortest"
-    assert load() == tiny.preprocess
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ViT-B-16", "RN50"])
 def test_true_architectures(name, tmp_path):

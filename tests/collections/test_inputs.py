@@ -6,7 +6,6 @@ import io
 import os
 import pickle
 import tarfile
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -40,13 +39,6 @@ def write_tar(path: Path, files: list[Path]) -> Path:
     return path
 
 
-def test_hidden_members_of_a_tar_file_are_left_out(paths: list[Path], tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for name in ("./cats/a.png", "./cats/._a.png", "__MACOSX/cats/._b.png", "__MACOSX/b.png"):
-            tar.add(paths[0], name)
-    assert names(tmp_path / "a.tar") == [f"{tmp_path}/a.tar/./cats/a.png"]
-
-
 def test_links_in_a_tar_file_are_unreadable_rows(paths: list[Path], tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(paths[0].read_bytes())
     os.link(tmp_path / "a.png", tmp_path / "b.png")
@@ -59,18 +51,6 @@ def test_links_in_a_tar_file_are_unreadable_rows(paths: list[Path], tmp_path: Pa
     for item, name in zip(links, "bc", strict=True):
         with pytest.raises(InputError, match=rf"a\.tar/{name}\.png is a link to a\.png: pack the files themselves"):
             item.place.open(item.image)
-
-
-def test_a_folder_is_listed_one_level_at_a_time(
-    images: Path, paths: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed = []
-    real = os.scandir
-    monkeypatch.setattr(os, "scandir", lambda folder: (listed.append(str(folder)), real(folder))[1])
-    collection = open_collection([images])
-    listed.clear()
-    assert [item.image for item in islice(collection, 2)] == [str(path) for path in paths[:2]]
-    assert listed == [str(images), str(paths[0].parent)]
 
 
 @pytest.mark.parametrize("delimiter", [",", ";"])

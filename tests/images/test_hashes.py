@@ -6,7 +6,6 @@ import os
 import sqlite3
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -48,13 +47,6 @@ def test_every_file_is_hashed_once(files: list[Path], tmp_path: Path, hashed: li
     for _ in range(3):
         assert find(tmp_path / "hashes.db", files) == expected
     assert sorted(hashed) == [path.name for path in files]
-
-
-def test_without_a_file_nothing_is_remembered(files: list[Path], tmp_path: Path, hashed: list[str]) -> None:
-    for _ in range(2):
-        find(None, files)
-    assert len(hashed) == 6
-    assert [path.name for path in tmp_path.iterdir()] == ["images"]
 
 
 def test_a_new_file_is_not_remembered_before_its_times_have_settled(
@@ -120,17 +112,3 @@ def test_remembered_hashes_that_cannot_be_used_only_cost_time(
     for _ in range(2):
         assert find(path, files) == expected
     database.close()
-
-
-def test_large_inodes(files: list[Path], tmp_path: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Network disks have inodes that SQLite cannot store."""
-    stat = os.stat
-
-    def with_large_inode(path: Any, **options: Any) -> os.stat_result:
-        facts = stat(path, **options)
-        return os.stat_result((facts[0], 2**63 + facts[1], *facts[2:10]), {"st_mtime_ns": 1, "st_ctime_ns": 1})
-
-    monkeypatch.setattr(os, "stat", with_large_inode)
-    first = FileHashes(tmp_path / "hashes.sqlite").find(files)
-    assert FileHashes(tmp_path / "hashes.sqlite").find(files) == first
-    assert len(hashed) == len(files)  # remembered

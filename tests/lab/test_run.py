@@ -19,7 +19,6 @@ from slimprompt.lab.inputs import KnownInputs
 from slimprompt.lab.records import Record, complete_runs, find_run
 from slimprompt.lab.run import Batch, LoadedInputs, SetupError, batch_key, make_run, make_runs
 from slimprompt.lab.spec import RunSpec
-from slimprompt.methods.zero_shot import zero_shot_features
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.start import start_prompt
 from slimprompt.text.encoder import SharedPrefixTextEncoder
@@ -57,24 +56,6 @@ def test_a_run_folder_is_whole(run_spec: MakeSpec, loaded: LoadedInputs) -> None
     assert data["git"] is None or len(data["git"]["commit"]) == 40
     assert len(record.curve()) == 3
     assert record.curve()["lr"].tolist() == [spec.recipe.lr_at(epoch) for epoch in range(3)]
-
-
-def test_accuracy_is_that_of_the_stored_factors(run_spec: MakeSpec, loaded: LoadedInputs) -> None:
-    spec = run_spec(recipe={"epochs": 4, "views": 2, "batch_size": 4, "lr": 0.5})
-    record = make_run(spec, loaded)
-    images = load_folder(spec.dataset)
-    bank = loaded.bank(spec)
-    features = bank.features([images.path(item) for item in images.test])
-    labels = torch.tensor([item.label for item in images.test])
-    context = torch.from_numpy(record.factors()["B"] @ record.factors()["A"]).float()
-    with torch.inference_mode():
-        text = SharedPrefixTextEncoder(bank.backbone, images.class_names, spec.n_ctx)(context)
-        zero_shot = zero_shot_features(bank.backbone, images.class_names, ["a photo of a {}."])
-    assert record.metrics == {
-        "accuracy": accuracy(features, text, labels),
-        "zero_shot_accuracy": accuracy(features, zero_shot, labels),
-    }
-    assert not np.array_equal(record.factors()["A"], record.factors()["A0"])
 
 
 KEPT = {"epochs": 3, "views": 2, "batch_size": 4, "anchor": 8.0, "prograd": True}
@@ -123,20 +104,6 @@ def test_deep_runs_form_prompt_batches_and_lend_their_basis(run_spec: MakeSpec, 
     learned = make_run(run_spec(variant="fixed-B", basis="learned", **deep), loaded)
     assert learned.facts["source_run"] == specs[0].fingerprint
     assert np.array_equal(learned.factors()["B"], records[0].factors()["B"])
-
-
-def test_a_basis_learned_at_one_depth_is_used_at_another(
-    run_spec: MakeSpec, loaded: LoadedInputs, collections: dict[str, str]
-) -> None:
-    cold = collections["cold"]
-    sources = {depth: make_run(run_spec(dataset=cold, depth=depth), loaded).factors()["B"] for depth in (1, 3)}
-    for learned, used in ((1, 3), (3, 1)):
-        fields = {"variant": "fixed-B", "basis": "source", "source": cold, "source_depth": learned}
-        record = make_run(run_spec(**fields, depth=used), loaded)
-        assert record.error is None
-        assert np.array_equal(record.factors()["B"], sources[learned])
-        assert record.factors()["A"].shape == ((3, 2, 32) if used == 3 else (2, 32))
-    assert not np.array_equal(sources[1], sources[3])
 
 
 def test_base_split_draws_first_then_cuts(run_spec: MakeSpec, loaded: LoadedInputs) -> None:

@@ -152,14 +152,10 @@ def test_words_for_people() -> None:
         ({"variant": "fixed-A", "basis": "gaussian"}, "unknown basis for fixed-A 'gaussian'.*random, source, svd"),
         ({"variant": "fixed-B", "basis": "source"}, "go together"),
         ({"variant": "fixed-B", "basis": "source", "source": "dtd"}, "must be another dataset"),
-        ({"shots": 0}, "shots: Input should be greater than or equal to 1"),
-        ({"seed": -1}, "seed: Input should be greater than or equal to 0"),
         ({"anchored": True}, "an anchored prompt needs words"),
         ({"anchored": True, "words": "a photo of a", "depth": 2}, "an anchored prompt has no deeper layers"),
-        ({"words": " "}, "words: String should have at least 1 character"),
         ({"words": "a photo", "n_ctx": 2}, "the context of words has as many tokens as the words"),
         ({"source_depth": 3}, "source_depth needs a fixed-B prompt whose basis comes from a run: learned or source"),
-        ({"variant": "fixed-B", "basis": "svd", "source_depth": 3}, "source_depth needs a fixed-B prompt"),
         (
             {"variant": "fixed-A", "basis": "source", "source": "a", "source_depth": 3},
             "source_depth needs a fixed-B prompt",
@@ -168,7 +164,6 @@ def test_words_for_people() -> None:
             {"words": "a photo of a", "anchored": True, "variant": "fixed-B", "basis": "learned", "source_depth": 3},
             "an anchored prompt has no deeper layers",
         ),
-        ({"depth": 0}, "depth: Input should be greater than or equal to 1"),
         ({"rnak": 4}, "unknown run field 'rnak'; did you mean 'rank'"),
     ],
 )

@@ -55,11 +55,6 @@ def test_cross_dataset_prefers_imagenet() -> None:
     assert {(spec.dataset, spec.evaluate_on, spec.shots) for spec in specs} == {("imagenet", ("dtd", "food101"), 1)}
 
 
-def test_cross_dataset_needs_another_dataset() -> None:
-    with pytest.raises(InputError, match="others to evaluate on; the only one is dtd"):
-        study_specs(make_grid({"study": "cross-dataset", "datasets": "dtd"}))
-
-
 def test_basis_transfer_has_a_source_and_a_target() -> None:
     with pytest.raises(InputError, match="basis-transfer needs at least two datasets.*the only one is dtd"):
         study_specs(make_grid({"study": "basis-transfer", "datasets": "dtd"}))
@@ -76,15 +71,6 @@ def test_basis_transfer_has_a_source_and_a_target() -> None:
 def test_baselines_share_their_prompts_with_the_paper() -> None:
     paper = {spec.fingerprint for spec in study_specs(PAPER)}
     assert all(spec.fingerprint in paper for spec in STUDIES["baselines"](PAPER) if spec.is_prompt)
-
-
-def test_a_grid_replaces_rank_and_position() -> None:
-    grid = make_grid({"ranks": [8], "bases": ["svd"], "position": "middle", "datasets": "dtd", "shots": 1, "seeds": 1})
-    specs = STUDIES["beyond"](grid)
-    assert {spec.rank for spec in specs if spec.words} == {4}  # as many as there are words
-    assert {spec.rank for spec in specs if spec.is_prompt and not spec.words} == {8}
-    assert {spec.position for spec in specs if spec.is_prompt} == {"middle"}
-    assert {spec.position for spec in specs if not spec.is_prompt} == {"end"}
 
 
 def test_all_stays_the_papers() -> None:

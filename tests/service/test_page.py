@@ -29,9 +29,6 @@ for (const [name, kind, text] of arguments[0]) {
 const target = document.getElementById("drop");
 for (const kind of ["dragenter", "dragover", "drop"]) target.dispatchEvent(new DragEvent(kind, { dataTransfer: data, bubbles: true, cancelable: true }));
 """
-PASTE = DROP.split("const target")[0] + (
-    'document.body.dispatchEvent(new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true }));'
-)
 
 
 class Tab:
@@ -62,10 +59,10 @@ class Tab:
         self.wait(lambda: "classes." in self.find("#facts").text)
         return self
 
-    def give(self, *files: Path, how: str = DROP) -> None:
+    def give(self, *files: Path) -> None:
         kinds = {".png": "image/png", ".txt": "text/plain"}
         given = [(path.name, kinds[path.suffix], base64.b64encode(path.read_bytes()).decode()) for path in files]
-        self.driver.execute_script(how, given)
+        self.driver.execute_script(DROP, given)
 
     def answers(self, n_cards: int) -> list[str]:
         """The answers, when that many images have one."""
@@ -130,21 +127,6 @@ def test_drop_answer_edit_answer(browser, address, discs):
     tab.wait(lambda: tab.shown_classes() == set(names))
     tab.find("#compare").click()
     tab.wait(lambda: tab.texts(".answers li:first-child thead th") == ["class", "learned prompt"])
-    tab.check_log()
-
-
-def test_paste_remove_and_none_of_these(browser, address, discs):
-    tab = Tab(browser, address).ready()
-    tab.give(discs[0], how=PASTE)
-    tab.answers(1)
-    browser.execute_script(
-        "const c = document.getElementById('confidence'); c.value = 100; c.dispatchEvent(new Event('input'));"
-    )
-    tab.wait(lambda: tab.texts(".answers h3") == ["none of these "])
-    assert tab.find(".answers .second").text.startswith("Best: ")
-    tab.find(".answers button[aria-label='Remove 0.png']").click()
-    assert tab.texts(".answers li") == []
-    assert browser.switch_to.active_element.get_attribute("id") == "files"
     tab.check_log()
 
 

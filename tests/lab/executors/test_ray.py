@@ -237,37 +237,6 @@ def test_two_nodes_give_the_bytes_of_one_process_even_if_a_worker_and_a_node_are
     assert {record.facts["executor"] for record in load_records(environment.runs)} == {"ray"}
 
 
-class KillRaylet(Disturb):
-    """Kills the raylet of the second node, and nothing else, while a run is made there."""
-
-    def __init__(self, node: Node) -> None:
-        super().__init__()
-        self.node = node
-
-    def disturb(self) -> None:
-        if self.wait_until(lambda: self.ended_runs > 0 and bool(self.node.workers())):
-            self.killed.append(self.node.raylet())
-            os.kill(self.killed[0], signal.SIGKILL)
-
-
-def test_a_study_survives_the_loss_of_a_raylet(
-    cluster: tuple[str, list[Node]],
-    small_grid: Callable[..., Grid],
-    environment: RunEnvironment,
-    tmp_path: Path,
-    undisturbed: list[dict[str, dict[str, str]]],
-) -> None:
-    address, nodes = cluster
-    specs, expected = small_study(small_grid, environment, undisturbed)
-    watch = KillRaylet(nodes[1])
-    executor = RayExecutor(replace(environment, cache=tmp_path / "cache"), address=address)
-    outcome = complete_study(specs, environment.runs, executor, watch)
-    watch.join()
-    assert watch.killed, "nothing was killed, so nothing was tested"
-    assert outcome.failed == []
-    assert fingerprints(environment.runs) == expected
-
-
 def test_without_a_cluster_it_runs_on_this_machine(
     run_spec: Callable[..., RunSpec], environment: RunEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
