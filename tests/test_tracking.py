@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -127,34 +124,6 @@ def test_a_target_that_cannot_be_used_is_an_error(tmp_path: Path, monkeypatch: p
     for target in ("tensorboard:file/logs", "mlflow:http://127.0.0.1:9", "mlflow:ftp://x"):
         with pytest.raises(InputError, match="cannot be used at"), open_log(target, "fit", {}):
             pass
-
-
-def test_wandb_asks_nothing_if_nobody_is_logged_in(tmp_path: Path) -> None:
-    """On a terminal, its own answer would be a question; here both streams are a pseudo-terminal."""
-    import pty
-
-    program = (
-        "from slimprompt.tracking import open_log\n"
-        "try:\n"
-        "    with open_log('wandb', 'fit', {}): pass\n"
-        "except ValueError as error: print('refused:', error)"
-    )
-    outside, inside = pty.openpty()
-    environment = {**os.environ, "WANDB_MODE": "online", "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=inside, stdout=inside, stderr=inside, cwd=tmp_path, env=environment
-    )
-    os.close(inside)
-    text = b""
-    try:
-        while part := os.read(outside, 4096):
-            text += part
-    except OSError:  # the other end is closed
-        pass
-    os.close(outside)
-    assert process.wait(timeout=120) == 0
-    assert b"refused: Weights & Biases cannot be used" in text
-    assert b"Enter your choice" not in text
 
 
 class Broken:

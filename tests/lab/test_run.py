@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from slimprompt.clip.backbone import Backbone
 from slimprompt.data import base_new, few_shot, load_folder, read_manifest
 from slimprompt.files import json_checksum
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.inputs import KnownInputs
-from slimprompt.lab.records import Record, complete_runs, find_run
+from slimprompt.lab.records import complete_runs, find_run
 from slimprompt.lab.run import Batch, LoadedInputs, SetupError, batch_key, make_run, make_runs
 from slimprompt.lab.spec import RunSpec
 from slimprompt.prompts.prompt import Prompt
@@ -261,18 +260,3 @@ def test_missing_pictures_stop(run_spec: MakeSpec, environment: RunEnvironment, 
     (tmp_path / "dtd" / "split_zhou_DescribableTextures.json").write_text(json.dumps(items))
     with pytest.raises(SetupError, match="141 of 141 images of dtd are missing"):
         make_run(run_spec(dataset="dtd"), LoadedInputs(replace(environment, data_root=tmp_path)))
-
-
-def test_runs_of_a_process_share_what_is_the_same(
-    run_spec: MakeSpec, loaded: LoadedInputs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_run(run_spec(), loaded)
-    encoded: list[int] = []
-    original = Backbone.encode_images
-    monkeypatch.setattr(Backbone, "encode_images", lambda tower, px: (encoded.append(len(px)), original(tower, px))[1])
-    backbones: list[str] = []
-    monkeypatch.setattr("slimprompt.clip.backbone.load_backbone", lambda name, *_, **__: backbones.append(name))
-    second: Record = make_run(run_spec(variant="dense"), loaded)
-    assert second.complete
-    assert encoded == []  # no image was encoded again
-    assert backbones == []  # nor was the backbone loaded

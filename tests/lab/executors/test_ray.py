@@ -130,57 +130,6 @@ def cluster(head: tuple[str, Path, Node]) -> Iterator[tuple[str, list[Node]]]:
             second.kill()
 
 
-@pytest.fixture(scope="module")
-def undisturbed() -> list[dict[str, dict[str, str]]]:
-    """Empty, or with the runs of `small_study` in this process, made by the first test that needs them."""
-    return []
-
-
-def small_study(
-    small_grid: Callable[..., Grid], environment: RunEnvironment, undisturbed: list[dict[str, dict[str, str]]]
-) -> tuple[list[RunSpec], dict[str, dict[str, str]]]:
-    """The specs of a study, some of which need the runs of others, and the fingerprints of its undisturbed runs."""
-    recipe = {"epochs": 20, "views": 2, "batch_size": 4}
-    specs = study_specs(small_grid(study="fixed-basis", shots=[2], seeds=[1, 2], recipe=recipe))
-    if not undisturbed:
-        inline = replace(environment, runs=environment.runs.with_name("inline"))
-        complete_study(specs, inline.runs, InlineExecutor(inline))
-        undisturbed.append(fingerprints(inline.runs))
-    return specs, undisturbed[0]
-
-
-class Disturb:
-    """Kills in a thread beside the study: the events do not tell which worker is in the middle of a run."""
-
-    def __init__(self) -> None:
-        self.ended_runs = 0
-        self.killed: list[int] = []
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self.disturb)
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Ended):
-            self.ended_runs += 1
-        elif self._thread.ident is None:  # the first batch
-            self._thread.start()
-
-    def disturb(self) -> None:
-        """What to kill, and when."""
-        raise NotImplementedError
-
-    def wait_until(self, condition: Callable[[], bool]) -> bool:
-        """Wait until it holds; False if the study was over before."""
-        while not condition():
-            if self._over.wait(0.005):
-                return False
-        return True
-
-    def join(self) -> None:
-        """End the thread; the study is over."""
-        self._over.set()
-        self._thread.join()
-
-
 @pytest.mark.parametrize("where", ["cluster", "this machine"])
 def test_a_request_that_no_machine_can_satisfy_is_refused_at_once(
     where: str,
@@ -195,16 +144,25 @@ def test_a_request_that_no_machine_can_satisfy_is_refused_at_once(
     assert not ray.is_initialized()
 
 
-class KillWorkerAndNode(Disturb):
+class KillWorkerAndNode:
     """Kills the worker of the first node, and the whole second node after a third of the runs.
 
-    While the first node starts another worker, which takes seconds, the second one makes all the runs.
+    While the first node starts another worker, which takes seconds, the second one makes all the runs. It kills in a thread beside
+    the study: the events do not tell which worker is in the middle of a run.
     """
 
     def __init__(self, nodes: list[Node], total: int) -> None:
-        super().__init__()
         self.first, self.second = nodes
-        self.total = total
+        self.total, self.ended_runs = total, 0
+        self.killed: list[int] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self.disturb)
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Ended):
+            self.ended_runs += 1
+        elif self._thread.ident is None:  # the first batch
+            self._thread.start()
 
     def disturb(self) -> None:
         if self.wait_until(lambda: bool(self.first.workers() and self.second.workers())):
@@ -215,17 +173,28 @@ class KillWorkerAndNode(Disturb):
             self.killed.append(self.second.process.pid)
             self.second.kill()
 
+    def wait_until(self, condition: Callable[[], bool]) -> bool:
+        """Wait until it holds; False if the study was over before."""
+        while not condition():
+            if self._over.wait(0.005):
+                return False
+        return True
+
+    def join(self) -> None:
+        """End the thread; the study is over."""
+        self._over.set()
+        self._thread.join()
+
 
 def test_two_nodes_give_the_bytes_of_one_process_even_if_a_worker_and_a_node_are_killed(
-    cluster: tuple[str, list[Node]],
-    small_grid: Callable[..., Grid],
-    environment: RunEnvironment,
-    tmp_path: Path,
-    undisturbed: list[dict[str, dict[str, str]]],
+    cluster: tuple[str, list[Node]], small_grid: Callable[..., Grid], environment: RunEnvironment, tmp_path: Path
 ) -> None:
+    """Of a study in which some runs need others."""
     address, nodes = cluster
-    specs, expected = small_study(small_grid, environment, undisturbed)
-
+    recipe = {"epochs": 20, "views": 2, "batch_size": 4}
+    specs = study_specs(small_grid(study="fixed-basis", shots=[2], seeds=[1, 2], recipe=recipe))
+    inline = replace(environment, runs=environment.runs.with_name("inline"))
+    complete_study(specs, inline.runs, InlineExecutor(inline))
     watch = KillWorkerAndNode(nodes, len(with_sources(specs)))
     executor = RayExecutor(replace(environment, cache=tmp_path / "cache"), address=address)
     outcome = complete_study(specs, environment.runs, executor, watch)
@@ -233,7 +202,7 @@ def test_two_nodes_give_the_bytes_of_one_process_even_if_a_worker_and_a_node_are
     assert outcome.failed == []
     assert len(watch.killed) == 2, "a worker and a node were not killed, so nothing was tested"
     assert len(outcome.complete) == watch.total == len(load_records(environment.runs))
-    assert fingerprints(environment.runs) == expected
+    assert fingerprints(environment.runs) == fingerprints(inline.runs)
     assert {record.facts["executor"] for record in load_records(environment.runs)} == {"ray"}
 
 
