@@ -4,13 +4,11 @@ import pickle
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 
 from slimprompt import Classifier, InputError, PromptClassifier, Recipe, load_backbone, load_classifier
 from slimprompt.images.decode import open_image
@@ -187,23 +185,6 @@ def test_nothing_is_overwritten_unasked(classifier, tmp_path):
     assert sorted(path.name for path in file.parent.iterdir()) == ["model.safetensors", "thesis.txt"]
 
 
-@pytest.mark.parametrize("call", ["predict", "predict_proba", "encode"])
-def test_not_fitted(tiny, call):
-    for images in ([], ["a.png"]):
-        with pytest.raises(NotFittedError):
-            getattr(Classifier(tiny), call)(images)
-    with pytest.raises(NotFittedError):
-        Classifier(tiny).score([], [])
-
-
-def test_fit_takes_arrays_and_series(tiny, images, labels):
-    expected = fitted(tiny, images, labels)
-    other = fitted(tiny, (str(path) for path in images), pd.Series(labels, dtype="category"))
-    assert torch.equal(other.prompt_.A, expected.prompt_.A)
-    of_pixels = fitted(tiny, [np.asarray(Image.open(path)) for path in images], np.array(labels))
-    assert of_pixels.classes_.tolist() == expected.classes_.tolist()
-
-
 def test_labels_are_class_names(classifier, images, labels):
     numbers = [classifier.classes_.tolist().index(label) for label in labels]
     for wrong in (numbers, np.array(numbers), [1.5] * 18, [None] * 18, "red disc", 3):
@@ -268,14 +249,6 @@ def test_facts_that_would_spoil_a_saved_prompt_are_refused(classifier, facts, me
     with pytest.raises(InputError, match=message):
         classifier.save(file, overwrite=True, **facts)
     assert file.read_bytes() == before
-
-
-def test_numbers_of_numpy_are_saved_as_plain_ones(tiny, images, labels, tmp_path):
-    classifier = fitted(tiny, images, labels, seed=np.int64(3))
-    folder = classifier.save(tmp_path / "prompt", accuracy=np.float32(0.5), shots=np.int64(6))
-    entries = read_model(folder).entries
-    assert (entries["seed"], entries["accuracy"], entries["shots"]) == (3, 0.5, 6)
-    assert Classifier.load(folder, device="cpu").seed == 3
 
 
 # ---------------------------------------------------------------- methods other than prompts

@@ -246,16 +246,6 @@ def test_where_scikit_learn_numbers_the_labels_the_names_are_given(use, tiny, im
     assert len(answer) == len(images) and (answer.ndim == 2 or set(answer) <= set(labels))
 
 
-def test_saved_and_other_classes_have_names(make, tiny, images, numbers, tmp_path):
-    classifier = make(tiny, class_names=NAMES).fit(images, numbers)
-    classifier.save(tmp_path / "saved")
-    loaded = type(classifier).load(tmp_path / "saved", backbone=tiny)
-    assert loaded.classes_.tolist() == NAMES
-    fewer = classifier.with_classes(["red disc", "blue disc"])
-    assert fewer.classes_.tolist() == ["red disc", "blue disc"]
-    assert fewer.score(images[:1], ["blue disc"]) in (0.0, 1.0)
-
-
 @pytest.mark.parametrize(
     ("names", "message"),
     [

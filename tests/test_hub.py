@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -68,22 +67,6 @@ def test_offline_use(offline: str, there: Repository, local_hub: Hub, monkeypatc
             assert model_folder("hf:user/name") == folder
     with pytest.raises(InputError, match="hf:user/other was not downloaded before and the hub cannot be reached"):
         model_folder("hf:user/other")
-
-
-def test_a_connection_that_is_lost_during_the_download(
-    there: Repository, local_hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The size is known by then; whether there is an older copy decides, not that the newer one is missing."""
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    local_hub.broken = re.compile("^GET .*/resolve/")
-    with pytest.raises(InputError, match="was not downloaded before and the hub cannot be reached .*connection"):
-        model_folder("hf:user/name")
-    local_hub.broken = None
-    folder = model_folder("hf:user/name")
-    there.commit({**there.files, FILE: b"newer"})
-    local_hub.broken = re.compile("^GET .*/resolve/")
-    with pytest.warns(UserWarning, match="using hf:user/name as it was downloaded before"):
-        assert model_folder("hf:user/name") == folder
 
 
 def test_problems_are_one_line(there: Repository, local_hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

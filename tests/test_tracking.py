@@ -91,14 +91,6 @@ def test_an_epoch_can_be_read_before_training_ends(tracker: str, tiny: Backbone,
     assert [loss for _, loss in written.curves["train/loss"]] == pytest.approx([row.loss for row in classifier.curve_])
 
 
-@pytest.mark.parametrize("tracker", ["tensorboard", "mlflow"])
-def test_runs_of_one_name_stay_apart(tracker: str) -> None:
-    for loss in (1.0, 2.0):
-        with open_log(target_of(tracker), "fit", {}) as log:
-            log.epoch(EpochResult(0, 0.1, loss, 10.0))
-    assert sorted(run.curves["train/loss"] for run in read(tracker)) == [[(0, 1.0)], [(0, 2.0)]]
-
-
 def test_a_training_that_fails_is_a_failed_run() -> None:
     with pytest.raises(KeyError), open_log(target_of("mlflow"), "fit", {}):
         raise KeyError

@@ -88,11 +88,6 @@ def test_a_gpu_that_is_not_there(device, monkeypatch):
         load_backbone(TINY, seed=0, device=device)
 
 
-def test_frozen_and_in_eval_mode(tiny):
-    assert not any(parameter.requires_grad for parameter in tiny.model.parameters())
-    assert not any(module.training for module in tiny.model.modules())
-
-
 def test_an_unknown_activation_is_asked_for(tiny, reference, tmp_path):
     path = tmp_path / "model.safetensors"
     save_file(reference.state_dict(), path)

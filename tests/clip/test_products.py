@@ -35,12 +35,6 @@ def test_linear_equals_torch(shape: tuple[int, ...], has_bias: bool) -> None:
         torch.testing.assert_close(linear(x, view, bias), expected)
 
 
-def test_rows_of_a_larger_matrix() -> None:
-    """Inputs that are not contiguous, as slices of a batch are."""
-    x, weight, bias = random(6, 9, 24)[:, :1], random(3 * 24, 24, seed=1), random(3 * 24, seed=2)
-    torch.testing.assert_close(linear(x, weight[24:], bias[24:]), F.linear(x, weight[24:], bias[24:]))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("pack", [False, True])
 def test_gradient_of_the_input(dtype: torch.dtype, pack: bool) -> None:

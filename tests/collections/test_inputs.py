@@ -155,15 +155,6 @@ def test_a_shard_that_breaks_off_ends_with_an_unreadable_row(paths: list[Path], 
         names(tmp_path / "b.tar.gz")
 
 
-def test_inputs_that_cannot_be_used(images: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such image, folder or table: .*none.png"):
-        names(tmp_path / "none.png")
-    with pytest.raises(InputError, match="no images under"):
-        names(images, tmp_path)
-    with pytest.raises(InputError, match="--column path is for CSV and Parquet files"):
-        names(images, column="path")
-
-
 def test_stamps_change_with_the_content(paths: list[Path], tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(paths[0].read_bytes())

@@ -29,19 +29,6 @@ def begun(path: Path, *, overwrite: bool = False, **manifest: object) -> PartsFo
     return folder
 
 
-def test_a_digest_depends_on_names_stamps_and_order() -> None:
-    stamps = ["1", "2", "3", "4", "5"]
-    renamed = [*ITEMS[:4], ITEMS[4]._replace(image="other.png")]
-    digests = {
-        digest_of(ITEMS, stamps),
-        digest_of(ITEMS, ["1", "2", "3", "4", "6"]),
-        digest_of(ITEMS[::-1], stamps[::-1]),
-        digest_of(renamed, stamps),
-        digest_of(ITEMS[:4], stamps[:4]),
-    }
-    assert len(digests) == 5
-
-
 def test_a_part_is_finished_only_for_its_images(paths: list[Path], tmp_path: Path) -> None:
     folder = begun(tmp_path / "p", model="a")
     first, second = parts_of(open_collection(paths), 9)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -82,12 +82,6 @@ def test_probabilities_are_those_of_the_classifier(
         mine = [by_name[str(name)] for name in classifier.classes_]
         assert np.abs(np.array(mine) - probabilities).max() < 5e-5 and abs(row["concept_match"] - match) < 5e-5
         assert row["answer"] == row["classes"][0]["name"] == classifier.classes_[probabilities.argmax()]
-
-
-def test_a_row_does_not_depend_on_the_other_images(spec: PredictionSpec, images: Path, tmp_path: Path) -> None:
-    predict(spec, images, tmp_path / "all.jsonl")
-    predict(spec, sorted(images.iterdir())[1], tmp_path / "some.jsonl")
-    assert rows(tmp_path / "some.jsonl") == rows(tmp_path / "all.jsonl")[6:12]
 
 
 def test_unreadable_images_are_rows(
@@ -297,12 +291,3 @@ def test_a_kill_before_any_file_operation_changes_nothing(
     operations, finished, wrong = run_campaign(kill_predict, str(models / "prompt"), images, tmp_path, old)
     assert operations > 20 and wrong == []
     assert set(finished) == set(range(6))
-
-
-def test_options_of_the_spec(spec: PredictionSpec, paths: list[Path]) -> None:
-    both: Callable[[], object] = replace(spec, min_confidence=0.5, coverage=0.5).classifier
-    with pytest.raises(InputError, match="give one of them"):
-        both()
-    classifier, lowest = replace(spec, coverage=0.5).classifier()
-    assert lowest == classifier.calibration_.threshold(0.5) > 0
-    assert list(replace(spec, classes=("a", "b")).classifier()[0].classes_) == ["a", "b"]

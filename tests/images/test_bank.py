@@ -9,11 +9,8 @@ import torch
 from PIL import Image
 
 from slimprompt import FeatureBank, InputError, load_backbone
-from slimprompt.images.bank import train_view_name
 from slimprompt.images.decode import open_image
 from slimprompt.images.encoding import encode_eval_views
-from slimprompt.images.views import train_view
-from slimprompt.seeds import stream_seed
 from tests.conftest import TINY, draw
 from tests.images.odd_images import write_odd_image
 
@@ -52,15 +49,6 @@ def test_each_view_is_encoded_once(tiny, images, monkeypatch):
     assert torch.equal(first, second)
 
 
-def test_train_views_depend_only_on_view_and_image(tiny, images):
-    bank = FeatureBank(tiny)
-    a, b = bank.features(images, train_view_name(1, 0)), bank.features(images, train_view_name(1, 1))
-    assert not torch.allclose(a, b)
-    seed = stream_seed(0, "view", "1/0", bank.hashes(images[3:4])[0])
-    expected = tiny.encode_images(train_view(open_image(images[3]), tiny.preprocess, seed)[None])
-    torch.testing.assert_close(a[3:4], expected, atol=1e-6, rtol=1e-5)
-
-
 @pytest.mark.parametrize("view", ["", "1/0"])
 def test_both_ways_to_decode_are_stored_beside_each_other(tiny, tmp_path, view):
     paths = [write_odd_image(tmp_path, name) for name in ("rotated.jpg", "transparent.png", "16-bit.png")]
@@ -83,15 +71,6 @@ def test_bytes_do_not_depend_on_the_order_of_encoding(tiny, images, tmp_path):
     parts.build(images[::-1], ["1/0"])
     for view in ("", "1/0", "1/1"):
         assert torch.equal(whole.features(images, view), parts.features(images, view))
-
-
-def test_equal_images_are_encoded_once(tiny, tmp_path, monkeypatch):
-    calls = count_encoded(monkeypatch)
-    paths = [draw(tmp_path / f"{n}.png", "red", 1) for n in range(3)]
-    bank = FeatureBank(tiny)
-    bank.build(paths)
-    assert len(bank) == 1
-    assert len(calls) == 1
 
 
 def test_renamed_bank_is_refused(tiny, tmp_path):

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from open_clip.transform import PreprocessCfg
 
 from slimprompt import FeatureBank, InputError
 from slimprompt.clip.backbone import Backbone
@@ -19,7 +18,6 @@ from slimprompt.images.encoding import (
     encode_padded,
     in_batches,
 )
-from slimprompt.images.views import normalise
 
 
 def test_batches_are_full_but_the_last() -> None:
@@ -39,19 +37,6 @@ def test_batch_size_by_device_and_memory(tiny: Backbone) -> None:
     assert sizes == sorted(sizes) and sizes[0] == 32 and sizes[-1] == 512
     assert set(sizes) == {32, 64, 128, 256, 512}
     assert batch_for_memory(24 << 30, 448, 448) < batch_for_memory(24 << 30, 224, 224)
-
-
-def test_a_batch_is_normalised_to_the_bits_of_its_views() -> None:
-    pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (7, 30, 50, 3), dtype=np.uint8))
-    cfg = PreprocessCfg(size=(30, 50))
-    together = normalise(pixels, cfg)
-    assert together.shape == (7, 3, 30, 50) and together.is_contiguous()
-    for one, view in zip(pixels, together, strict=True):
-        floats = one.permute(2, 0, 1).float() / 255
-        mean, std = (torch.tensor(value).view(3, 1, 1) for value in (cfg.mean, cfg.std))
-        assert torch.equal(view, (floats - mean) / std)
-    every = normalise(torch.arange(256, dtype=torch.uint8)[None, :, None, None].expand(1, 256, 1, 3), cfg)
-    assert every.unique().numel() > 256  # all values differ, in all three channels
 
 
 def test_a_batch_is_padded(tiny: Backbone) -> None:

@@ -80,16 +80,6 @@ def test_a_changed_file_is_hashed_again(files: list[Path], tmp_path: Path, chang
     assert hashed == [path.name]
 
 
-def test_unreadable_files_are_errors_and_not_remembered(files: list[Path], tmp_path: Path) -> None:
-    missing = tmp_path / "missing.png"
-    for _ in range(2):
-        found = find(tmp_path / "hashes.db", [files[0], missing, tmp_path])
-        assert found[0] == sha256(files[0])
-        assert "no such image" in str(found[1]) and "is a folder" in str(found[2])
-    missing.write_bytes(b"now")
-    assert find(tmp_path / "hashes.db", [missing]) == [sha256(missing)]
-
-
 @pytest.mark.parametrize("state", ["damaged", "folder", "locked", "other tables", "nowhere"])
 def test_remembered_hashes_that_cannot_be_used_only_cost_time(
     files: list[Path], tmp_path: Path, state: str, monkeypatch: pytest.MonkeyPatch

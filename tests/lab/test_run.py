@@ -16,7 +16,7 @@ from slimprompt.files import json_checksum
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.inputs import KnownInputs
 from slimprompt.lab.records import complete_runs, find_run
-from slimprompt.lab.run import Batch, LoadedInputs, SetupError, batch_key, make_run, make_runs
+from slimprompt.lab.run import Batch, LoadedInputs, SetupError, make_run, make_runs
 from slimprompt.lab.spec import RunSpec
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.start import start_prompt
@@ -90,19 +90,6 @@ def test_runs_beyond_the_paper(
     encode = SharedPrefixTextEncoder(backbone, evaluated.class_names, 4, depth=spec.depth)
     with torch.inference_mode():
         assert record.metrics["unseen"] == accuracy(evaluated.features, encode(context), evaluated.labels)
-
-
-def test_deep_runs_form_prompt_batches_and_lend_their_basis(run_spec: MakeSpec, loaded: LoadedInputs) -> None:
-    deep = {"depth": 2}
-    specs = [run_spec(**deep), run_spec(variant="dense", **deep), run_spec(variant="fixed-A", basis="svd", **deep)]
-    assert len({batch_key(spec) for spec in specs}) == 1
-    assert batch_key(run_spec()) != batch_key(specs[0])
-    records = make_runs(Batch(specs), loaded)
-    assert [record.error for record in records] == [None] * 3
-    assert {record.facts["trained_together"] for record in records} == {3}
-    learned = make_run(run_spec(variant="fixed-B", basis="learned", **deep), loaded)
-    assert learned.facts["source_run"] == specs[0].fingerprint
-    assert np.array_equal(learned.factors()["B"], records[0].factors()["B"])
 
 
 def test_base_split_draws_first_then_cuts(run_spec: MakeSpec, loaded: LoadedInputs) -> None:
@@ -245,13 +232,6 @@ def test_what_the_reader_warns_of_is_recorded(run_spec: MakeSpec, environment: R
     assert record.complete
     (note,) = record.facts["notes"]
     assert "not comparable with published ones" in note
-
-
-def test_classes_with_too_few_images_are_recorded(run_spec: MakeSpec, loaded: LoadedInputs) -> None:
-    enough, few = (make_run(run_spec(shots=shots), loaded) for shots in (1, 1000))
-    assert enough.facts["notes"] == []
-    names = "brown disc (5), orange disc (5), pink disc (5), …"
-    assert few.facts["notes"] == [f"{few.spec.dataset}: fewer than 1000 images, all used: {names}"]
 
 
 def test_missing_pictures_stop(run_spec: MakeSpec, environment: RunEnvironment, tmp_path: Path) -> None:

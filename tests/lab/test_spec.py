@@ -110,17 +110,6 @@ def test_refuses_a_method_with_a_reason(change: dict[str, Any], message: str) ->
         parse_spec(METHOD | change)
 
 
-def test_words_decide_the_number_of_context_tokens() -> None:
-    spec = RunSpec(**JOINT | {"words": " a photo  of a"})
-    assert (spec.words, spec.n_ctx) == ("a photo of a", None)  # a word may have several tokens
-    assert parse_spec(spec.model_dump(mode="json")) == spec
-
-
-def test_one_backbone_has_one_name() -> None:
-    assert RunSpec(**JOINT | {"backbone": "ViT-B/16"}) == RunSpec(**JOINT)
-    assert RunSpec(**JOINT | {"backbone": "hf-hub:timm/ViT-B-16"}).backbone == "hf-hub:timm/ViT-B-16"
-
-
 def test_learned_basis_needs_its_joint_run() -> None:
     spec = RunSpec(**JOINT | {"variant": "fixed-B", "basis": "learned", "class_subset": "base", "seed": 3})
     assert spec.source_spec() == RunSpec(**JOINT | {"class_subset": "base", "seed": 3})
@@ -130,17 +119,6 @@ def test_transfer_needs_the_joint_run_of_its_source() -> None:
     spec = RunSpec(**JOINT | {"variant": "fixed-A", "basis": "source", "source": "food101"})
     assert spec.source_spec() == RunSpec(**JOINT | {"dataset": "food101"})
     assert RunSpec(**JOINT | {"variant": "fixed-A", "basis": "random"}).source_spec() is None
-
-
-def test_words_for_people() -> None:
-    spec = RunSpec(**JOINT | {"variant": "fixed-B", "basis": "source", "source": "food101", "class_subset": "base"})
-    assert spec.title == "ViT-B-16 dtd base 4-shot seed 1: fixed-B source from food101 r4"
-    assert RunSpec(**JOINT | {"variant": "dense", "rank": None}).label == "dense m16"
-    words = {"words": "a photo of a"}
-    assert RunSpec(**JOINT | words).label == "joint r4 from “a photo of a”"
-    assert RunSpec(**JOINT | words | {"anchored": True}).label == "joint r4 anchored at “a photo of a”"
-    beyond = {"depth": 3, "recipe": {"anchor": 8, "prograd": True, "class_weights": "balanced"}}
-    assert RunSpec(**JOINT | beyond).title.endswith(": joint r4 depth 3 anchor 8 prograd balanced")
 
 
 @pytest.mark.parametrize(

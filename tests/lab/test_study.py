@@ -101,16 +101,6 @@ def test_sources_are_complete_before_their_dependants_start(small_grid: MakeGrid
         assert waiting_for.isdisjoint(spec.fingerprint for spec in running)
 
 
-def test_no_two_runs_encode_the_same_images_at_once(small_grid: MakeGrid, tmp_path: Path) -> None:
-    executor = Pretend(tmp_path, slots=50)
-    complete_study(study_specs(small_grid()), tmp_path, executor)
-    first = executor.together[: len({spec.dataset for spec in executor.submitted})]
-    assert len({spec.dataset for spec in first[-1]}) == len(
-        first[-1]
-    )  # one per dataset until its test images are there
-    assert max(map(len, executor.together)) > 5  # and many together after that
-
-
 def test_a_failed_source_fails_its_dependants_with_the_reason(small_grid: MakeGrid, tmp_path: Path) -> None:
     specs = with_sources(study_specs(small_grid()))
     bad = next(spec for spec in specs if spec.variant == "joint" and spec.class_subset == "all" and spec.shots == 2)
@@ -398,13 +388,6 @@ def test_an_exception_of_a_worker_is_recorded_with_its_traceback(
     assert record.error == "KeyError: 'no such entry'"
     assert "breaking.py" in record.facts["traceback"]
     assert len(complete_study(specs[1:], environment.runs, ProcessExecutor(environment, 1)).complete) == 1
-
-
-def test_default_workers_fill_the_machine(environment: RunEnvironment) -> None:
-    cores = os.cpu_count() or 1
-    assert 1 <= default_workers(environment) <= cores
-    assert default_workers(replace(environment, threads=2 * cores)) == 1
-    assert default_workers(replace(environment, device="cuda")) == 1
 
 
 def kill_and_restart(grid: Grid, runs: Path, kills: int) -> int:

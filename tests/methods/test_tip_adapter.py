@@ -25,14 +25,6 @@ def test_logits_are_the_published_formula(make_task) -> None:
     assert fitted.n_trained == 6 * 24
 
 
-def test_settings_that_are_given_are_used(make_task) -> None:
-    task = make_task(labels=[0, 1, 1, 2, 2, 2])
-    assert tip_adapter.fit(task, alpha=2.0).settings["alpha"] == 2.0
-    assert tip_adapter.fit(task, beta=4.0).settings["beta"] == 4.0
-    assert tip_adapter.fit(task, alpha=2.0, beta=4.0).settings == {"alpha": 2.0, "beta": 4.0}
-    assert tip_adapter.fit(make_task(3, 1), alpha=2.0).settings == {"alpha": 2.0, "beta": 1.0}
-
-
 def test_keys_take_the_first_step_of_adamw(make_task) -> None:
     """One epoch over the eval views: k ← k (1 − lr · wd) − lr · g / (|g| + ε), with g written out."""
     task = make_task(3, 4, views=0)

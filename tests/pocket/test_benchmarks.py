@@ -20,7 +20,6 @@ from slimprompt.pocket.captions import (
     MEDIUM_WORDS,
     MODIFIER_WORDS,
     caption,
-    vocabulary,
 )
 from slimprompt.pocket.images import (
     BACKGROUNDS,
@@ -129,15 +128,6 @@ def test_names_follow_contexts_of_varying_length_and_captions_fit_the_models() -
     colour = open_clip.get_tokenizer("ViT-B-32").encode("purple")[0]
     positions = {int(position) for row in tokens for position in np.flatnonzero(row == colour)}
     assert set(range(17, 26)) <= positions  # positions of a class name after 16 context vectors
-
-
-def test_vocabulary_covers_captions_and_class_names() -> None:
-    generator = rng(1)
-    texts = [caption(seen_scene(generator), seen_style(generator), generator) for _ in range(500)]
-    for benchmark in POCKET_BENCHMARKS.values():
-        templates = (*benchmark.templates, benchmark.style_template)
-        texts += [template.format(name) for template in templates for name in benchmark.class_names]
-    assert set(np.unique(context_length_tokens(texts))) <= set(np.unique(context_length_tokens(vocabulary())))
 
 
 # Benchmarks

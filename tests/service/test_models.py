@@ -48,16 +48,6 @@ def test_models_are_named_by_folder_or_by_path(saved: Path, tmp_path: Path, monk
         load_models([saved / "gda", saved / "gda"], device="cpu")
 
 
-def test_other_names_are_encoded_once(models: dict[str, ServedModel]) -> None:
-    names = ("otter", "red panda")
-    assert models["prompt"].on_classes(names) is models["prompt"].on_classes(names)
-    assert models["prompt"].on_classes(names).class_names_ == names
-    assert models["zero-shot"].on_classes(names).class_names_ == names
-    with pytest.raises(InputError, match="cannot take new class names"):
-        models["gda"].on_classes(names)
-    assert models["gda"].on_classes(("red disc", "blue disc")).class_names_ == ("red disc", "blue disc")
-
-
 def test_a_model_of_the_hub_is_served_under_its_name(saved: Path, local_hub: Hub) -> None:
     repository = local_hub.repositories["user/discs"] = Repository()
     repository.commit({path.name: path.read_bytes() for path in (saved / "prompt").iterdir()})

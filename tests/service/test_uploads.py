@@ -166,11 +166,6 @@ def test_too_many_images(n_images: int) -> None:
         assert caught.value.status_code == 413 and "more than 3 images" in caught.value.detail
 
 
-def test_a_form_without_a_boundary() -> None:
-    with pytest.raises(InputError, match="cannot be read"):
-        parse("multipart/form-data", multipart(picture()), LIMITS)
-
-
 def png_chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 

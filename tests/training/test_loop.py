@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from slimprompt import InputError, Prompt, Recipe, SharedPrefixTextEncoder, start_prompt
+from slimprompt import InputError, Recipe, SharedPrefixTextEncoder, start_prompt
 from slimprompt.training.loop import batches, train
 from slimprompt.training.recipe import RECIPES
 from tests.conftest import in_double
@@ -102,15 +102,6 @@ def test_the_frozen_factor_keeps_its_bytes(tiny, task):
     assert torch.equal(prompt.B.detach(), before)
 
 
-def test_non_finite_loss_names_the_step(tiny, task):
-    labels, view = task
-    prompt = Prompt(torch.eye(4), torch.full((4, 32), float("nan")), "A")
-    with pytest.raises(InputError, match=r"nan at step 1 .*learning rate"):
-        train(
-            [prompt], SharedPrefixTextEncoder(tiny, NAMES, 4), view, labels, tiny.logit_scale, Recipe(epochs=1), seed=1
-        )
-
-
 @pytest.mark.parametrize("backtrack", [0.0, 0.1])
 def test_a_last_step_that_diverges(tiny, task, backtrack):
     """Is taken back by recipes that return to the best factors, and is an error of the others."""
@@ -122,14 +113,6 @@ def test_a_last_step_that_diverges(tiny, task, backtrack):
     with nullcontext() if backtrack else pytest.raises(InputError, match="nan at step 2"):
         train([prompt], encode, view, labels, tiny.logit_scale, recipe, seed=1)
     assert torch.equal(prompt.A.detach(), before) == bool(backtrack)
-
-
-def test_views_in_turn():
-    assert [Recipe().views_at(epoch) for epoch in range(3)] == [[0], [1], [2]]
-    assert [Recipe(views=2).views_at(epoch) for epoch in range(4)] == [[0], [1], [0], [1]]
-    assert Recipe(views=0).views_at(7) == [None]
-    assert Recipe(views=2, all_views=True).views_at(5) == [None, 0, 1]
-    assert [Recipe(views=2, all_views=True).steps_per_epoch(n) for n in (1, 32, 33)] == [1, 3, 3]
 
 
 def test_full_batch_step_is_the_mean_over_images_and_views(tiny):

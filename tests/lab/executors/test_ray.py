@@ -145,15 +145,15 @@ def test_a_request_that_no_machine_can_satisfy_is_refused_at_once(
 
 
 class KillWorkerAndNode:
-    """Kills the worker of the first node, and the whole second node after a third of the runs.
+    """Kills the worker of the first node, and the whole second node or its raylet after a third of the runs.
 
     While the first node starts another worker, which takes seconds, the second one makes all the runs. It kills in a thread beside
     the study: the events do not tell which worker is in the middle of a run.
     """
 
-    def __init__(self, nodes: list[Node], total: int) -> None:
+    def __init__(self, nodes: list[Node], lost: str, total: int) -> None:
         self.first, self.second = nodes
-        self.total, self.ended_runs = total, 0
+        self.lost, self.total, self.ended_runs = lost, total, 0
         self.killed: list[int] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self.disturb)
@@ -171,7 +171,7 @@ class KillWorkerAndNode:
                 os.kill(worker, signal.SIGKILL)
         if self.wait_until(lambda: self.ended_runs > self.total / 3 and bool(self.second.workers())):
             self.killed.append(self.second.process.pid)
-            self.second.kill()
+            self.second.kill() if self.lost == "node" else os.kill(self.second.raylet(), signal.SIGKILL)
 
     def wait_until(self, condition: Callable[[], bool]) -> bool:
         """Wait until it holds; False if the study was over before."""
@@ -186,8 +186,13 @@ class KillWorkerAndNode:
         self._thread.join()
 
 
+@pytest.mark.parametrize("lost", ["node", "raylet"])
 def test_two_nodes_give_the_bytes_of_one_process_even_if_a_worker_and_a_node_are_killed(
-    cluster: tuple[str, list[Node]], small_grid: Callable[..., Grid], environment: RunEnvironment, tmp_path: Path
+    lost: str,
+    cluster: tuple[str, list[Node]],
+    small_grid: Callable[..., Grid],
+    environment: RunEnvironment,
+    tmp_path: Path,
 ) -> None:
     """Of a study in which some runs need others."""
     address, nodes = cluster
@@ -195,7 +200,7 @@ def test_two_nodes_give_the_bytes_of_one_process_even_if_a_worker_and_a_node_are
     specs = study_specs(small_grid(study="fixed-basis", shots=[2], seeds=[1, 2], recipe=recipe))
     inline = replace(environment, runs=environment.runs.with_name("inline"))
     complete_study(specs, inline.runs, InlineExecutor(inline))
-    watch = KillWorkerAndNode(nodes, len(with_sources(specs)))
+    watch = KillWorkerAndNode(nodes, lost, len(with_sources(specs)))
     executor = RayExecutor(replace(environment, cache=tmp_path / "cache"), address=address)
     outcome = complete_study(specs, environment.runs, executor, watch)
     watch.join()
