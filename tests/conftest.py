@@ -59,11 +59,6 @@ QUICK_HEALTH_CHECKS = {
 }
 
 
-def pytest_collectstart() -> None:
-    """In the processes that run tests, open_clip is imported before the command line, which would leave out parts of it."""
-    import open_clip  # noqa: F401
-
-
 @pytest.fixture(autouse=True, scope="session")
 def _libraries_are_no_garbage() -> Iterator[None]:
     """Collections of garbage, of which every export to ONNX asks for several, pass over the objects of the libraries."""
@@ -218,10 +213,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 PREPROCESS = {"mean": [0.5] * 3, "std": [0.25] * 3, "interpolation": "bicubic", "resize_mode": "shortest"}
-COLOURS = {
-    "warm": ("red", "orange", "yellow", "brown", "pink"),
-    "cold": ("blue", "green", "cyan", "purple"),
-}
+COLOURS = {"warm": ("red", "orange", "yellow", "brown", "pink"), "cold": ("blue", "green", "cyan", "purple")}
 
 
 @pytest.fixture(scope="session")

@@ -98,11 +98,7 @@ def test_the_tool_works_without_extras(photos: Path, tmp_path: Path) -> None:
         "data pocket --out images",
         "fit photos --backbone pocket --shots 2 --epochs 2 --views 1 --out model",
     )
-    works = (
-        "evaluate model photos",
-        "predict model photos --out rows.csv",
-        "suggest model photos --n 3",
-    )
+    works = ("evaluate model photos", "predict model photos --out rows.csv", "suggest model photos --n 3")
     page = "suggest model photos --n 3 --report page.html"
     refused = (
         "fit photos --backbone pocket --out other --report page2.html",

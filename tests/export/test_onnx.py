@@ -33,10 +33,7 @@ def run(file: Path, classifier: Classifier, images: list[Path]) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["pocket", "pocket-rn"])
 def test_prompts_on_both_kinds_of_towers(
-    name: str,
-    prompt_classifier: Callable[[Backbone], Classifier],
-    images: list[Path],
-    tmp_path: Path,
+    name: str, prompt_classifier: Callable[[Backbone], Classifier], images: list[Path], tmp_path: Path
 ) -> None:
     classifier = prompt_classifier(load_backbone(name, device="cpu"))
     file, steps = tmp_path / "classifier.onnx", []

@@ -3,12 +3,7 @@ import pytest
 from PIL import Image
 
 from slimprompt import InputError
-from slimprompt.images.decode import (
-    UnreadableImageError,
-    image_files,
-    open_image,
-    walk_images,
-)
+from slimprompt.images.decode import UnreadableImageError, image_files, open_image, walk_images
 from tests.conftest import PILLOW
 from tests.images.odd_images import ODD_IMAGES, write_odd_image
 
@@ -126,16 +121,7 @@ def test_files_and_folders_of_images(tmp_path):
 
 
 def test_a_walk_has_the_order_of_sorted_paths(tmp_path):
-    for name in (
-        "b/1.png",
-        "b.png",
-        "b/c/2.png",
-        "a/z.jpg",
-        "b-/3.png",
-        "B.png",
-        "b/notes.txt",
-        "a.png",
-    ):
+    for name in ("b/1.png", "b.png", "b/c/2.png", "a/z.jpg", "b-/3.png", "B.png", "b/notes.txt", "a.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "linked.png").symlink_to(tmp_path / "a.png")

@@ -54,21 +54,21 @@ def closed():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    "given",
     [
-        ("a.png", "one image was given.*write \\[image\\]"),
-        (np.zeros((5, 5, 3), np.uint8), "array of shape \\(5, 5, 3\\)"),
-        (None, "NoneType"),
-        (pd.DataFrame({"path": ["a.png"]}), "DataFrame"),
-        ([3], "image 0 is 3, a int"),
-        (["a.png", None], "image 1 is None"),
-        ([np.zeros((5, 5, 7), np.uint8)], "image 0: an array of shape"),
-        ([torch.randn(3, 5, 5)], "expected 0 to 1"),
-        ([io.BytesIO(b"no image")], "image 0 cannot be read"),
-        ([Image.new("RGB", (0, 4))], "image 0: it has 0 × 4 pixels"),
-        ([closed()], "image 0 cannot be read"),
+        "a.png",
+        np.zeros((5, 5, 3), np.uint8),
+        None,
+        pd.DataFrame({"path": ["a.png"]}),
+        [3],
+        ["a.png", None],
+        [np.zeros((5, 5, 7), np.uint8)],
+        [torch.randn(3, 5, 5)],
+        [io.BytesIO(b"no image")],
+        [Image.new("RGB", (0, 4))],
+        [closed()],
     ],
 )
-def test_anything_else_is_refused(given, message):
-    with pytest.raises(InputError, match=message):
+def test_anything_else_is_refused(given):
+    with pytest.raises(InputError):
         image_sources(given)

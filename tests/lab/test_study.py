@@ -302,11 +302,7 @@ def reference(undisturbed: Undisturbed, grid: Grid, tmp_path: Path, prompt_batch
 @pytest.mark.usefixtures("quick_workers")
 @pytest.mark.parametrize("prompt_batch", [1, 4])
 def test_processes_give_the_bytes_of_one_process_even_if_one_is_killed(
-    small_grid: MakeGrid,
-    environment: RunEnvironment,
-    tmp_path: Path,
-    undisturbed: Undisturbed,
-    prompt_batch: int,
+    small_grid: MakeGrid, environment: RunEnvironment, tmp_path: Path, undisturbed: Undisturbed, prompt_batch: int
 ) -> None:
     grid = small_grid(shots=[2])
     expected = reference(undisturbed, grid, tmp_path, prompt_batch)

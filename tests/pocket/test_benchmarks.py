@@ -16,11 +16,7 @@ from slimprompt.pocket.benchmarks import (
     seen_scene,
     seen_style,
 )
-from slimprompt.pocket.captions import (
-    MEDIUM_WORDS,
-    MODIFIER_WORDS,
-    caption,
-)
+from slimprompt.pocket.captions import MEDIUM_WORDS, MODIFIER_WORDS, caption
 from slimprompt.pocket.images import (
     BACKGROUNDS,
     COLOURS,

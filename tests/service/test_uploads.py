@@ -106,10 +106,7 @@ UNUSABLE = {
     "a long name": (multipart(picture(), ('name="classes"', b"a\n" + b"b" * 201)), "at most 200 characters"),
     "one name twice": (multipart(picture(), ('name="classes"', b"a_b\na b")), "the same words"),
     "a control token": (multipart(picture(), ('name="classes"', b"a\n</s>")), "control token"),
-    "one name": (
-        multipart(picture(), ('name="classes"', b"cat; dog")),
-        "class names is 1; from 2 to 4 are allowed",
-    ),
+    "one name": (multipart(picture(), ('name="classes"', b"cat; dog")), "class names is 1; from 2 to 4 are allowed"),
     "no names": (multipart(picture(), ('name="classes"', b" ")), "class names is 0"),
     "thousands of fields": (multipart(*[(f'name="x{n}"', b"1") for n in range(5000)]), "Too many fields"),
     "a long field": (multipart(picture(), ('name="top"', b"1" * 10_000)), "exceeded maximum size"),

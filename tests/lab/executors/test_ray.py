@@ -132,10 +132,7 @@ def cluster(head: tuple[str, Path, Node]) -> Iterator[tuple[str, list[Node]]]:
 
 @pytest.mark.parametrize("where", ["cluster", "this machine"])
 def test_a_request_that_no_machine_can_satisfy_is_refused_at_once(
-    where: str,
-    head: tuple[str, Path, Node],
-    environment: RunEnvironment,
-    monkeypatch: pytest.MonkeyPatch,
+    where: str, head: tuple[str, Path, Node], environment: RunEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ray
 
