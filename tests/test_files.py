@@ -93,14 +93,6 @@ def test_leftovers_of_dead_processes_are_removed_and_others_stay(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == [".mine.tmp"]
 
 
-def test_a_lock_keeps_another_process_out(tmp_path: Path) -> None:
-    script = "import sys; from filelock import FileLock, Timeout\ntry: FileLock(sys.argv[1], timeout=0).acquire()\nexcept Timeout: sys.exit(7)"
-    command = [sys.executable, "-c", script, str(tmp_path / "lock")]
-    with files.lock(tmp_path / "lock"):
-        assert subprocess.run(command, check=False).returncode == 7
-    assert subprocess.run(command, check=False).returncode == 0
-
-
 def test_only_regular_files_of_limited_size_are_read(tmp_path: Path) -> None:
     pipe, large = tmp_path / "pipe", tmp_path / "large"
     os.mkfifo(pipe)

@@ -12,7 +12,6 @@ from slimprompt.clip import products
 from slimprompt.clip.products import FrozenLinear, linear, packed, uses_onednn
 
 CPU = torch.device("cpu")
-onednn = pytest.mark.skipif(not uses_onednn(CPU, torch.float32), reason="needs oneDNN on an x86 processor with AVX2")
 
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -5,14 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slimprompt import load_classifier
-from slimprompt.collections.rows import _best, make_predictions
-
-
-def test_the_best_classes_are_those_of_a_complete_sort() -> None:
-    probabilities = np.random.default_rng(0).random((20, 7))
-    full = np.argsort(-probabilities, axis=1)
-    for top in (1, 3, 6, 7, 9):
-        assert (_best(probabilities, top) == full[:, :top]).all()
+from slimprompt.collections.rows import make_predictions
 
 
 def test_an_answer_below_the_lowest_confidence_is_none_of_these(models, paths) -> None:

@@ -1,5 +1,4 @@
 import json
-import multiprocessing
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -101,27 +100,6 @@ def test_an_image_too_narrow_to_be_resized_is_unreadable(tiny, images, tmp_path,
     for encode in (FeatureBank(tiny, None).features, lambda given: encode_eval_views(tiny, given)):
         with pytest.raises(InputError, match=r"an image that was given: 1 × 2000 pixels are too narrow"):
             encode([Image.new("RGB", (1, 2000))])
-
-
-def _build(folder, images, queue):
-    torch.set_num_threads(1)
-    bank = FeatureBank(load_backbone(TINY, seed=0, device="cpu"), folder)
-    bank.build(images, ["", "1/0", "1/1", "1/2"])
-    queue.put(bank.features(images, "1/2").numpy().tobytes())
-
-
-def test_two_processes_build_one_bank(tiny, images, tmp_path):
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    workers = [context.Process(target=_build, args=(tmp_path, images, queue)) for _ in range(2)]
-    for worker in workers:
-        worker.start()
-    results = {queue.get(timeout=120) for _ in workers}
-    for worker in workers:
-        worker.join()
-    assert [worker.exitcode for worker in workers] == [0, 0]
-    assert len(results) == 1
-    assert len(FeatureBank(tiny, tmp_path)) == 4 * len(images)
 
 
 def features_of(tiny, image, **options):

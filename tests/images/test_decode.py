@@ -120,18 +120,6 @@ def test_files_and_folders_of_images(tmp_path):
         image_files([tmp_path / "empty"])
 
 
-def test_a_walk_has_the_order_of_sorted_paths(tmp_path):
-    for name in ("b/1.png", "b.png", "b/c/2.png", "a/z.jpg", "b-/3.png", "B.png", "b/notes.txt", "a.png"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    (tmp_path / "linked.png").symlink_to(tmp_path / "a.png")
-    found = list(walk_images(tmp_path))
-    assert found == sorted(path for path in tmp_path.rglob("*") if path.suffix in (".png", ".jpg"))
-    assert len(found) == 8
-    with pytest.raises(InputError, match="cannot read the folder"):
-        list(walk_images(tmp_path / "none"))
-
-
 def test_a_walk_leaves_out_hidden_files_and_macos_archive_folders(tmp_path):
     for name in ("cats/a.png", "cats/._a.png", "__MACOSX/cats/._a.png", "__MACOSX/b.png", ".cache/c.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

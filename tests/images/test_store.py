@@ -123,31 +123,3 @@ def test_a_damaged_store_is_refused(path: Path, damage: str) -> None:
             FeatureStore(path, KEY).read([digest(n) for n in range(3)], "1/0")
     clear_cached_banks(path.parent)
     write(FeatureStore(path, KEY), range(3))
-
-
-def test_stores_are_used_while_others_clear_them(path: Path) -> None:
-    """What is read is right or missing, and nobody sees an error."""
-    children = []
-    for _ in range(2):
-        child = os.fork()
-        if child == 0:
-            try:
-                store = FeatureStore(path, KEY)
-                for _ in range(50):
-                    rows = write(store, range(20))
-                    found = store.read([digest(n) for n in range(20)], "1/0")
-                    assert found is None or np.array_equal(found, rows)
-                os._exit(0)
-            finally:
-                os._exit(1)
-        children.append(child)
-    ended: dict[int, int] = {}
-    while len(ended) < len(children):
-        clear_cached_banks(path.parent)
-        for child in set(children) - ended.keys():
-            found, status = os.waitpid(child, os.WNOHANG)
-            if found:
-                ended[child] = status
-    assert set(ended.values()) == {0}
-    with closing(sqlite3.connect(path)) as database:
-        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

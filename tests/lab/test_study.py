@@ -35,7 +35,6 @@ from slimprompt.lab.study import Ended, Event, Started, with_sources
 from slimprompt.paper.studies import Grid, study_specs
 from slimprompt.report.methods_tables import methods_tables
 from tests.conftest import complete_study, fingerprints, run_folders
-from tests.robustness.kills import exit_after, run_campaign
 
 MakeGrid = Callable[..., Grid]
 MakeSpec = Callable[..., RunSpec]
@@ -117,16 +116,6 @@ def test_a_failed_source_fails_its_dependants_with_the_reason(small_grid: MakeGr
     assert complete_study(specs, tmp_path, again).failed == []
     assert {spec.fingerprint for spec in again.submitted} == {spec.fingerprint for spec in [bad, *dependants]}
     assert again.submitted[0] == bad
-
-
-def test_only_what_is_missing_is_made(small_grid: MakeGrid, tmp_path: Path) -> None:
-    specs = with_sources(study_specs(small_grid()))
-    complete_study(specs[:7], tmp_path, Pretend(tmp_path))
-    there = len(load_records(tmp_path))
-    executor = Pretend(tmp_path)
-    outcome = complete_study(specs, tmp_path, executor)
-    assert len(outcome.present) == there
-    assert len(executor.submitted) == len(specs) - there
 
 
 def change_record(record: Record, **entries: Any) -> None:
@@ -384,39 +373,6 @@ def test_an_exception_of_a_worker_is_recorded_with_its_traceback(
     assert record.error == "KeyError: 'no such entry'"
     assert "breaking.py" in record.facts["traceback"]
     assert len(complete_study(specs[1:], environment.runs, ProcessExecutor(environment, 1)).complete) == 1
-
-
-def kill_and_restart(grid: Grid, runs: Path, kills: int) -> int:
-    """Run a study in a child that is killed at random moments, again and again, until it has ended; the number of attempts."""
-    rng = random.Random(3)
-
-    def study() -> None:
-        complete_study(study_specs(grid), runs, InlineExecutor(RunEnvironment(runs=runs, device="cpu")))
-
-    for attempt in range(1, 1000):
-        child = os.fork()
-        if child == 0:
-            exit_after(study)
-        if attempt <= kills:
-            time.sleep(0.02 * 30 ** rng.random())  # 0.02 to 0.6 s, mostly short: fast machines soon reach the end
-            os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        if not os.WIFSIGNALED(status):
-            assert os.WEXITSTATUS(status) == 0
-            return attempt
-    raise AssertionError("the study does not end")
-
-
-@pytest.mark.slow
-def test_killed_again_and_again_and_restarted(
-    small_grid: MakeGrid, environment: RunEnvironment, tmp_path: Path, undisturbed: Undisturbed
-) -> None:
-    grid = small_grid(shots=[2])
-    expected = reference(undisturbed, grid, tmp_path)
-    attempts = run_campaign(kill_and_restart, grid, environment.runs, 12)
-    assert attempts > 3  # it was killed several times before it could end
-    assert fingerprints(environment.runs) == fingerprints(expected)
-    assert not [name for name in run_folders(environment.runs) if name.startswith(".")]  # nothing half written is left
 
 
 @pytest.mark.usefixtures("quick_workers")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -79,11 +77,6 @@ def test_hundreds_of_classes(many_classes: Task, method: str) -> None:
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(InputError):
         find_method(name, also=["prompt"])
-
-
-def test_the_table_does_not_import_torch() -> None:
-    program = "import sys, slimprompt.methods.table; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("method", METHODS)
