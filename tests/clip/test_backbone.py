@@ -54,26 +54,16 @@ def test_a_pickle_finds_the_weights_from_another_working_directory(tiny, referen
 
 def test_loading_a_model_silences_its_own_thread_only():
     """And leaves logging as it was: open_clip logs to the root logger, which gets a handler that prints if it has none."""
-    before, messages, inside, leave = logging.root.handlers[:], [], threading.Event(), threading.Event()
-
-    class Handler(logging.Handler):
-        def emit(self, record):
-            messages.append(record.getMessage())
-
-    def load() -> None:
-        with quiet():
-            inside.set()
-            logging.warning("of the loading thread")
-            load_backbone("pocket", device="cpu")
-            leave.wait(5)
-
-    thread = threading.Thread(target=load)
-    thread.start()
-    inside.wait()
-    logging.root.addHandler(handler := Handler())
-    logging.warning("of another thread")
-    leave.set()
-    thread.join()
+    before, messages = logging.root.handlers[:], []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())
+    with quiet():
+        logging.warning("of the loading thread")
+        load_backbone("pocket", device="cpu")
+        logging.root.addHandler(handler)
+        other = threading.Thread(target=logging.warning, args=["of another thread"])
+        other.start()
+        other.join()
     logging.warning("afterwards")
     logging.root.removeHandler(handler)
     assert messages == ["of another thread", "afterwards"]

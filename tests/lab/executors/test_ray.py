@@ -130,14 +130,13 @@ def cluster(head: tuple[str, Path, Node]) -> Iterator[tuple[str, list[Node]]]:
             second.kill()
 
 
-@pytest.mark.parametrize("where", ["cluster", "this machine"])
 def test_a_request_that_no_machine_can_satisfy_is_refused_at_once(
-    where: str, head: tuple[str, Path, Node], environment: RunEnvironment, monkeypatch: pytest.MonkeyPatch
+    head: tuple[str, Path, Node], environment: RunEnvironment
 ) -> None:
     import ray
 
     with pytest.raises(InputError, match=r"no machine of the Ray cluster has 640 CPUs .*fewer --threads"):
-        RayExecutor(replace(environment, threads=640), address=head[0] if where == "cluster" else None)
+        RayExecutor(replace(environment, threads=640), address=head[0])
     assert not ray.is_initialized()
 
 
@@ -208,22 +207,6 @@ def test_two_nodes_give_the_bytes_of_one_process_even_if_a_worker_and_a_node_are
     assert {record.facts["executor"] for record in load_records(environment.runs)} == {"ray"}
 
 
-def test_without_a_cluster_it_runs_on_this_machine(
-    run_spec: Callable[..., RunSpec], environment: RunEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By true starts of Python, whose imports are those that runs use."""
-    import ray
-
-    spec = run_spec(variant="fixed-B", basis=note_imports(tmp_path, monkeypatch))
-    with closing(RayExecutor(environment)) as executor:
-        outcome = complete_study([spec], environment.runs, executor)
-        assert len(outcome.complete) == 1
-        assert not ray.is_initialized()  # the executor that started it has ended it
-    (imported,) = noted_imports(tmp_path).values()
-    assert "open_clip" in imported
-    assert not {"transformers", "wandb"} & imported
-
-
 def test_no_other_machine_can_reach_a_ray_that_is_started_here() -> None:
     """Whoever reaches Ray can run code. In a process of its own, which has not imported ray before."""
     code = (
@@ -239,11 +222,12 @@ def test_no_other_machine_can_reach_a_ray_that_is_started_here() -> None:
 
 
 def test_executors_share_a_ray_and_workers_stay_alive(
-    run_spec: Callable[..., RunSpec], environment: RunEnvironment, monkeypatch: pytest.MonkeyPatch
+    run_spec: Callable[..., RunSpec], environment: RunEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other executors use the Ray of this machine, and workers make one prompt batch after the other."""
+    """Other executors use the Ray of this machine, and workers make one prompt batch after the other; they import what runs use."""
     import ray
 
+    basis = note_imports(tmp_path, monkeypatch)
     with pytest.raises(InputError, match="cannot reach a Ray cluster at '127.0.0.1:1'"):
         RayExecutor(environment, address="127.0.0.1:1")
     with closing(RayExecutor(environment)) as executor:
@@ -258,9 +242,11 @@ def test_executors_share_a_ray_and_workers_stay_alive(
         executor.submit(Batch([run_spec(variant="dense")]))
         executor.collect()
         assert executor._idle == [worker]
-        outcome = complete_study([run_spec(seed=2)], environment.runs, executor)
+        outcome = complete_study([run_spec(variant="fixed-B", basis=basis)], environment.runs, executor)
         assert len(outcome.complete) == 1
-        assert not ray.is_initialized()
+        assert not ray.is_initialized()  # the executor that started it has ended it
+    (imported,) = noted_imports(tmp_path).values()
+    assert "open_clip" in imported and not {"transformers", "wandb"} & imported
 
 
 @pytest.mark.parametrize(("device", "expected"), [("auto", (1.0, 2)), ("cuda", (1.0, 2)), ("cpu", (0.0, 8))])
