@@ -17,6 +17,7 @@ import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from importlib.machinery import PathFinder
 from multiprocessing import forkserver, process
 from multiprocessing.reduction import DupFd
 from pathlib import Path
@@ -122,7 +123,8 @@ def start_command(
     arguments
         The command line after `slimprompt`.
     cwd, environment
-        Working folder and all environment variables; by default those of this process.
+        Working folder and all environment variables; by default those of this process. If another slimprompt is found in a folder
+        of PYTHONPATH, it is imported instead.
     one_stream
         Write errors to standard output.
     fork_workers
@@ -172,7 +174,7 @@ def _run(
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
-    sys.path[:0] = [one for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one]
+    _set_path([one for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one])
     sys.modules["__main__"] = types.ModuleType("__main__")  # worker processes would import the module of the real one
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have children
     if fork_workers:
@@ -184,3 +186,12 @@ def _run(
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     sys.argv = [module or "slimprompt", *arguments]
     importlib.import_module(module or "slimprompt.cli").main()
+
+
+def _set_path(folders: list[str]) -> None:
+    """Folders of PYTHONPATH come first; a slimprompt in them that is not the loaded one is imported anew."""
+    sys.path[:0] = folders
+    found = PathFinder.find_spec("slimprompt", sys.path)
+    if found and found.origin and not os.path.samefile(found.origin, sys.modules["slimprompt"].__file__ or ""):
+        for name in [name for name in sys.modules if name.partition(".")[0] == "slimprompt"]:
+            del sys.modules[name]

@@ -432,20 +432,12 @@ def test_a_method_of_your_own_in_every_executor(
         "from slimprompt.methods.head import FittedHead, Head\n"
         "def twice(task):\n"
         "    return FittedHead(Head(task.class_names, 2 * task.class_features, 1.0), n_trained=7)\n"
-        "def broken(task):\n"
-        "    return FittedHead(Head(task.class_names, task.class_features[1:], 1.0), n_trained=7)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     fields = {"variant": None, "rank": None, "n_ctx": None, "recipe": {}}
-    spec, other, broken = (
-        run_spec(method=f"own_methods:{name}", seed=seed, **fields)
-        for name, seed in (("twice", 1), ("twice", 2), ("broken", 1))
-    )
-    outcome = complete_study([spec, other, broken], environment.runs, ProcessExecutor(environment, 2))
+    spec, other = (run_spec(method="own_methods:twice", seed=seed, **fields) for seed in (1, 2))
+    outcome = complete_study([spec, other], environment.runs, ProcessExecutor(environment, 2))
     assert [record.spec.label for record in outcome.complete] == ["own_methods:twice"] * 2
-    assert [str(record.error) for record in outcome.failed] == [
-        "the method 'own_methods:broken' returned a FittedHead that cannot be used: weights: 5 class names, but the shape is (4, 24)"
-    ]
     assert "own_methods" not in sys.modules
     records = [record for record in load_records(environment.runs) if record.complete]
     assert [record.facts["trainable_parameters"] for record in records] == [7, 7]
