@@ -84,3 +84,23 @@ def test_other_precisions_use_torchs_own_function(dtype: torch.dtype) -> None:
     assert not uses_onednn(CPU, dtype)
     x, weight = random(3, 24).to(dtype), random(40, 24, seed=1).to(dtype)
     assert torch.equal(linear(x, weight), F.linear(x, weight))
+
+
+def test_a_bias_with_a_stride() -> None:
+    x, weight, bias = random(3, 24), random(40, 24, seed=1), random(80, seed=2)[::2]
+    torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias))
+
+
+def test_rows_of_a_larger_matrix() -> None:
+    """Inputs that are not contiguous, as slices of a batch are."""
+    x, weight, bias = random(6, 9, 24)[:, :1], random(3 * 24, 24, seed=1), random(3 * 24, seed=2)
+    torch.testing.assert_close(linear(x, weight[24:], bias[24:]), F.linear(x, weight[24:], bias[24:]))
+
+
+@pytest.mark.skipif(not uses_onednn(CPU, torch.float32), reason="needs oneDNN on an x86 processor with AVX2")
+def test_onednn_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+    real = products._onednn_linear
+    monkeypatch.setattr(products, "_onednn_linear", lambda *arguments: called.append(1) or real(*arguments))
+    linear(random(3, 24), random(40, 24))
+    assert called

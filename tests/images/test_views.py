@@ -35,3 +35,12 @@ def test_pixels_equal_torchvision():
             expected = vision.hflip(expected)
         expected = vision.normalize(vision.to_tensor(expected), cfg.mean, cfg.std)
         torch.testing.assert_close(train_view(image, cfg, seed), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_extreme_aspect_ratios_use_the_centre():
+    for size in ((1000, 3), (3, 1000), (1, 1)):
+        left, top, width, height = crop_box(*size, random.Random(1))
+        assert 0 <= left <= size[0] - width
+        assert 0 <= top <= size[1] - height
+        assert width >= 1
+        assert height >= 1

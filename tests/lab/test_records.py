@@ -203,3 +203,10 @@ def test_a_pipe_or_a_device_in_a_runs_folder_is_not_read(tmp_path: Path, name: s
         return
     with pytest.raises(InputError, match="remove the run and run it again"):
         (stored.curve if name == "curve.csv" else stored.factors)()
+
+
+def test_a_record_that_is_too_large_is_damaged(tmp_path: Path) -> None:
+    stored = store_run(tmp_path, spec(), complete())
+    with (stored.folder / "record.json").open("ab") as file:
+        file.truncate(2**30)
+    assert list(scan_records(tmp_path)[1]) == [stored.folder]

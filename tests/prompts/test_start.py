@@ -188,3 +188,17 @@ def test_a_basis_of_your_own_that_cannot_be_used(basis):
     with pytest.raises(InputError):
         start_prompt("fixed-B", width=D, seed=1, rank=R, basis=basis)
     assert "antigravity" not in sys.modules  # a name never imports code
+
+
+def test_orthogonal_basis_has_orthogonal_columns_of_equal_length(p0):
+    basis = orthogonal_basis(p0, R, torch.Generator().manual_seed(1))
+    gram = basis.T @ basis
+    torch.testing.assert_close(gram, gram[0, 0] * torch.eye(R), rtol=0, atol=1e-6)
+
+
+def test_p0_of_deeper_layers_has_streams_of_its_own(p0):
+    two, three = (initial_context(M, D, 7, depth=depth) for depth in (2, 3))
+    assert torch.equal(two[0], p0)
+    assert torch.equal(three[:2], two)
+    assert len({layer.sum().item() for layer in three}) == 3
+    assert abs(initial_context(16, 4096, 1, depth=2)[1].std().item() - 0.02) < 2e-4

@@ -236,3 +236,8 @@ def test_images_are_read_as_files_are(tiny: Backbone, tmp_path) -> None:
         (tmp_path / name).write_bytes(data)
         expected = eval_pixels(open_image(tmp_path / name), tiny.preprocess, name)
         assert np.array_equal(decode(Upload(name, data), tiny), expected)
+
+
+def test_a_form_without_a_boundary() -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        parse("multipart/form-data", multipart(picture()), LIMITS)

@@ -207,3 +207,11 @@ def test_a_learning_rate_too_high_for_the_model_is_halved(tiny, lr):
         assert rates == sorted(rates, reverse=True)
         last_rates.append(rates[-1])
     assert lr < 1 or min(last_rates) < 1
+
+
+def test_views_in_turn():
+    assert [Recipe().views_at(epoch) for epoch in range(3)] == [[0], [1], [2]]
+    assert [Recipe(views=2).views_at(epoch) for epoch in range(4)] == [[0], [1], [0], [1]]
+    assert Recipe(views=0).views_at(7) == [None]
+    assert Recipe(views=2, all_views=True).views_at(5) == [None, 0, 1]
+    assert [Recipe(views=2, all_views=True).steps_per_epoch(n) for n in (1, 32, 33)] == [1, 3, 3]
