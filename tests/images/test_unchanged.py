@@ -17,7 +17,7 @@ from slimprompt import FeatureBank
 from slimprompt.clip.backbone import Backbone
 from slimprompt.files import sha256
 from slimprompt.images.decode import open_image
-from slimprompt.images.views import crop_box
+from slimprompt.images.views import crop_box, train_view
 from slimprompt.seeds import stream_seed
 
 
