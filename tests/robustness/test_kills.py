@@ -94,106 +94,6 @@ def test_a_study_killed_at_any_file_operation_gives_equal_bytes(
     assert differs == {}
 
 
-def kill_fit(
-    folder: Path, old: Path | None, most: int, arguments: list[str]
-) -> tuple[int, list[int | None], list[int]]:
-    """Kill `fit` before file operations beside its prompt and in the cache, and repeat it.
-
-    Returns the number of file operations, the seeds of the prompts found after the kills, None for none, and the kills whose
-    repetition did not give the files of an undisturbed `fit`.
-    """
-
-    def prepare(number: int) -> Path:
-        place = folder / str(number)
-        place.mkdir(parents=True)
-        if old:
-            shutil.copytree(old, place / "prompt")
-        return place
-
-    def fit(place: Path) -> None:
-        os.environ["SLIMPROMPT_CACHE"] = str(place / "cache")
-        run_command("fit", *arguments, "--out", place / "prompt", "--overwrite")
-
-    def files_of(place: Path) -> dict[str, bytes]:
-        """Temporary files too, but not the features, whose files have random names."""
-        found = {path.relative_to(place): path for path in place.rglob("*") if path.is_file()}
-        kept = {name: path for name, path in found.items() if path.suffix == ".tmp" or "features" not in name.parts}
-        return {str(name): path.read_bytes() for name, path in kept.items()}
-
-    undisturbed = prepare(0)
-    total = count_operations(lambda: fit(undisturbed), undisturbed)
-    expected = files_of(undisturbed)
-    seeds, wrong = [], []
-    for number in chosen_operations(total, most, seed=0):
-        place = prepare(number)
-        assert kill_before(number, lambda place=place: fit(place), place)
-        saved = model_file(place / "prompt").exists()
-        seeds.append(read_model(place / "prompt").description.seed if saved else None)
-        assert not run_in_child(lambda place=place: fit(place))
-        if files_of(place) != expected:
-            wrong.append(number)
-    return total, seeds, wrong
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("old", [False, True])
-def test_fit_killed_at_any_file_operation_leaves_the_old_prompt_or_none(
-    tiny_folder: str, tmp_path: Path, old: bool
-) -> None:
-    for colour in ("red", "blue"):
-        for number in range(3):
-            draw(tmp_path / "images" / colour / f"{number}.png", colour, number)
-    if old:
-        write_model(model_file(tmp_path / "old"), ENTRIES, prompt())
-    where = [str(tmp_path / "images"), "--backbone", tiny_folder, "--device", "cpu"]
-    few = ["--shots", "2", "--epochs", "1", "--views", "1", "--n-ctx", "4", "--rank", "2", "--seed", "7"]
-    folders = (tmp_path / "kills", tmp_path / "old" if old else None)
-    operations, seeds, wrong = run_campaign(kill_fit, *folders, _MOST or 6, [*where, *few])
-    assert operations >= 5 and len(seeds) == min(operations, _MOST or 6)
-    assert set(seeds) <= ({1, 7} if old else {None})
-    assert wrong == []
-
-
-@pytest.mark.parametrize("target", ["new", "empty", "old", "linked"])
-def test_a_save_killed_at_any_file_operation_leaves_the_old_or_the_new_prompt(tmp_path: Path, target: str) -> None:
-    """Everything runs in children, because a process removes the leftovers of others in a folder once."""
-
-    def prepare(folder: Path) -> Path:
-        real = folder / "real"
-        if target == "new":
-            return folder / "prompt"
-        real.mkdir(parents=True)
-        if target != "empty":
-            assert not run_in_child(lambda: write_model(model_file(real), ENTRIES, prompt()))
-            (real / "notes.txt").write_text("mine")
-        if target == "linked":
-            (folder / "prompt").symlink_to("real")
-        return folder / ("prompt" if target == "linked" else "real")
-
-    def save(folder: Path) -> None:
-        write_model(check_free(folder, overwrite=True), ENTRIES | {"seed": 2}, prompt(1))
-
-    undisturbed = prepare(tmp_path / "0")
-    total = count_operations(lambda: save(undisturbed), tmp_path)
-    assert total >= 3
-    seen = set()
-    for number in range(1, total + 1):
-        out = prepare(tmp_path / str(number))
-        assert kill_before(number, lambda out=out: save(out), tmp_path)
-        if target in ("old", "linked") or model_file(out).exists():
-            seen.add(read_model(out).description.seed)
-        else:
-            with pytest.raises(InputError, match="no saved model"):
-                read_model(out)
-        assert not run_in_child(lambda out=out: save(out))  # the same command again
-        assert read_model(out).description.seed == 2
-        kept = ["notes.txt"] if target in ("old", "linked") else []
-        assert sorted(path.name for path in out.iterdir()) == sorted([*kept, "model.safetensors"])
-        expected = {"linked": ["prompt", "real"], "new": ["prompt"]}.get(target, ["real"])
-        assert sorted(path.name for path in out.parent.iterdir()) == expected
-    assert seen == ({1, 2} if target in ("old", "linked") else {2})
-
-
 def tree(folder: Path) -> dict[str, bytes]:
     """Files below a folder, without temporary ones; a workbook without the time at which it was made."""
     found = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
@@ -240,6 +140,81 @@ def kill_everywhere(
     return before, expected, found
 
 
+def run_command(*arguments: object) -> None:
+    """`slimprompt …`, in a forked child."""
+    sys.argv = ["slimprompt", *map(str, arguments)]
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 0
+
+
+def kill_fit(folder: Path, old: Path | None, most: int, arguments: list[str]) -> tuple[Files, Files, list[Files]]:
+    """Kill `fit` before file operations beside its prompt and in the cache, and repeat it."""
+
+    def fit(place: Path) -> None:
+        os.environ["SLIMPROMPT_CACHE"] = str(folder / f"cache-{place.name}")  # whose files have random names
+        run_command("fit", *arguments, "--out", place / "prompt", "--overwrite")
+
+    return kill_everywhere(fit, folder, old=old and (lambda place: shutil.copytree(old, place / "prompt")), most=most)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_old", [False, True])
+def test_fit_killed_at_any_file_operation_leaves_the_old_prompt_or_none(
+    tiny_folder: str, tmp_path: Path, has_old: bool
+) -> None:
+    for colour in ("red", "blue"):
+        for number in range(3):
+            draw(tmp_path / "images" / colour / f"{number}.png", colour, number)
+    if has_old:
+        write_model(model_file(tmp_path / "old"), ENTRIES, prompt())
+    where = [str(tmp_path / "images"), "--backbone", tiny_folder, "--device", "cpu"]
+    few = ["--shots", "2", "--epochs", "1", "--views", "1", "--n-ctx", "4", "--rank", "2", "--seed", "7"]
+    folders = (tmp_path / "kills", tmp_path / "old" if has_old else None)
+    before, expected, found = run_campaign(kill_fit, *folders, _MOST or 6, [*where, *few])
+    assert len(found) >= 5 and before in found and all(one in (before, expected) for one in found)
+
+
+@pytest.mark.parametrize("target", ["new", "empty", "old", "linked"])
+def test_a_save_killed_at_any_file_operation_leaves_the_old_or_the_new_prompt(tmp_path: Path, target: str) -> None:
+    """Everything runs in children, because a process removes the leftovers of others in a folder once."""
+
+    def prepare(folder: Path) -> Path:
+        real = folder / "real"
+        if target == "new":
+            return folder / "prompt"
+        real.mkdir(parents=True)
+        if target != "empty":
+            assert not run_in_child(lambda: write_model(model_file(real), ENTRIES, prompt()))
+            (real / "notes.txt").write_text("mine")
+        if target == "linked":
+            (folder / "prompt").symlink_to("real")
+        return folder / ("prompt" if target == "linked" else "real")
+
+    def save(folder: Path) -> None:
+        write_model(check_free(folder, overwrite=True), ENTRIES | {"seed": 2}, prompt(1))
+
+    undisturbed = prepare(tmp_path / "0")
+    total = count_operations(lambda: save(undisturbed), tmp_path)
+    assert total >= 3
+    seen = set()
+    for number in range(1, total + 1):
+        out = prepare(tmp_path / str(number))
+        assert kill_before(number, lambda out=out: save(out), tmp_path)
+        if target in ("old", "linked") or model_file(out).exists():
+            seen.add(read_model(out).description.seed)
+        else:
+            with pytest.raises(InputError, match="no saved model"):
+                read_model(out)
+        assert not run_in_child(lambda out=out: save(out))  # the same command again
+        assert read_model(out).description.seed == 2
+        kept = ["notes.txt"] if target in ("old", "linked") else []
+        assert sorted(path.name for path in out.iterdir()) == sorted([*kept, "model.safetensors"])
+        expected = {"linked": ["prompt", "real"], "new": ["prompt"]}.get(target, ["real"])
+        assert sorted(path.name for path in out.parent.iterdir()) == expected
+    assert seen == ({1, 2} if target in ("old", "linked") else {2})
+
+
 def test_a_killed_rendering_is_removed_by_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = next(iter(POCKET_BENCHMARKS.values()))
     small = PocketBenchmark("pocket-small", "two classes", first.style, n_classes=2, train=1, val=1, test=1)
@@ -256,14 +231,6 @@ def test_an_image_folder_killed_at_any_file_operation_is_not_there(tmp_path: Pat
     images = load_folder(tmp_path / "images")
     _, _, found = kill_everywhere(lambda place: write_folder(images, place / "out"), tmp_path / "kills")
     assert len(found) > len(images.items) and not any(found)
-
-
-def run_command(*arguments: object) -> None:
-    """`slimprompt …`, in a forked child."""
-    sys.argv = ["slimprompt", *map(str, arguments)]
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 0
 
 
 @pytest.mark.parametrize("has_old", [False, True])
