@@ -125,7 +125,7 @@ def test_no_view_is_encoded_twice(tiny, old_images, new_images, monkeypatch) -> 
 def test_other_settings_are_refused_before_a_backbone_is_loaded(tiny, old_images, tmp_path, options) -> None:
     folder = make(tiny).fit(*old_images).save(tmp_path / "old")
     classifier = make(tiny, continue_from=folder).set_params(backbone="no such model", **options)
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=f"{next(iter(options))}=.* the prompt to continue from"):
         classifier.fit(*old_images)
 
 

@@ -47,7 +47,7 @@ def test_equal_keys_are_equal_tokens(tiny):
         ["cat", 3],
     ],
 )
-def test_unusable_names_are_named(names):
+def test_unusable_names_are_refused(names):
     with pytest.raises(InputError):
         check_class_names(names)
 

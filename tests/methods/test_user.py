@@ -146,7 +146,7 @@ def test_its_head_can_be_used_and_saved(make_task) -> None:
     ],
 )
 def test_a_function_that_cannot_be_used(make_task, name: str, settings: dict[str, float]) -> None:
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=name):
         find_method(name).fit(make_task(), settings)
     assert "antigravity" not in sys.modules  # a name never imports code
 

@@ -185,7 +185,7 @@ def test_a_basis_of_your_own_starts_at_the_projection_of_p0(p0):
     "basis", [f"{__name__}:too_wide", f"{__name__}:broken", f"{__name__}:repeated", "antigravity:fly"]
 )
 def test_a_basis_of_your_own_that_cannot_be_used(basis):
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=basis):
         start_prompt("fixed-B", width=D, seed=1, rank=R, basis=basis)
     assert "antigravity" not in sys.modules  # a name never imports code
 
