@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,44 @@ def test_offline_use(offline: str, there: Repository, local_hub: Hub, monkeypatc
         model_folder("hf:user/other")
 
 
+def test_a_connection_that_is_lost_during_the_download(
+    there: Repository, local_hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The size is known by then; whether there is an older copy decides, not that the newer one is missing."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    local_hub.broken = re.compile("^GET .*/resolve/")
+    with pytest.raises(InputError, match="was not downloaded before and the hub cannot be reached .*connection"):
+        model_folder("hf:user/name")
+    local_hub.broken = None
+    folder = model_folder("hf:user/name")
+    there.commit({**there.files, FILE: b"newer"})
+    local_hub.broken = re.compile("^GET .*/resolve/")
+    with pytest.warns(UserWarning, match="using hf:user/name as it was downloaded before"):
+        assert model_folder("hf:user/name") == folder
+
+
+@pytest.mark.filterwarnings("ignore:the hub cannot be reached")
+def test_a_connection_that_is_lost_after_the_size_is_known(
+    there: Repository, local_hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """huggingface_hub calls this a missing entry."""
+    from huggingface_hub import get_hf_file_metadata
+
+    def then_lost(address: str) -> object:
+        found = get_hf_file_metadata(address)
+        local_hub.broken = re.compile("/resolve/")
+        return found
+
+    folder = model_folder("hf:user/name")
+    local_hub.repositories["user/other"] = there
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", then_lost)
+    assert model_folder("hf:user/name") == folder
+    local_hub.broken = None
+    with pytest.raises(InputError, match="was not downloaded before and the hub cannot be reached .*connection"):
+        model_folder("hf:user/other")
+
+
 def test_problems_are_one_line(there: Repository, local_hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str, *parts: str) -> None:
         with pytest.raises(InputError) as caught:
@@ -101,6 +140,17 @@ def test_a_large_file_is_not_downloaded(there: Repository, local_hub: Hub) -> No
     with pytest.raises(InputError, match=f"{FILE} has 600 MB and is not downloaded: the limit is 512 MB"):
         model_folder("hf:user/name")
     assert not downloads(local_hub)
+
+
+def test_a_cache_that_cannot_be_written_is_no_lost_connection(
+    there: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", full)
+    with pytest.raises(OSError, match="No space left"):
+        model_folder("hf:user/name")
 
 
 def test_a_downloaded_model_is_checked_like_a_local_one(there: Repository, saved: bytes, tiny: Backbone) -> None:

@@ -29,6 +29,9 @@ for (const [name, kind, text] of arguments[0]) {
 const target = document.getElementById("drop");
 for (const kind of ["dragenter", "dragover", "drop"]) target.dispatchEvent(new DragEvent(kind, { dataTransfer: data, bubbles: true, cancelable: true }));
 """
+PASTE = DROP.split("const target")[0] + (
+    'document.body.dispatchEvent(new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true }));'
+)
 
 
 class Tab:
@@ -59,10 +62,10 @@ class Tab:
         self.wait(lambda: "classes." in self.find("#facts").text)
         return self
 
-    def give(self, *files: Path) -> None:
+    def give(self, *files: Path, how: str = DROP) -> None:
         kinds = {".png": "image/png", ".txt": "text/plain"}
         given = [(path.name, kinds[path.suffix], base64.b64encode(path.read_bytes()).decode()) for path in files]
-        self.driver.execute_script(DROP, given)
+        self.driver.execute_script(how, given)
 
     def answers(self, n_cards: int) -> list[str]:
         """The answers, when that many images have one."""
@@ -130,6 +133,39 @@ def test_drop_answer_edit_answer(browser, address, discs):
     tab.check_log()
 
 
+def test_paste_remove_and_none_of_these(browser, address, discs):
+    tab = Tab(browser, address).ready()
+    tab.give(discs[0], how=PASTE)
+    tab.answers(1)
+    browser.execute_script(
+        "const c = document.getElementById('confidence'); c.value = 100; c.dispatchEvent(new Event('input'));"
+    )
+    tab.wait(lambda: tab.texts(".answers h3") == ["none of these "])
+    assert tab.find(".answers .second").text.startswith("Best: ")
+    tab.find(".answers button[aria-label='Remove 0.png']").click()
+    assert tab.texts(".answers li") == []
+    assert browser.switch_to.active_element.get_attribute("id") == "files"
+    tab.check_log()
+
+
+def test_models_can_be_chosen(browser, address, discs):
+    tab = Tab(browser, address).ready()
+    tab.give(discs[0])
+    tab.answers(1)
+    tab.find("#model option[value=gda]").click()
+    tab.wait(lambda: tab.texts(".answers thead th") == ["class", "gda", "zero-shot"])
+    assert "a gda classifier" in tab.find("#facts").text
+    tab.type_names("otter", "badger")
+    tab.wait(lambda: "cannot take new class names" in tab.find("#names-error").text)
+    assert tab.find("#names").get_attribute("aria-invalid") == "true"
+    tab.find("#reset").click()
+    tab.wait(lambda: tab.find("#names").get_attribute("aria-invalid") is None and tab.settled(1))
+    tab.find("#model option[value=zero-shot]").click()
+    tab.wait(lambda: tab.texts(".answers thead th") == ["class", "zero-shot"])
+    assert not tab.find("#compare").is_displayed()
+    tab.check_log("422")
+
+
 def test_wrong_files_have_their_own_messages(browser, only_prompt, discs, tmp_path):
     (tmp_path / "notes.txt").write_text("no image")
     (tmp_path / "large.txt").write_bytes(b"x" * 60_000)
@@ -146,6 +182,30 @@ def test_wrong_files_have_their_own_messages(browser, only_prompt, discs, tmp_pa
         tab.paste_names(*(f"class {number}" for number in range(201)))  # typing them takes seconds
         tab.wait(lambda: "from 2 to 200" in tab.find("#names-error").text)
         tab.check_log("415", "422")
+
+
+def test_a_busy_service_is_asked_again(browser, only_prompt, discs):
+    app = create_app(only_prompt, Limits(max_waiting=1))
+    with served(app) as url:
+        tab = Tab(browser, url).ready()
+        app.state.service.decoder.n_images = 1  # as if another client's image were waiting
+        tab.give(discs[0])
+        tab.wait(lambda: tab.texts(".answers .wrong") == ["The service is busy; trying again …"])
+        app.state.service.decoder.n_images = 0
+        tab.answers(1)
+        assert tab.texts(".answers .wrong") == [""]
+        tab.check_log("429")
+
+
+def test_a_service_that_is_gone(browser, only_prompt, discs):
+    with served(create_app(only_prompt)) as url:
+        tab = Tab(browser, url).ready()
+        tab.give(discs[0])
+        tab.answers(1)
+    tab.give(discs[1])
+    tab.wait(lambda: tab.find("#problem").is_displayed())
+    assert "cannot be reached" in tab.find("#problem").text
+    assert tab.texts(".answers .wrong")[0] == "The service cannot be reached."
 
 
 def test_a_token_is_asked_for_and_kept(browser, only_prompt, discs):
