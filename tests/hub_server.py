@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -55,6 +56,8 @@ class Hub:
     """Sizes that the server claims for files of this name."""
     failing: bool = False
     """Answer every request with status 503."""
+    broken: re.Pattern[str] | None = None
+    """The connection is lost at requests `<method> <path>` that contain this pattern."""
     requests: list[str] = field(default_factory=list)
     """Method and path of every request."""
 
@@ -105,6 +108,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         path = unquote(self.path.partition("?")[0])
         self.hub.requests.append(f"{self.command} {path}")
+        if self.hub.broken and self.hub.broken.search(self.hub.requests[-1]):
+            self.close_connection = True
+            return
         status, content, headers = (503, {}, {}) if self.hub.failing else self.answer(path.strip("/").split("/"), body)
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
