@@ -5,6 +5,7 @@ import json
 import logging
 import pickle
 import threading
+import warnings
 
 import open_clip
 import pytest
@@ -78,6 +79,11 @@ def test_a_gpu_that_is_not_there(device, monkeypatch):
         load_backbone(TINY, seed=0, device=device)
 
 
+def test_frozen_and_in_eval_mode(tiny):
+    assert not any(parameter.requires_grad for parameter in tiny.model.parameters())
+    assert not any(module.training for module in tiny.model.modules())
+
+
 def test_an_unknown_activation_is_asked_for(tiny, reference, tmp_path):
     path = tmp_path / "model.safetensors"
     save_file(reference.state_dict(), path)
@@ -90,6 +96,16 @@ def test_an_unknown_activation_is_asked_for(tiny, reference, tmp_path):
         load_backbone(TINY, str(path), activation="relu")
 
 
+def test_openai_sizes_among_the_weights_mean_quick_gelu(tiny, reference, tmp_path):
+    sizes = {
+        "input_resolution": torch.tensor(32),
+        "context_length": torch.tensor(40),
+        "vocab_size": torch.tensor(49408),
+    }
+    torch.save(reference.state_dict() | sizes, tmp_path / "model.pt")
+    assert load_backbone(TINY, str(tmp_path / "model.pt"), device="cpu").activation == "quickgelu"
+
+
 @pytest.mark.parametrize("quick_gelu", [True, False])
 def test_the_configuration_of_a_folder_tells_the_activation(reference, tmp_path, quick_gelu):
     config = {"model_cfg": TINY_CONFIG | {"quick_gelu": quick_gelu}, "preprocess_cfg": {}}
@@ -99,6 +115,16 @@ def test_the_configuration_of_a_folder_tells_the_activation(reference, tmp_path,
     assert load_backbone(f"local-dir:{tmp_path}", device="cpu", activation=known).activation == known
     with pytest.raises(InputError, match="leave the activation out"):
         load_backbone(f"local-dir:{tmp_path}", device="cpu", activation=other)
+
+
+def test_local_folder_in_hub_format(tiny, reference, tmp_path):
+    (tmp_path / "open_clip_config.json").write_text(
+        json.dumps({"model_cfg": TINY_CONFIG, "preprocess_cfg": {"mean": [0.5] * 3}})
+    )
+    save_file(reference.state_dict(), tmp_path / "open_clip_model.safetensors")
+    loaded = load_backbone(f"local-dir:{tmp_path}", device="cpu")
+    assert loaded.fingerprint == tiny.fingerprint
+    assert tuple(loaded.preprocess.mean) == (0.5, 0.5, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +142,12 @@ def test_error_messages(tiny, arguments):
         load_backbone(**arguments)
 
 
+def test_unknown_hub_id(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match="cannot load hf-hub:nobody/nothing"):
+        load_backbone("hf-hub:nobody/nothing")
+
+
 def test_features_equal_those_of_open_clip(tiny):
     pixels = torch.randn(3, 3, 32, 32)
     torch.testing.assert_close(
@@ -125,6 +157,14 @@ def test_features_equal_those_of_open_clip(tiny):
     torch.testing.assert_close(
         tiny.encode_texts(["a cat.", "two dogs."]), torch.nn.functional.normalize(tiny.model.encode_text(ids), dim=-1)
     )
+
+
+def test_fp16_on_a_cpu_is_a_warning() -> None:
+    with pytest.warns(UserWarning, match="fp16 is for GPUs"):
+        load_backbone("pocket", device="cpu", precision="fp16")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_backbone("pocket", device="cpu", precision="bf16")
 
 
 @pytest.mark.filterwarnings("ignore:fp16 is for GPUs")

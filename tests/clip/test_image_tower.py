@@ -7,6 +7,7 @@ import json
 import open_clip
 import pytest
 import torch
+from open_clip.transformer import QuickGELU
 
 from slimprompt.clip import image_tower
 from slimprompt.clip.image_tower import image_features, image_features_in_parts, reads_class_token
@@ -47,6 +48,18 @@ def test_features_equal_those_of_open_clip(settings: str) -> None:
             torch.testing.assert_close(image_features(tower, pixels), expected, rtol=1e-10, atol=1e-12)
         else:
             assert tower.pool_type != "tok" or tower.attn_pool is not None or tower.output_tokens
+
+
+@pytest.mark.parametrize("quick_gelu", [False, True])
+def test_the_last_block_computes_one_row_per_image(quick_gelu: bool) -> None:
+    tower = _tower(quick_gelu)
+    rows = []
+    for block in tower.transformer.resblocks:
+        block.ln_2.register_forward_hook(lambda _module, _inputs, out: rows.append(out.shape[1]))
+    assert isinstance(tower.transformer.resblocks[0].mlp.gelu, QuickGELU) == quick_gelu
+    with torch.inference_mode():
+        image_features(tower, torch.randn(2, 3, 32, 32, dtype=torch.float64))
+    assert rows == [17, 17, 1]
 
 
 def test_a_residual_network_is_run_by_open_clip() -> None:

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from slimprompt import PromptClassifier, SharedPrefixTextEncoder, load_backbone
+from slimprompt import InputError, PromptClassifier, SharedPrefixTextEncoder, load_backbone
+from slimprompt.clip import architectures
 from slimprompt.clip.architectures import PromptSupport, prompt_support
+from slimprompt.clip.architectures import model_config as config_of
 from slimprompt.clip.towers import supports_shared_prefix
 from slimprompt.methods.prompt import prompt_head
 from slimprompt.methods.zero_shot import zero_shot_head
@@ -69,6 +71,18 @@ def test_a_configuration_and_its_model_agree(tiny, sigmoid):
         assert supports_shared_prefix(backbone.text_tower) == (expected.text_pass == "shared prefix")
 
 
+def test_a_missing_tokenizer_package_is_named_before_weights_are_loaded(monkeypatch):
+    config = config_of("ViT-B-16-SigLIP")
+    find_spec = architectures.importlib.util.find_spec
+    monkeypatch.setattr(
+        architectures.importlib.util, "find_spec", lambda name: None if name == "transformers" else find_spec(name)
+    )
+    assert prompt_support(config) == PromptSupport("full pass", "not causal", "transformers")
+    assert prompt_support(config_of("ViT-B-16")).missing == ""
+    with pytest.raises(InputError, match=r"needs the package transformers: pip install 'slimprompt\[hf\]'"):
+        load_backbone("ViT-B-16-SigLIP", "webli", device="cpu")
+
+
 class _WordTokenizer:
     """One token per word, then the end token, then padding; the two may be the same."""
 
@@ -105,6 +119,15 @@ def test_head_has_the_logits_of_the_model(sigmoid):
     object.__setattr__(unbiased, "bias", None)
     features = sigmoid.encode_images(pixels)
     torch.testing.assert_close(head.logits(features).softmax(1), unbiased.logits(features).softmax(1))
+
+
+@pytest.mark.parametrize("shape", [(), (1,)], ids=["scalar", "vector"])
+def test_logit_bias_in_a_checkpoint(sigmoid, tmp_path, shape):
+    state = sigmoid.model.state_dict() | {"logit_bias": torch.full(shape, -7.5)}
+    torch.save(state, tmp_path / "model.pt")
+    loaded = load_backbone(SIGMOID, str(tmp_path / "model.pt"), activation="gelu", device="cpu")
+    assert loaded.logit_bias == -7.5
+    assert loaded.fingerprint != sigmoid.fingerprint, "the bias is a weight like any other"
 
 
 def test_fit_predict_save_load(sigmoid, photos, tmp_path):

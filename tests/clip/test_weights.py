@@ -7,6 +7,7 @@ import warnings
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import open_clip
 import pytest
 import torch
@@ -150,6 +151,19 @@ def test_a_tag_determines_the_activation(published, download, tmp_path):
     assert loaded.context_length == 77
 
 
+def test_the_weights_of_a_tag_in_the_cache_of_the_hub_need_no_network(published, monkeypatch, tmp_path):
+    name, model = published
+    repository = get_pretrained_cfg(name, "openai")["hf_hub"].rstrip("/").replace("/", "--")
+    snapshot = tmp_path / f"models--{repository}" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("abc")
+    save_file(model.state_dict(), snapshot / "open_clip_model.safetensors")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert state_bytes(load_backbone(name, "openai", device="cpu").model) == state_bytes(model)
+
+
 def test_position_embeddings_of_another_image_size_are_not_resized(published, tmp_path):
     """open_clip's own `load_checkpoint` would do that without an error."""
     name, model = published
@@ -164,6 +178,23 @@ def test_position_embeddings_of_another_image_size_are_not_resized(published, tm
 def test_a_file_is_preprocessed_as_the_tags_of_its_architecture(name):
     expected = {get_pretrained_cfg(name, tag)["mean"] for tag in list_pretrained_tags_by_model(name)}
     assert {loading._preprocessing(name)["mean"]} == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ViT-B-16", "RN50"])
+def test_true_architectures(name, tmp_path):
+    model = loading._build(name, "quickgelu")
+    numbers = torch.arange(3e7) % 2039  # a prime; fp16 represents these numbers exactly
+    for start, value in enumerate(model.state_dict().values()):
+        value.copy_(numbers[start : start + value.numel()].view_as(value))
+    assert sum(weight.numel() for weight in model.parameters()) > 1e8
+    openai_archive(model.state_dict(), tmp_path / "archive.pt")
+    loaded = load_backbone(name, str(tmp_path / "archive.pt"), device="cpu")
+    assert loaded.activation == "quickgelu"
+    found, expected = loaded.model.state_dict(), model.state_dict()
+    assert list(found) == list(expected)
+    for key, value in expected.items():
+        assert np.array_equal(*(one.flatten().numpy().view(np.uint8) for one in (found[key], value))), key
 
 
 class Malicious:

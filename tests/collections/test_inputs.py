@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import tarfile
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from PIL import Image
 
 from slimprompt.collections.inputs import Item, open_collection
 from slimprompt.errors import InputError
-from slimprompt.images.decode import open_image
+from slimprompt.images.decode import image_files, open_image
 
 
 def names(*given: object, column: str | None = None) -> list[str]:
@@ -49,6 +50,18 @@ def write_tar(path: Path, files: list[Path]) -> Path:
     return path
 
 
+def test_folders_and_files_are_those_of_predict_on_a_few(images: Path, paths: list[Path], tmp_path: Path) -> None:
+    assert names(images, paths[3]) == [str(path) for path in image_files([images, paths[3]])]
+    assert check_pixels(images, paths) == [str(path) for path in paths]
+
+
+def test_hidden_members_of_a_tar_file_are_left_out(paths: list[Path], tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in ("./cats/a.png", "./cats/._a.png", "__MACOSX/cats/._b.png", "__MACOSX/b.png"):
+            tar.add(paths[0], name)
+    assert names(tmp_path / "a.tar") == [f"{tmp_path}/a.tar/./cats/a.png"]
+
+
 def test_links_in_a_tar_file_are_unreadable_rows(paths: list[Path], tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(paths[0].read_bytes())
     os.link(tmp_path / "a.png", tmp_path / "b.png")
@@ -60,6 +73,18 @@ def test_links_in_a_tar_file_are_unreadable_rows(paths: list[Path], tmp_path: Pa
     assert np.array_equal(whole.place.open(whole.image), open_image(paths[0]))
     for item, name in zip(links, "bc", strict=True):
         unreadable(item, rf"a\.tar/{name}\.png is a link to a\.png: pack the files themselves")
+
+
+def test_a_folder_is_listed_one_level_at_a_time(
+    images: Path, paths: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = []
+    real = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda folder: (listed.append(str(folder)), real(folder))[1])
+    collection = open_collection([images])
+    listed.clear()
+    assert [item.image for item in islice(collection, 2)] == [str(path) for path in paths[:2]]
+    assert listed == [str(images), str(paths[0].parent)]
 
 
 @pytest.mark.parametrize("delimiter", [",", ";"])

@@ -29,6 +29,13 @@ def begun(path: Path, *, overwrite: bool = False, **manifest: object) -> PartsFo
     return folder
 
 
+def test_parts_are_consecutive_and_read_lazily() -> None:
+    taken = []
+    parts = parts_of((taken.append(item) or item for item in ITEMS), 2)
+    assert next(parts) == Part(0, ITEMS[:2]) and len(taken) == 2
+    assert list(parts) == [Part(1, ITEMS[2:4]), Part(2, ITEMS[4:])]
+
+
 def test_a_part_is_finished_only_for_its_images(paths: list[Path], tmp_path: Path) -> None:
     folder = begun(tmp_path / "p", model="a")
     first, second = parts_of(open_collection(paths), 9)

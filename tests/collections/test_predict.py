@@ -84,6 +84,12 @@ def test_probabilities_are_those_of_the_classifier(
         assert row["answer"] == row["classes"][0]["name"] == classifier.classes_[probabilities.argmax()]
 
 
+def test_a_row_does_not_depend_on_the_other_images(spec: PredictionSpec, images: Path, tmp_path: Path) -> None:
+    predict(spec, images, tmp_path / "all.jsonl")
+    predict(spec, sorted(images.iterdir())[1], tmp_path / "some.jsonl")
+    assert rows(tmp_path / "some.jsonl") == rows(tmp_path / "all.jsonl")[6:12]
+
+
 def test_unreadable_images_are_rows(
     spec: PredictionSpec, images: Path, paths: list[Path], tmp_path: Path, encoded: list[int]
 ) -> None:

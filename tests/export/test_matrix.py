@@ -111,3 +111,18 @@ def test_clip_model_of_transformers(
         assert torch.equal(names["inputs"]["pixel_values"], upright["pixel_values"])
         assert names["predicted"] == classifier.predict([path]).tolist()
         assert np.allclose(names["probabilities"], classifier.predict_proba([path]), atol=0.02)
+
+
+@pytest.mark.parametrize("kind", ["prompt", "head"])
+def test_class_names_of_numbered_labels(kind: str, tiny: Backbone, images: list[Path]) -> None:
+    """The names are exported, not the labels."""
+    names = sorted({path.parent.name for path in images})
+    labels = [names.index(path.parent.name) for path in images]
+    classifier = (
+        Classifier(tiny, n_ctx=2, rank=1, recipe={"epochs": 1, "views": 0}, cache=False, class_names=names)
+        if kind == "prompt"
+        else Classifier(tiny, method="zero-shot", cache=False, class_names=names)
+    )
+    export_matrix(classifier.fit(images, labels), "classes.safetensors")
+    with safe_open("classes.safetensors", "np") as file:
+        assert json.loads(file.metadata()["class_names"]) == names

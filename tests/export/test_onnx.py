@@ -120,3 +120,20 @@ def test_what_cannot_be_exported_is_one_line(
     with pytest.raises(InputError, match=r"needs onnxscript: pip install 'slimprompt\[onnx\]'"):
         export_onnx(classifier, file)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "n_bytes"), [("ViT-B-16", 345e6), ("RN50", 153e6)])
+def test_true_sizes(
+    name: str,
+    n_bytes: float,
+    prompt_classifier: Callable[[Backbone], Classifier],
+    images: list[Path],
+    tmp_path: Path,
+) -> None:
+    classifier = prompt_classifier(load_backbone(name, seed=0, device="cpu"))
+    found = export_onnx(classifier, tmp_path / "classifier.onnx")
+    assert found.largest_difference < 1e-4 and found.n_agree == found.n_images == 4
+    assert found.n_bytes == pytest.approx(n_bytes, rel=0.02)
+    difference = run(tmp_path / "classifier.onnx", classifier, images[:1]) - classifier.predict_proba(images[:1])
+    assert np.abs(difference).max() < 1e-4

@@ -1,6 +1,9 @@
+import hashlib
 import json
+import multiprocessing
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +11,12 @@ import torch
 from PIL import Image
 
 from slimprompt import FeatureBank, InputError, load_backbone
+from slimprompt.images.bank import train_view_name
 from slimprompt.images.decode import open_image
 from slimprompt.images.encoding import encode_eval_views
+from slimprompt.images.store import cached_banks
+from slimprompt.images.views import train_view
+from slimprompt.seeds import stream_seed
 from tests.conftest import TINY, draw
 from tests.images.odd_images import write_odd_image
 
@@ -48,6 +55,15 @@ def test_each_view_is_encoded_once(tiny, images, monkeypatch):
     assert torch.equal(first, second)
 
 
+def test_train_views_depend_only_on_view_and_image(tiny, images):
+    bank = FeatureBank(tiny)
+    a, b = bank.features(images, train_view_name(1, 0)), bank.features(images, train_view_name(1, 1))
+    assert not torch.allclose(a, b)
+    seed = stream_seed(0, "view", "1/0", bank.hashes(images[3:4])[0])
+    expected = tiny.encode_images(train_view(open_image(images[3]), tiny.preprocess, seed)[None])
+    torch.testing.assert_close(a[3:4], expected, atol=1e-6, rtol=1e-5)
+
+
 @pytest.mark.parametrize("view", ["", "1/0"])
 def test_both_ways_to_decode_are_stored_beside_each_other(tiny, tmp_path, view):
     paths = [write_odd_image(tmp_path, name) for name in ("rotated.jpg", "transparent.png", "16-bit.png")]
@@ -62,6 +78,12 @@ def test_both_ways_to_decode_are_stored_beside_each_other(tiny, tmp_path, view):
         torch.testing.assert_close(features, alone, atol=1e-6, rtol=1e-5)
 
 
+def test_plain_features_are_those_of_coop_s_pixels(tiny, tmp_path):
+    path = write_odd_image(tmp_path, "rotated.jpg")
+    expected = tiny.encode_images(tiny.eval_view(Image.open(path).convert("RGB"))[None])
+    torch.testing.assert_close(FeatureBank(tiny).features([path], decode="plain"), expected, atol=1e-6, rtol=1e-5)
+
+
 def test_bytes_do_not_depend_on_the_order_of_encoding(tiny, images, tmp_path):
     whole = FeatureBank(tiny, tmp_path / "a")
     whole.build(images, ["", "1/0", "1/1"])
@@ -72,6 +94,31 @@ def test_bytes_do_not_depend_on_the_order_of_encoding(tiny, images, tmp_path):
         assert torch.equal(whole.features(images, view), parts.features(images, view))
 
 
+def test_equal_images_are_encoded_once(tiny, tmp_path, monkeypatch):
+    calls = count_encoded(monkeypatch)
+    paths = [draw(tmp_path / f"{n}.png", "red", 1) for n in range(3)]
+    bank = FeatureBank(tiny)
+    bank.build(paths)
+    assert len(bank) == 1
+    assert len(calls) == 1
+
+
+def test_no_images(tiny):
+    assert tiny.embed_dim == 24
+    for bank in (FeatureBank(tiny), FeatureBank(tiny, None)):
+        assert bank.features([]).shape == (0, 24) and bank.hashes([]) == [] and bank.build([]) == {}
+    assert encode_eval_views(tiny, []).shape == (0, 24)
+
+
+def test_a_given_image_that_was_changed_is_encoded_again(tiny):
+    image, bank = Image.new("RGB", (40, 40), "red"), FeatureBank(tiny, None)
+    before = bank.features([image])
+    image.paste("blue", (0, 0, 20, 40))
+    after = bank.features([image])
+    assert (before - after).norm() > 1e-3
+    assert torch.equal(after, FeatureBank(tiny, None).features([image]))
+
+
 def test_renamed_bank_is_refused(tiny, tmp_path):
     other = load_backbone(TINY, seed=1, device="cpu")
     bank = FeatureBank(tiny, tmp_path)
@@ -79,6 +126,12 @@ def test_renamed_bank_is_refused(tiny, tmp_path):
     bank.path.rename(FeatureBank(other, tmp_path).path)
     with pytest.raises(InputError, match="another model or preprocessing"):
         FeatureBank(other, tmp_path)
+
+
+def test_no_cache_writes_nothing(tiny, images, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLIMPROMPT_CACHE", str(tmp_path / "none"))
+    FeatureBank(tiny, None).features(images)
+    assert not (tmp_path / "none").exists()
 
 
 def test_unreadable_image_raises_or_is_skipped(tiny, images, tmp_path):
@@ -102,6 +155,49 @@ def test_an_image_too_narrow_to_be_resized_is_unreadable(tiny, images, tmp_path,
             encode([Image.new("RGB", (1, 2000))])
 
 
+def _build(folder, images, queue):
+    torch.set_num_threads(1)
+    bank = FeatureBank(load_backbone(TINY, seed=0, device="cpu"), folder)
+    bank.build(images, ["", "1/0", "1/1", "1/2"])
+    queue.put(bank.features(images, "1/2").numpy().tobytes())
+
+
+def test_two_processes_build_one_bank(tiny, images, tmp_path):
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    workers = [context.Process(target=_build, args=(tmp_path, images, queue)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    results = {queue.get(timeout=120) for _ in workers}
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    assert len(results) == 1
+    assert len(FeatureBank(tiny, tmp_path)) == 4 * len(images)
+
+
+def test_interrupted_build_keeps_finished_batches(tiny, images, tmp_path, monkeypatch):
+    from slimprompt.clip.backbone import Backbone
+
+    original, calls = Backbone.encode_images, []
+
+    def stop_at_third(self, pixels):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(self, pixels)
+
+    monkeypatch.setattr(Backbone, "encode_images", stop_at_third)
+    views = [f"1/{n}" for n in range(8)]
+    with pytest.raises(KeyboardInterrupt):
+        FeatureBank(tiny, tmp_path).build(images, views)
+    monkeypatch.undo()
+    bank = FeatureBank(tiny, tmp_path)
+    assert len(bank) == 32
+    bank.build(images, views)
+    assert len(bank) == 8 * len(images)
+
+
 def features_of(tiny, image, **options):
     return FeatureBank(tiny, None).features([image], **options)
 
@@ -111,6 +207,17 @@ def palette_image(colours):
     image.putdata([n % 4 for n in range(64)])
     image.putpalette(colours)
     return image
+
+
+def rotated():
+    image = Image.new("RGB", (8, 12), "red")
+    image.putpixel((1, 2), (0, 0, 255))
+    exif = image.getexif()
+    exif[0x0112] = 6
+    image.info["exif"] = exif.tobytes()
+    turned = image.copy()
+    turned.getexif()[0x0112] = 6
+    return image, turned
 
 
 @pytest.mark.parametrize("decode", ["upright", "plain"])
@@ -129,12 +236,43 @@ def test_pil_images_with_other_pixels_have_other_features(tiny, tmp_path, view, 
     assert (together[0] - together[1]).norm() > 1e-3
 
 
+def test_an_exif_rotated_image_has_a_key_of_its_own(tiny):
+    image, turned = rotated()
+    bank = FeatureBank(tiny, None)
+    straight, upright = bank.features([Image.frombytes("RGB", image.size, image.tobytes()), turned])
+    assert (straight - upright).norm() > 1e-4
+    expected = tiny.encode_images(tiny.eval_view(open_image(turned))[None])[0]
+    torch.testing.assert_close(upright, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_the_hash_of_a_pil_image_is_that_of_its_pixels(tiny):
+    image = Image.new("RGB", (4, 5), (1, 2, 3))
+    expected = hashlib.sha256(f"{image.mode}{image.size}".encode() + image.tobytes()).hexdigest()
+    assert FeatureBank(tiny, None).hashes([image]) == [expected]
+
+
+def test_a_replaced_file_is_encoded_again(tiny, tmp_path):
+    path = draw(tmp_path / "a.png", "red", 1)
+    bank = FeatureBank(tiny, None)
+    before = bank.features([path])
+    draw(tmp_path / "other.png", "blue", 7).replace(path)
+    after = bank.features([path])
+    assert (before - after).norm() > 1e-3
+    torch.testing.assert_close(after, features_of(tiny, path))
+
+
 def test_a_bank_is_used_from_other_threads(tiny, images, tmp_path):
     bank = FeatureBank(tiny, tmp_path)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda part: bank.features(images[part::4], "1/0"), range(4)))
     for part, features in enumerate(found):
         assert torch.equal(features, bank.features(images[part::4], "1/0"))
+
+
+def test_banks_in_a_folder_with_odd_characters(tiny, images, tmp_path):
+    folder = tmp_path / "a?b%20#\udce9"
+    FeatureBank(tiny, folder).build(images[:2])
+    assert [bank.features for bank in cached_banks(folder)] == [2]
 
 
 def test_files_are_not_looked_at_again_if_their_hashes_are_given(tiny, tmp_path):
@@ -174,3 +312,10 @@ def test_an_edited_configuration_has_a_bank_of_its_own(tiny_folder, images, tmp_
         features.append(FeatureBank(backbone).features(images))
         torch.testing.assert_close(features[-1], encode_eval_views(backbone, images))
     assert (features[0] - features[1]).abs().max() > 1e-3
+
+
+def test_the_folder_of_a_bank_is_in_the_cache_whatever_the_backbone_is_called(tiny, tmp_path):
+    for name in ("hf-hub:org/model", "local-dir:C:\\models\\clip", "local-dir:/a/b c"):
+        bank = FeatureBank(replace(tiny, name=name), tmp_path)
+        assert bank.path.parent == tmp_path
+        assert not set(bank.path.name) & set(":\\/ ")

@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from slimprompt import InputError
-from slimprompt.images.decode import UnreadableImageError, image_files, open_image, walk_images
+from slimprompt.images.decode import UnreadableImageError, decode_image, image_files, is_hidden, open_image, walk_images
 from tests.conftest import PILLOW
 from tests.images.odd_images import ODD_IMAGES, write_odd_image
 
@@ -15,6 +15,26 @@ def test_16_bit_grey_is_scaled_not_clipped(tmp_path):
     Image.fromarray((RAMP * 65535).astype(np.uint16)).save(tmp_path / "x.png")
     values = np.asarray(open_image(tmp_path / "x.png"))[0, :, 0]
     np.testing.assert_allclose(values, RAMP[0] * 255, atol=1)
+
+
+@pytest.mark.parametrize("name", ["x.png", "x.tif", "x.pgm"])
+def test_one_grey_level_does_not_change_the_scale(tmp_path, name):
+    """Frames of a dark scene, whose brightest pixels are 255 and 256 of 65535."""
+    for brightest in (255, 256):
+        values = np.full((8, 16), 200, np.uint16)
+        values[0, 0] = brightest
+        Image.fromarray(values).save(tmp_path / name)
+        found = np.asarray(open_image(tmp_path / name))
+        assert (found[1:] == 1).all() and found[0, 0].tolist() == [1, 1, 1]
+
+
+def test_32_bit_integers_are_read_as_16_bit_ones(tmp_path):
+    """Old versions of Pillow also open a 16-bit PNG file in mode I."""
+    image = Image.fromarray(np.array([[-5, 0, 257, 65535, 70000]], np.int32))
+    assert image.mode == "I"
+    image.save(tmp_path / "x.tif")
+    for source in (image, tmp_path / "x.tif"):
+        assert np.asarray(open_image(source))[0, :, 0].tolist() == [0, 0, 1, 255, 255]
 
 
 @pytest.mark.parametrize("white", [1, 255, 65535])
@@ -57,6 +77,14 @@ def test_modes(tmp_path, mode):
         pytest.skip("Pillow before version 13 cannot read the TIFF file that it writes")
     image = open_image(path)
     assert (image.mode, image.size) == ("RGB", (5, 4))
+
+
+def test_exif_rotation_is_applied(tmp_path):
+    image = Image.new("RGB", (6, 3))
+    exif = image.getexif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "x.jpg", exif=exif)
+    assert open_image(tmp_path / "x.jpg").size == (3, 6)
 
 
 @pytest.mark.parametrize("name", ODD_IMAGES)
@@ -107,6 +135,12 @@ def test_missing_file_and_folder(tmp_path):
         assert str(caught.value).count(str(path)) == 1, "the name is said once"
 
 
+def test_heic_files_get_advice(tmp_path):
+    (tmp_path / "x.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    with pytest.raises(UnreadableImageError, match="that Pillow does not know; convert HEIC to JPEG"):
+        open_image(tmp_path / "x.heic")
+
+
 def test_files_and_folders_of_images(tmp_path):
     (tmp_path / "b" / "c").mkdir(parents=True)
     for name in ("b/2.PNG", "b/c/1.jpg", "b/notes.txt", "a.bin"):
@@ -118,6 +152,33 @@ def test_files_and_folders_of_images(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no images under"):
         image_files([tmp_path / "empty"])
+
+
+def test_a_walk_has_the_order_of_sorted_paths(tmp_path):
+    for name in (
+        "b/1.png",
+        "b.png",
+        "b/c/2.png",
+        "a/z.jpg",
+        "b-/3.png",
+        "B.png",
+        "b/notes.txt",
+        "a.png",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "linked.png").symlink_to(tmp_path / "a.png")
+    found = list(walk_images(tmp_path))
+    assert found == sorted(path for path in tmp_path.rglob("*") if path.suffix in (".png", ".jpg"))
+    assert len(found) == 8
+    with pytest.raises(InputError, match="cannot read the folder"):
+        list(walk_images(tmp_path / "none"))
+
+
+def test_files_of_a_browser_on_windows_are_images_and_those_of_its_explorer_are_hidden(tmp_path):
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.jfif", "JPEG")
+    assert image_files([tmp_path]) == [tmp_path / "a.jfif"]
+    assert is_hidden("Thumbs.db") and is_hidden("desktop.ini")
 
 
 def test_a_walk_leaves_out_hidden_files_and_macos_archive_folders(tmp_path):
@@ -139,3 +200,12 @@ def test_a_walk_follows_links_to_folders_but_not_back(tmp_path):
     (tmp_path / "photos" / "cats" / "loop").symlink_to(tmp_path / "photos")
     assert list(walk_images(tmp_path / "tree")) == [tmp_path / "tree" / "cats" / "a.png"]
     assert list(walk_images(tmp_path / "photos")) == [tmp_path / "photos" / "cats" / "a.png"]
+
+
+def test_content_is_decoded_as_the_file_is(tmp_path):
+    Image.fromarray((RAMP * 65535).astype(np.uint16)).save(tmp_path / "x.png")
+    content = (tmp_path / "x.png").read_bytes()
+    for decode in DECODES:
+        assert np.array_equal(decode_image(content, "x", decode), open_image(tmp_path / "x.png", decode))
+    with pytest.raises(InputError, match="cannot read the image in a shard"):
+        decode_image(content[:40], "in a shard")

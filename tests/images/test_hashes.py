@@ -6,6 +6,7 @@ import os
 import sqlite3
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +81,16 @@ def test_a_changed_file_is_hashed_again(files: list[Path], tmp_path: Path, chang
     assert hashed == [path.name]
 
 
+def test_unreadable_files_are_errors_and_not_remembered(files: list[Path], tmp_path: Path) -> None:
+    missing = tmp_path / "missing.png"
+    for _ in range(2):
+        found = find(tmp_path / "hashes.db", [files[0], missing, tmp_path])
+        assert found[0] == sha256(files[0])
+        assert "no such image" in str(found[1]) and "is a folder" in str(found[2])
+    missing.write_bytes(b"now")
+    assert find(tmp_path / "hashes.db", [missing]) == [sha256(missing)]
+
+
 @pytest.mark.parametrize("state", ["damaged", "folder", "locked", "other tables", "nowhere"])
 def test_remembered_hashes_that_cannot_be_used_only_cost_time(
     files: list[Path], tmp_path: Path, state: str, monkeypatch: pytest.MonkeyPatch
@@ -102,3 +113,25 @@ def test_remembered_hashes_that_cannot_be_used_only_cost_time(
     for _ in range(2):
         assert find(path, files) == expected
     database.close()
+
+
+def test_large_inodes(files: list[Path], tmp_path: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Network disks have inodes that SQLite cannot store."""
+    stat = os.stat
+
+    def with_large_inode(path: Any, **options: Any) -> os.stat_result:
+        facts = stat(path, **options)
+        return os.stat_result((facts[0], 2**63 + facts[1], *facts[2:10]), {"st_mtime_ns": 1, "st_ctime_ns": 1})
+
+    monkeypatch.setattr(os, "stat", with_large_inode)
+    first = FileHashes(tmp_path / "hashes.sqlite").find(files)
+    assert FileHashes(tmp_path / "hashes.sqlite").find(files) == first
+    assert len(hashed) == len(files)  # remembered
+
+
+def test_paths_that_are_not_text(tmp_path: Path, hashed: list[str]) -> None:
+    path = tmp_path / "a\udce9.png"
+    path.write_bytes(b"some")
+    for _ in range(2):
+        assert find(tmp_path / "hashes.db", [path]) == [sha256(path)]
+    assert len(hashed) == 1

@@ -42,6 +42,19 @@ def test_every_form_gives_the_same_pixels(image, path, form):
     assert open_image(source).tobytes() == image.tobytes()
 
 
+def test_greyscale_arrays(image):
+    grey = np.asarray(image)[:, :, 0]
+    for one in (grey, grey[:, :, None], torch.from_numpy(grey.copy())[None]):
+        (source,) = image_sources([one])
+        assert np.array_equal(np.asarray(open_image(source))[:, :, 0], grey)
+
+
+def test_a_file_is_read_from_its_beginning(path):
+    file = io.BytesIO(path.read_bytes())
+    for _ in range(2):
+        assert open_image(image_sources([file])[0]).size == (7, 5)
+
+
 def test_nothing_is_an_empty_list():
     for nothing in ([], np.array([]), (), iter(()), pd.Series([], dtype=object)):
         assert image_sources(nothing) == []

@@ -79,6 +79,13 @@ def test_a_forked_child_uses_the_store_of_its_parent(path: Path) -> None:
     assert len(store) == 6
 
 
+def test_a_feature_takes_little_more_than_its_numbers(path: Path) -> None:
+    store = FeatureStore(path, KEY)
+    for start in range(0, 3200, 32):
+        write(store, range(start, start + 32), length=512)
+    assert 2048 < path.stat().st_size / 3200 < 1.25 * 2048
+
+
 def test_another_key_is_refused(path: Path) -> None:
     write(FeatureStore(path, KEY), range(3))
     with pytest.raises(InputError, match="another model or preprocessing"):
