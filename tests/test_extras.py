@@ -12,8 +12,7 @@ import pytest
 import slimprompt
 import slimprompt.cli
 from slimprompt.data import load_benchmark
-from slimprompt.errors import InputError
-from slimprompt.extras import EXTRAS, explain_mismatch, explain_missing, missing_packages, require_extra
+from slimprompt.extras import EXTRAS
 
 ROOT = Path(slimprompt.__file__).parents[2]
 
@@ -93,25 +92,13 @@ def test_pyproject_lists_the_same_packages() -> None:
     assert set(every.removeprefix("slimprompt[").removesuffix("]").split(",")) == set(EXTRAS)
 
 
-def test_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    assert missing_packages("lab") == ["pandas"]
-    with pytest.raises(InputError, match=r"the page needs pandas: pip install 'slimprompt\[lab\]'"):
-        require_extra("lab", "the page")
-    assert explain_missing(ModuleNotFoundError("No module named 'torchh'", name="torchh")) is None
-
-
 def test_the_tool_works_without_extras(photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos, tmp_path / "photos")
     images, model = (
         "data pocket --out images",
         "fit photos --backbone pocket --shots 2 --set epochs=2 --set views=1 --out model",
     )
-    works = (
-        "evaluate model photos",
-        "predict model photos --out rows.csv",
-        "suggest model photos --n 3",
-    )
+    works = ("evaluate model photos", "predict model photos --out rows.csv", "suggest model photos --n 3")
     page = "suggest model photos --n 3 --report page.html"
     refused = (
         "fit photos --backbone pocket --out other --report page2.html",
@@ -134,19 +121,3 @@ def test_the_tool_works_without_extras(photos: Path, tmp_path: Path) -> None:
     assert "fixed orthogonal B" in text
     assert "pip install 'slimprompt[lab]'" in text and not (tmp_path / "quickstart" / "report").exists()
     assert (tmp_path / "quickstart" / "model.safetensors").exists()
-
-
-def test_a_torchvision_of_another_torch_is_explained(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    """The error is the one that `import torchvision` raises if its operators cannot be loaded."""
-    assert explain_mismatch(RuntimeError("operator aten::nms does not exist")) is None
-
-    def fail() -> None:
-        raise RuntimeError("operator torchvision::nms does not exist")
-
-    monkeypatch.setattr(slimprompt.cli, "app", fail)
-    with pytest.raises(SystemExit, match="2"):
-        slimprompt.cli.main()
-    message = " ".join(capsys.readouterr().err.split())
-    assert "do not fit together" in message and "install both with one command" in message

@@ -32,11 +32,6 @@ def test_the_results_are_in_order(workers: int) -> None:
     assert run_forked([]) == []
 
 
-def test_they_run_in_children(workers: int) -> None:
-    assert (os.getpid() in run_forked([os.getpid] * 3)) == (workers == 1)
-    assert run_forked([os.getpid]) == [os.getpid()]
-
-
 def test_an_error_is_the_callers(workers: int) -> None:
     def fail() -> None:
         raise InputError("no such column")
@@ -74,9 +69,3 @@ def test_a_process_with_threads_is_not_forked() -> None:
     assert run_forked([os.getpid] * 3) == [os.getpid()] * 3
     stop.set()
     thread.join()
-
-
-@needs_fork
-def test_a_child_has_no_children_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forked, "default_workers", lambda: 2)
-    assert run_forked([default_workers] * 2) == [1, 1]

@@ -19,7 +19,7 @@ from slimprompt import Classifier, Prompt, load_backbone
 from slimprompt.errors import InputError
 from slimprompt.methods.head import AnyHead, CacheHead, Head
 from slimprompt.prompts.spec import make_spec
-from slimprompt.saved import _checksum, check_free, describe_backbone, model_file, read_model, write_model
+from slimprompt.saved import _checksum, check_free, model_file, read_model, write_model
 
 NAMES = ["otter", "red panda"]
 ENTRIES: dict[str, Any] = {
@@ -103,32 +103,17 @@ def test_a_model_comes_back_as_it_was_written(model: Prompt | AnyHead, tmp_path:
     ("field", "value"),
     [
         ("class_names", "otter"),
-        ("class_names", []),
-        ("class_names", ["otter", ""]),
         ("class_names", ["otter", 7]),
         ("method", "magic"),
-        ("kind", "pickle"),
         ("kind", "linear"),
-        ("prompt", None),
         ("prompt", {"variant": "fixed-C"}),
-        ("prompt", {"rank": 0, "n_ctx": 4}),
-        ("prompt", {"rank": "2", "n_ctx": 4}),
         ("prompt", {"rank": 5, "n_ctx": 4}),
-        ("prompt", {"position": "last"}),
-        ("recipe", {"epochs": 0}),
         ("recipe", {"epoch": 3}),
-        ("seed", "one"),
         ("seed", -1),
-        ("backbone", "pocket"),
         ("backbone", ENTRIES["backbone"] | {"fingerprint": "short"}),
         ("backbone", ENTRIES["backbone"] | {"preprocess": {"sise": 3}}),
-        ("templates", "a photo of a {}."),
-        ("imported", 3),
         ("temperature", 0),
-        ("temperature", "1"),
         ("confidences", [0.5, 1.5]),
-        ("confidences", 0.5),
-        ("training_images", ["0" * 16]),
         ("training_images", "0" * 15),
         ("format", 2),
         ("slimprompt", None),
@@ -150,11 +135,8 @@ def test_a_description_that_is_none(file: Path, text: str) -> None:
     ("name", "factor", "message"),
     [
         ("A", torch.full((2, 8), float("nan")), "not finite"),
-        ("B", torch.full((4, 2), float("inf")), "not finite"),
         ("A", torch.full((2, 8), 1e30), "largest number is 1.0e+30"),
-        ("A", torch.zeros(3, 8), "its shape is (3, 8), but the description says (2, width)"),
         ("B", torch.zeros(5, 2), "its shape is (5, 2), but the description says (4, 2)"),
-        ("B", torch.zeros(8), "its shape is (8,)"),
         ("A", torch.zeros(2, 8, dtype=torch.int64), "torch.int64"),
     ],
     ids=str,
@@ -174,18 +156,11 @@ def test_an_anchored_prompt_without_its_words_is_refused(tmp_path: Path) -> None
     ("head", "tensors", "entries", "reason"),
     [
         (LINEAR, {"weights": torch.ones(3, 4)}, {}, "weights: 2 class names, but the shape is (3, 4)"),
-        (LINEAR, {"weights": torch.ones(2, 4, dtype=torch.int32)}, {}, "weights: its numbers are torch.int32"),
         (LINEAR, {"weights": torch.full((2, 4), torch.nan)}, {}, "weights: it holds numbers that are not finite"),
-        (LINEAR, {"weights": torch.full((2, 4), 1e20)}, {}, "weights: its largest number is 1.0e+20"),
         (LINEAR, {"bias": torch.ones(3)}, {}, "bias: 2 class names, but the shape is (3,)"),
-        (LINEAR, {"more": torch.ones(1)}, {}, "unexpected keyword argument 'more'"),
-        (LINEAR, {}, {"class_names": ["otter"]}, "weights: 1 class names, but the shape is (2, 4)"),
         (CACHE, {"keys": torch.ones(3, 5)}, {}, "keys: the shape is (3, 5), but 3 labels and width 4 are given"),
-        (CACHE, {"labels": torch.tensor([0, 1])}, {}, "keys: the shape is (3, 4), but 2 labels and width 4 are given"),
         (CACHE, {"labels": torch.tensor([0, 1, 2])}, {}, "labels: they are not whole numbers from 0 to 1"),
-        (CACHE, {"labels": torch.tensor([0.0, 1.0, 1.0])}, {}, "labels: they are not whole numbers from 0 to 1"),
         (CACHE, {}, {"numbers": {"scale": 1.0, "alpha": 1.0, "beta": -3.0}}, "beta: -3.0 is negative"),
-        (CACHE, {}, {"numbers": {"scale": 1e308, "alpha": 1.0, "beta": 1.0}}, "scale: its largest number is 1.0e+308"),
         (CACHE, {}, {"numbers": {"scale": 1.0, "alpha": 1.0}}, "missing 1 required positional argument: 'beta'"),
     ],
 )
@@ -239,16 +214,6 @@ def test_a_link_is_followed_and_files_beside_it_stay(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "real").iterdir()) == ["model.safetensors", "notes.txt"]
 
 
-def test_the_current_folder_and_long_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    for name in (".", tmp_path / ("x" * 250), tmp_path / ("é" * 127)):
-        write_model(check_free(name, overwrite=False), ENTRIES, prompt())
-        assert read_model(name)
-    with pytest.raises(InputError, match="File name too long"):
-        check_free(tmp_path / ("x" * 256), overwrite=False)
-
-
 def test_a_target_that_cannot_be_written_is_refused_before(file: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"{re.escape(str(file))} exists already"):
         check_free(tmp_path, overwrite=False)
@@ -284,17 +249,3 @@ def test_a_model_on_a_folder_of_weights_can_be_moved_and_so_can_the_folder(
     for given in (str(moved), f"local-dir:{moved}", "../moved", Path(moved)):
         loaded = Classifier.load(file, pretrained=given, device="cpu")
         assert torch.equal(loaded.head_.weights, classifier.head_.weights)
-
-
-def test_a_weight_file_is_found_from_another_working_directory(
-    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    torch.save(tiny.model.state_dict(), "weights.pt")
-    backbone = load_backbone(tiny.name, "weights.pt", activation=tiny.activation, device="cpu")
-    assert describe_backbone(backbone)["pretrained"] == str(tmp_path / "weights.pt")
-    Path("openai").mkdir()
-    Path("weights.pt").rename("openai/weights")
-    backbone = load_backbone(tiny.name, "openai/weights", activation=tiny.activation, device="cpu")
-    assert describe_backbone(backbone)["pretrained"] == str(tmp_path / "openai/weights")
-    assert describe_backbone(tiny)["pretrained"] == "random:0"

@@ -6,16 +6,11 @@ from pathlib import Path
 import pytest
 
 from slimprompt.errors import InputError
-from slimprompt.user_functions import function_name, import_user_function, is_user_function, user_function
+from slimprompt.user_functions import import_user_function, is_user_function, user_function
 
 
 def first() -> int:
     return 1
-
-
-@pytest.mark.parametrize("name", ["my_bases:cosine", "package.module:f", "_m1:_f"])
-def test_names_of_functions(name: str) -> None:
-    assert is_user_function(name)
 
 
 @pytest.mark.parametrize(
@@ -23,10 +18,6 @@ def test_names_of_functions(name: str) -> None:
 )
 def test_other_names(name: object) -> None:
     assert not is_user_function(name)
-
-
-def test_the_function_of_an_imported_module() -> None:
-    assert user_function("basis", f"{__name__}:first") is first
 
 
 @pytest.mark.parametrize("kind", ["basis", "method"])
@@ -41,13 +32,6 @@ def test_a_name_without_a_function_never_imports_code(kind: str, name: str, reas
     with pytest.raises(InputError, match=f"^cannot use the {kind} '{name}': .*{reason}"):
         user_function(kind, name)
     assert "antigravity" not in sys.modules
-
-
-def test_a_function_is_named_by_its_module() -> None:
-    assert function_name(first) == f"{__name__}:first"
-    assert function_name("orthogonal") == "orthogonal" and function_name(None) is None
-    with pytest.raises(InputError, match="cannot be found by name: define it with def"):
-        function_name(lambda: 1)
 
 
 def test_a_name_that_was_typed_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,6 @@ from typer.testing import CliRunner
 
 from slimprompt.cli.report import report
 from slimprompt.errors import InputError
-from tests.fork_server import forked_python
 from tests.synthetic_runs import write_run
 
 app = Typer()
@@ -70,7 +70,7 @@ def test_every_stage_has_a_bar_on_a_terminal(runs: Path, tmp_path: Path):
     write_run(runs, {"backbone": "pocket", "dataset": "dtd", "shots": 1, "seed": 1, "variant": "joint", "rank": 2})
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [forked_python(), "-m", "slimprompt", "report", str(runs), "--out", str(tmp_path / "page")],
+        [sys.executable, "-m", "slimprompt", "report", str(runs), "--out", str(tmp_path / "page")],
         stderr=theirs,
         stdout=subprocess.PIPE,
         text=True,

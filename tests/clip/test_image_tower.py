@@ -81,15 +81,6 @@ def test_features_in_single_precision(quick_gelu: bool) -> None:
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("n_queries", [1, 5])
-def test_attention_equals_torchs_module(n_queries: int) -> None:
-    block = _tower(width=32).transformer.resblocks[0]
-    rows = torch.randn(3, 5, 32, dtype=torch.float64)
-    queries = rows if n_queries == 5 else rows[:, :1]
-    found = image_tower._attention(block.attn, queries, rows, torch.nn.functional.linear)
-    torch.testing.assert_close(found, block.attention(queries, rows, rows))
-
-
 def test_parts_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large batches are encoded in parts of nearly equal size: 7 images of 17 rows with about 40 rows per part."""
     tower = _tower()

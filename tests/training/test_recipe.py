@@ -4,18 +4,6 @@ from slimprompt.errors import InputError
 from slimprompt.training.recipe import RECIPES, Recipe, auto_recipe, make_recipe
 
 
-def test_describe():
-    assert (
-        Recipe().describe()
-        == "200 epochs of SGD, batches of 32, learning rate 0.002, a new train view of each image every epoch"
-    )
-    fast = RECIPES["fast"].describe()
-    assert fast.startswith("20 epochs of AdamW, batches of 256, learning rate 0.005, the eval view and 2 train views")
-    assert "rises by 10 %" in fast and "changes by less than 0.5 % over 5 epochs" in fast
-    assert "all images in one step" in Recipe(batch_size=None).describe()
-    assert "the eval view" in Recipe(views=0).describe() and "in turn" in Recipe(views=2).describe()
-
-
 @pytest.mark.parametrize("n_images", [5, 24, 32, 47, 100, 752, 1600])
 def test_paper_10x_moves_as_far_as_paper_in_a_tenth_of_the_steps(n_images):
     paper, coarse = RECIPES["paper"], RECIPES["paper-10x"]
@@ -39,13 +27,6 @@ def test_auto_takes_as_many_steps_with_another_number_of_views(views):
     given = make_recipe("auto", 16, {"views": views, "epochs": 5})
     assert (given.views, given.steps(320)) == (views, 5 * 10)
     assert make_recipe({"views": views, "batch_size": 7}, 16).batch_size == 7
-
-
-def test_auto_with_many_images_uses_two_views_of_each():
-    many = auto_recipe(16)
-    assert many == auto_recipe(100) == make_recipe("auto", 16)
-    assert many.views_at(0) == [None, 0]
-    assert make_recipe({"epochs": 5}, 16) == make_recipe(many, 1, {"epochs": 5})
 
 
 def test_an_unknown_optimizer_is_refused():
