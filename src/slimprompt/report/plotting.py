@@ -13,13 +13,9 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from slimprompt.errors import InputError
-from slimprompt.files import write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -236,32 +232,11 @@ def shared_legend(canvas: Canvas, axes: Sequence[Axes]) -> None:
         canvas.legend(entries.values(), entries.keys(), loc="outside upper left", ncols=min(len(entries), columns))
 
 
-def write_figures(figures: Sequence[Figure], folder: Path) -> list[Path]:
-    """Write `<name>.svg` and `<name>.png` of every figure that is not missing.
-
-    Parameters
-    ----------
-    figures
-        The figures.
-    folder
-        Folder for the files; created if necessary.
-
-    Returns
-    -------
-    list of Path
-        The written files.
-
-    Raises
-    ------
-    InputError
-        If `folder` is a file.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; give a folder for the figures")
-    return [
-        write_file(folder / f"{figure.name}.{suffix}", content)
-        for figure in figures
-        if not figure.missing
-        for suffix, content in (("svg", figure.svg), ("png", figure.png))
-        if content
-    ]
+def figure_files(figures: Sequence[Figure]) -> Iterator[tuple[str, str | bytes]]:
+    """(`<name>.svg` or `<name>.png`, content) of every figure that is not missing."""
+    for figure in figures:
+        yield from (
+            (f"{figure.name}.{kind}", content)
+            for kind, content in (("svg", figure.svg), ("png", figure.png))
+            if content
+        )
