@@ -231,7 +231,7 @@ def transfer_matrix(frame: pd.DataFrame) -> Plotted:
     low, high = float(np.nanmin(known)), float(np.nanmax(known))
     canvas, axes = panels(len(settings), 2, width=3.9, height=1.8 + 0.42 * max(map(len, gaps.values())))
     for row, (backbone, rank, shots) in enumerate(settings):
-        for column, (frozen, trained) in enumerate(("BA", "AB")):
+        for column, (frozen, trained) in enumerate((("B", "A"), ("A", "B"))):
             panel = axes[row, column]
             image = _plot_gaps(panel, gaps[backbone, rank, shots, frozen], low, high)
             panel.set_title(f"{shorten(backbone)}, r = {rank}, {shots}-shot\nfreeze {frozen}, train {trained}")

@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from slimprompt.analysis.frame import cells, observations
 from slimprompt.analysis.geometry import Geometry, class_subset_of, measure
 from slimprompt.analysis.methods import Costs, costs
 from slimprompt.analysis.observations import mixed_settings, observe
@@ -101,13 +102,15 @@ def build_report(
     geometry = measure(records, class_subset=class_subset_of(where), draws=500, show=show)
     evidence = gather(records, main_pairs=published_pairs(), measured=geometry, results=results)
     found = costs(records)
-    plots = figure_functions(records, results, geometry)
+    observed = observations(records)
+    frame = cells(observed)
+    plots = figure_functions(frame, geometry, records)
     others: dict[str, Callable[[], Any]] = {
         "summary_table": lambda: summary_table(results, records),
         "questions": lambda: questions_table(results),
         "findings": lambda: check_claims(evidence),
         "tables": lambda: _tables(results, geometry, records, compare_published),
-        "methods_figures": lambda: methods_figures(results, found),
+        "methods_figures": lambda: methods_figures(frame, observed),
         "methods_tables": lambda: _methods_tables(results, found, compare_published),
     }
     jobs = [*others.values(), *plots]
