@@ -121,7 +121,7 @@ def test_factors_that_hardly_move_keep_their_overlap(geometry):
 
 def test_medians_count_pairs(geometry, records):
     table = geometry.medians().set_index(["axis", "factor"])
-    n_joint = sum(record.spec.variant == "joint" and record.spec.split == "all" for record in records)
+    n_joint = sum(record.spec.variant == "joint" and record.spec.class_subset == "all" for record in records)
     assert table.loc[("seed", "B"), "n"] == n_joint
     assert table.loc[("rank", "B"), "n"] == n_joint // len(RANKS)
     split = geometry.medians(("axis", "rank"))
@@ -157,7 +157,7 @@ def test_chance_is_that_of_the_pairs_of_a_group(records, geometry):
 def test_displacement_from_the_initial_factors(geometry, records):
     table = geometry.displacement.set_index(["run", "factor"])
     for record in records:
-        if record.spec.variant == "dense" or record.spec.split == "base":
+        if record.spec.variant == "dense" or record.spec.class_subset == "base":
             assert (str(record.folder), "B") not in table.index
             continue
         factors = {name: value.astype("float32").astype(float) for name, value in factors_of(record.spec).items()}
@@ -197,18 +197,18 @@ def test_rank_must_not_exceed_the_dimension(generator):
 
 def test_default_is_the_runs_on_all_classes(records, geometry):
     """The medians of a folder with both kinds of runs are those of the all-class runs alone."""
-    by_subset = {name: [record for record in records if record.spec.split == name] for name in ("all", "base")}
+    by_subset = {name: [record for record in records if record.spec.class_subset == name] for name in ("all", "base")}
     assert all(any(record.spec.variant == "joint" for record in mine) for mine in by_subset.values())
     alone = measure(by_subset["all"], draws=300)
     pd.testing.assert_frame_equal(geometry.medians(), alone.medians())
     pd.testing.assert_frame_equal(geometry.displacement_medians(), alone.displacement_medians())
-    assert {spec.split for spec in geometry.compared} == {"all"}
+    assert {spec.class_subset for spec in geometry.compared} == {"all"}
     assert "on another class subset than 'all' are left out" in geometry.notes[0]
     assert alone.notes == ()
 
 
 def test_base_class_runs_on_request(few):
-    base = measure([record for record in few if record.spec.split == "base"], class_subset=None, draws=20)
+    base = measure([record for record in few if record.spec.class_subset == "base"], class_subset=None, draws=20)
     assert set(base.pairs["class_subset"]) == {"base"}
     both = measure(few, class_subset=None, draws=20)
     assert both.medians()["n"].sum() == base.medians()["n"].sum() + measure(few, draws=20).medians()["n"].sum()

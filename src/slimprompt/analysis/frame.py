@@ -171,17 +171,24 @@ def runs_of(observed: pd.DataFrame) -> pd.Series:
     return observed.groupby(list(CELL))["run"].agg(tuple)
 
 
+def parameters_of(observed: pd.DataFrame) -> pd.Series:
+    """(backbone, label) → trainable parameters, as the runs recorded them."""
+    return observed.dropna(subset=["parameters"]).groupby(["backbone", "label"])["parameters"].last()
+
+
 # --- selection ---------------------------------------------------------------------------------------------------------
 
 
 def select(frame: pd.DataFrame, **where: Any) -> pd.DataFrame:
     """The rows whose index levels have the given value, or one of a list, tuple or set of values."""
+    index = frame.index
+    assert isinstance(index, pd.MultiIndex)
     chosen = np.ones(len(frame), dtype=bool)
     for name, value in where.items():
-        level = frame.index.names.index(name)
+        level = index.names.index(name)
         several = isinstance(value, Collection) and not isinstance(value, str)
-        known = frame.index.levels[level].get_indexer(list(value) if several else [value])
-        chosen &= np.isin(frame.index.codes[level], known[known >= 0])
+        known = index.levels[level].get_indexer(list(value) if several else [value])
+        chosen &= np.isin(index.codes[level], known[known >= 0])
     return frame[chosen]
 
 
@@ -273,7 +280,8 @@ def best(frame: pd.DataFrame, along: Sequence[str]) -> pd.DataFrame:
 def with_best_dense(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with a further row `BEST_DENSE` per backbone, dataset, shots and metric, unless it has one (as the published frame)."""
     known = select(frame, label=BEST_DENSE).index.droplevel(list(HOW))
-    chosen = best(select(frame, variant="dense", basis="", source=""), HOW)
+    lengths = select(frame, variant="dense", basis="", source="")
+    chosen = best(lengths[lengths.index.get_level_values("dataset") != AVERAGE], HOW)
     names = chosen.index.names
     renamed = chosen.index.to_frame(index=False).assign(label=BEST_DENSE, basis="best", rank=0)
     added = chosen.set_axis(pd.MultiIndex.from_frame(renamed, names=names))

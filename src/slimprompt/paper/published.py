@@ -1,6 +1,6 @@
 """The numbers printed in the paper's 19 tables, in the same form as the results of runs, and those of other methods.
 
-Columns of published.csv: table, backbone, dataset, method, basis, rank, shots, metric, source, mean, std and bold
+Columns of published.csv: table, backbone, dataset, variant, basis, rank, shots, metric, source, mean, sd and bold
 (1 if the table marks the number as best, 0 if not, empty if the table marks no numbers).
 
 published_baselines.csv has accuracies of other methods from logs and papers of their authors, one row per `PublishedBaseline`.
@@ -27,6 +27,8 @@ from slimprompt.analysis.arms import (
     joint,
     transfer,
 )
+from slimprompt.analysis import frame as _frame
+from slimprompt.analysis.frame import AVERAGE, BEST_DENSE, CELL
 from slimprompt.analysis.geometry import AXES
 from slimprompt.analysis.results import CellKey, Estimate, Results
 from slimprompt.lab.spec import RunSpec
@@ -103,22 +105,82 @@ def published_baselines() -> tuple[PublishedBaseline, ...]:
 
 
 @cache
-def published_numbers() -> pd.DataFrame:
-    """The file as a table, with integers for rank and shots (0 if undefined) and NaN for a missing std.
+def printed() -> pd.DataFrame:
+    """All 2,552 numbers of the paper's tables: (table, `CELL`) → mean, sd (NaN if the paper prints none) and bold.
 
-    The rank of a dense row is its number of tokens; the best of several lengths has the basis "best".
+    The labels are those of the runs that the number belongs to, also for differences and best results (their metrics are
+    `delta_…` and `best_accuracy`); the source is that of the row, even if the number does not depend on it. In factor_geometry the
+    variant is the axis, and the basis the factor.
     """
-    path = files("slimprompt.paper").joinpath("published.csv")
-    with path.open(encoding="utf-8") as file:
+    with files("slimprompt.paper").joinpath("published.csv").open(encoding="utf-8") as file:
         frame = pd.read_csv(
-            file, dtype={"rank": str, "shots": str}, keep_default_na=False, na_values={"std": [""], "bold": [""]}
+            file, keep_default_na=False, na_values={"sd": [""], "bold": [""], "rank": [""], "shots": [""]}
         )
-    # The dense reference of the transfer table is the better of 4 and 16 tokens (85.10 on Food101 is that of 4 tokens).
-    best = (frame["rank"] == "best") | ((frame["table"] == "transfer_pairs") & (frame["method"] == "dense"))
-    frame.loc[best, ["basis", "rank"]] = ["best", "best"]
-    for column in ("rank", "shots"):
-        frame[column] = [int(text) if text.isdigit() else 0 for text in frame[column]]
-    return frame
+    frame = frame.fillna({"rank": 0, "shots": 0}).astype({"rank": int, "shots": int})
+    frame["label"] = [_label(*row) for row in zip(frame["variant"], frame["basis"], frame["rank"], strict=True)]
+    return frame.set_index(["table", *CELL])[["mean", "sd", "bold"]]
+
+
+def _label(variant: str, basis: str, rank: int) -> str:
+    if basis == "best":
+        return BEST_DENSE
+    return " ".join(filter(None, (variant, basis, f"{'m' if variant == 'dense' else 'r'}{rank}" if rank else "")))
+
+
+@cache
+def published() -> pd.DataFrame:
+    """The measured cells of all tables: `CELL` → mean, sd (NaN if not printed) and n.
+
+    `published()[["mean"]]` is a frame like that of runs, with one column instead of the seeds. Printed averages have the dataset
+    "Average" (`slimprompt.analysis.frame.AVERAGE`), for the averages over cells that are not published. A cell that several tables
+    print is read from one that prints its sd. Dense accuracies per dataset on ViT-B/16 are printed only as differences:
+    dense = best low-rank − (best − dense).
+    """
+    frame = printed().reset_index()
+    frame = pd.concat([frame[frame["metric"].isin(MEASURED)], _implied(frame[frame["table"] == "best_delta"])])
+    over_pairs = (frame["table"] == "transfer_pairs") & (frame["dataset"] == AVERAGE)
+    frame = frame[~over_pairs]
+    frame.loc[frame["basis"] != "source", "source"] = ""
+    frame = frame.iloc[frame["sd"].isna().argsort(kind="stable")].drop_duplicates(list(CELL))
+    return frame.assign(n=SEEDS).set_index(list(CELL))[["mean", "sd", "n"]].sort_index()
+
+
+def _implied(best_delta: pd.DataFrame) -> pd.DataFrame:
+    """The dense accuracies that follow from the best low-rank ones and their differences to dense."""
+    best = best_delta[best_delta["metric"] == "best_accuracy"].set_index(["dataset", "shots"])["mean"]
+    parts = []
+    for length in (4, 16):
+        rows = best_delta[best_delta["metric"] == f"delta_best_ctx{length}"].set_index(["dataset", "shots"])
+        rows = rows.assign(mean=(best - rows["mean"]).round(2), metric="accuracy", sd=float("nan"), table="")
+        parts.append(rows.reset_index().assign(label=_frame.dense(length), variant="dense", basis="", rank=length))
+    return pd.concat(parts)
+
+
+@cache
+def published_parameters() -> pd.Series:
+    """(backbone, label) → trainable parameters of the paper's prompts, like `slimprompt.analysis.frame.parameters_of`."""
+    frame = published().reset_index()
+    frame = frame[(frame["rank"] > 0) & frame["variant"].ne("")].drop_duplicates(["backbone", "label"])
+    frame["parameters"] = [
+        count_parameters(row.variant, n_ctx=row.rank if row.variant == "dense" else N_CTX, width=WIDTH, rank=row.rank)
+        for row in frame.itertuples()
+    ]
+    return frame.set_index(["backbone", "label"])["parameters"]
+
+
+@cache
+def published_numbers() -> pd.DataFrame:
+    """The file in the words of `slimprompt.analysis.arms`, for code that has not moved to `published`."""
+    frame = printed().reset_index().rename(columns={"sd": "std", "variant": "method"})
+    geometry, transferred = frame["table"] == "factor_geometry", frame["basis"].isin(["source", "random"])
+    frame.loc[geometry, "method"] = frame.loc[geometry, "method"].map(AXIS_NAMES)
+    frame.loc[geometry, "metric"] = frame.loc[geometry, "metric"].map({"angle": "angle_deg", "overlap": "overlap"})
+    frame.loc[transferred, "basis"] += frame.loc[transferred, "method"].str[-2:]
+    frame.loc[frame["method"] == "joint", "basis"] = "trainable"
+    frame.loc[(frame["method"] == "dense") & (frame["basis"] == ""), "basis"] = "identity"
+    low_rank = (frame["method"].isin(["joint", "fixed-B"])) & ~transferred
+    frame.loc[low_rank, "method"] = "factorized"
+    return frame.drop(columns="label")
 
 
 @cache
