@@ -104,7 +104,7 @@ class Statistic(NamedTuple):
     """How the observations of one number become an estimate."""
 
     title: str
-    """What is compared with the bound, before the name of an observation."""
+    """What is compared with the bound, with {} for the name of an observation."""
     estimate: Callable[[np.ndarray, float], tuple[float, float, float]]
     """Maps observations and a one-sided level to the value and the ends of its interval."""
     least: int = 1
@@ -132,9 +132,9 @@ def _itself(values: np.ndarray, level: float) -> tuple[float, float, float]:
     return value, value, value
 
 
-mean = Statistic("mean over every", _mean, least=2)
-share = Statistic("share of each", _share)
-every = Statistic("each", _itself)
+mean = Statistic("mean over {}s", _mean, least=2)
+share = Statistic("share of {}s", _share)
+every = Statistic("every {}", _itself)
 
 
 def first_minus_second(rows: pd.DataFrame) -> pd.Series:
@@ -363,7 +363,7 @@ def _title(levels: Sequence[Any], key: Any) -> str:
 
 
 def _condition(claim: Claim) -> str:
-    return f"{claim.statistic.title} {claim.unit}, {claim.measure}: {claim.bound.text}"
+    return f"{claim.measure}, {claim.statistic.title.format(claim.unit)}: {claim.bound.text}"
 
 
 def _form(claim: Claim, value: float) -> str:
@@ -386,7 +386,7 @@ def _text(claim: Claim, numbers: Sequence[Number], show: Callable[[Number], str]
         return f"{show(worst)} ({worst.at})" if worst.at and len(numbers) > 1 else show(worst)
     if list(claim.numbers) == ["shots"]:
         at = "/".join(number.at.removesuffix("-shot") for number in numbers)
-        return f"{' / '.join(map(show, numbers))} at {at} shots"
+        return f"{' / '.join(map(show, numbers))} at {at} shot{'' if at == '1' else 's'}"
     return "; ".join(f"{number.at}: {show(number)}" if number.at else show(number) for number in numbers)
 
 

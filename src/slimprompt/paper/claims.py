@@ -490,7 +490,7 @@ TRANSFER = (
         sentence="A source-trained B has no advantage over a random one.",
         of=("source_B", "random_B"),
         measure="source minus random B",
-        bound=within(HALF_POINT),
+        bound=at_most(HALF_POINT),
         needs="transfers of a source-trained and a random B to two targets",
         paper="no advantage (no test is given)",
     ),
@@ -543,7 +543,7 @@ TRANSFER = (
 
 # --- subspaces of the trained factors ----------------------------------------------------------------------------------
 
-_median = partial(Claim, place="§6 geometry", table="geometry", each=("axis",), statistic=every, scopes=together, unit="axis")
+_median = partial(Claim, place="§6 geometry", table="geometry", each=("axis",), statistic=every, scopes=together, unit="comparison")
 _tasks = "axis in ('dataset', 'shots', 'rank')"
 
 
@@ -585,7 +585,6 @@ GEOMETRY = (
         bound=at_most(0.4),
         form=".2f",
         least=6,
-        unit="axis and factor",
         needs="joint prompts on two datasets, at two numbers of shots and of two ranks",
         paper="0.17 to 0.35 (angles near 70–80°)",
     ),

@@ -10,17 +10,19 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from slimprompt.analysis.claims import Finding, check, geometry_table
+from slimprompt.analysis.frame import observations
 from slimprompt.analysis.geometry import Geometry, class_subset_of, measure
 from slimprompt.analysis.methods import Costs, costs
 from slimprompt.analysis.observations import mixed_settings, observe
 from slimprompt.analysis.results import Results
+from slimprompt.analysis.verdict import VERDICTS
 from slimprompt.errors import InputError
 from slimprompt.files import write_file
 from slimprompt.forked import run_forked
 from slimprompt.lab.records import Record, load_records, runs_command, select_records, unmet_conditions
-from slimprompt.paper.claims import Finding, check_claims, gather
+from slimprompt.paper.claims import CLAIMS
 from slimprompt.paper.figures import figure_functions
-from slimprompt.paper.published import published_pairs
 from slimprompt.paper.summary import key_figures, questions_table, summary_table, without_constants
 from slimprompt.paper.tables import comparisons, paper_tables, summaries, with_published_methods
 from slimprompt.paper.theory.reader import report_section
@@ -99,13 +101,13 @@ def build_report(
         raise InputError(f"no complete runs{conditions} in {runs}{broken}{unmet}; create some with `slimprompt study`")
     results = Results.of(observe(records))
     geometry = measure(records, class_subset=class_subset_of(where), draws=500, show=show)
-    evidence = gather(records, main_pairs=published_pairs(), measured=geometry, results=results)
+    medians = geometry_table(geometry.medians(), geometry.displacement)
     found = costs(records)
     plots = figure_functions(records, results, geometry)
     others: dict[str, Callable[[], Any]] = {
         "summary_table": lambda: summary_table(results, records),
         "questions": lambda: questions_table(results),
-        "findings": lambda: check_claims(evidence),
+        "findings": lambda: check(CLAIMS, observations(records), medians),
         "tables": lambda: _tables(results, geometry, records, compare_published),
         "methods_figures": lambda: methods_figures(results, found),
         "methods_tables": lambda: _methods_tables(results, found, compare_published),
@@ -196,6 +198,7 @@ def render_report(report: Report, *, theory: Path | None = None) -> str:
             "questions": without_constants(report.questions),
             "claims": [(name, list(same)) for name, same in groupby(report.findings, key=lambda one: one.name)],
             "verdicts": verdicts,
+            "display": VERDICTS,
             "main_tables": [table for table in filled if table.name in _MAIN_TABLES],
             "more_tables": [table for table in filled if table.name not in _MAIN_TABLES],
             "empty_tables": [table for table in report.tables if table.empty],

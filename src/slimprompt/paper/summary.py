@@ -19,6 +19,7 @@ from slimprompt.analysis.selection import (
     mean_if_complete,
     zero_shot,
 )
+from slimprompt.analysis.verdict import VERDICTS
 from slimprompt.lab.records import Record
 from slimprompt.progress import duration
 from slimprompt.report.table import Cell, Column, Row, Table
@@ -148,14 +149,14 @@ def key_figures(records: Sequence[Record], n_failed: int, verdicts: Counter[str]
     """
     specs = [record.spec for record in records]
     seconds = sum(record.facts.get("times", {}).get("total", 0.0) for record in records)
-    counts = (verdicts[verdict] for verdict in ("holds", "does not hold", "not enough runs"))
+    counts = (verdicts[verdict] for verdict in VERDICTS)
     figures = [
         (f"complete runs{f', {n_failed} failed' if n_failed else ''}", f"{len(specs):,}"),
         _name_or_count("backbone", {backbone_title(spec) for spec in specs}),
         _name_or_count("dataset", {dataset_title(spec.dataset) for spec in specs}),
         ("shots", ", ".join(str(k) for k in sorted({spec.shots for spec in specs}))),
         ("seeds", ", ".join(str(seed) for seed in sorted({spec.seed for spec in specs}))),
-        ("claims hold · do not · undecided", " · ".join(map(str, counts))),
+        ("claims: " + " · ".join(shown.plural for shown in VERDICTS.values()), " · ".join(map(str, counts))),
     ]
     return figures + ([("total run time", duration(seconds))] if seconds else [])
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from slimprompt.files import check_folder, write_file
 from slimprompt.paper.theory.figures import Series, plot_figures
-from slimprompt.paper.verdict import STATEMENT_VERDICTS, VERDICTS, Verdict, count_verdicts
+from slimprompt.analysis.verdict import VERDICTS, Verdict, count_verdicts
 from slimprompt.report.html import render, write_page
 from slimprompt.report.plotting import Figure, write_figures
 from slimprompt.spreadsheet import csv_text
@@ -49,8 +49,8 @@ def number(value: float | None) -> str:
 
 
 def verdict_counts(rows: Iterable[dict[str, str]]) -> str:
-    """The number of statements with each verdict, as `47 hold, 5 violated, 0 not testable`."""
-    return count_verdicts((cast(Verdict, row["verdict"]) for row in rows), STATEMENT_VERDICTS)
+    """The number of statements with each verdict, as `47 hold, 5 violated, 0 undecided, 1 not applicable`."""
+    return count_verdicts(cast(Verdict, row["verdict"]) for row in rows)
 
 
 def theory_section(rows: Sequence[dict[str, str]], figures: Sequence[Figure]) -> Any:
