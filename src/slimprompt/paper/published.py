@@ -169,6 +169,15 @@ def published_parameters() -> pd.Series:
 
 
 @cache
+def published_observations() -> pd.DataFrame:
+    """The measured cells in the form of `slimprompt.analysis.frame.observations`, with the seed 0 and no runs."""
+    frame = published()["mean"].rename("value").reset_index()
+    frame["n_ctx"] = frame["rank"].where(frame["variant"].eq("dense"), N_CTX)
+    frame = frame.join(published_parameters(), on=["backbone", "label"])
+    return frame.assign(seed=0, run="", seconds=math.nan)
+
+
+@cache
 def published_numbers() -> pd.DataFrame:
     """The file in the words of `slimprompt.analysis.arms`, for code that has not moved to `published`."""
     frame = printed().reset_index().rename(columns={"sd": "std", "variant": "method"})

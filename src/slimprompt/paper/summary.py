@@ -27,6 +27,7 @@ from slimprompt.analysis.frame import (
     select,
 )
 from slimprompt.analysis.statistics import compare
+from slimprompt.analysis.verdict import VERDICTS
 from slimprompt.lab.records import Record
 from slimprompt.lab.spec import RunSpec
 from slimprompt.paper.studies import PAPER
@@ -75,7 +76,7 @@ def summary_table(frame: pd.DataFrame, runs: pd.Series) -> Table:
                 remarks.setdefault(_COLUMNS[role], []).append(label)
             numbers = entries(here, runs, datasets={backbone: datasets}, along=HOW, decimals=1, show_sd=True)
             levels = [
-                {"backbone": backbone, "metric": metric, "shots": k, "role": role, "mean": level, "decimals": 1}
+                {"backbone": backbone, "metric": metric, "shots": k, "role": role, "mean": level, "n": 0, "decimals": 1}
                 for k in axis(average(here, datasets), "shots")
                 for role in ("chance", "zero_shot")
                 if (level := reference(frame, role, backbone, datasets, k, metric)) is not None
@@ -144,13 +145,14 @@ def key_figures(records: Sequence[Record], n_failed: int, verdicts: Mapping[str,
     """(label, value) of the tiles at the top of the page; `verdicts` are the numbers of findings by verdict."""
     specs = [record.spec for record in records]
     seconds = sum(record.facts.get("times", {}).get("total", 0.0) for record in records)
+    counts = (verdicts.get(verdict, 0) for verdict in VERDICTS)
     figures = [
         (f"complete runs{f', {n_failed} failed' if n_failed else ''}", f"{len(specs):,}"),
         _name_or_count("backbone", {backbone_title(spec) for spec in specs}),
         _name_or_count("dataset", {dataset_title(spec.dataset) for spec in specs}),
         ("shots", ", ".join(str(k) for k in sorted({spec.shots for spec in specs}))),
         ("seeds", ", ".join(str(seed) for seed in sorted({spec.seed for spec in specs}))),
-        (f"claims: {' · '.join(verdicts)}", " · ".join(map(str, verdicts.values()))),
+        ("claims: " + " · ".join(shown.plural for shown in VERDICTS.values()), " · ".join(map(str, counts))),
     ]
     return figures + ([("total run time", duration(seconds))] if seconds else [])
 

@@ -18,7 +18,7 @@ from slimprompt.images.decode import ImageSource, open_image
 from slimprompt.report.fit_figures import confusion_matrix, reliability_diagram, training_curve
 from slimprompt.report.html import render, thumbnail, weights_of
 from slimprompt.report.plotting import Figure
-from slimprompt.report.table import Cell, Column, Row, Table
+from slimprompt.report.table import Cell, Column, Table, make_table
 from slimprompt.scores import Accuracy, Scores, mcnemar
 
 #: Number of misclassified images and of confused class pairs that the page shows.
@@ -118,9 +118,9 @@ def _class_table(
             was, now = 100 * was_right[mine].mean(), 100 * right[mine].mean()
             change = Cell(float(now - was), decimals=0, signed=True)
             cells = (Cell(float(was), decimals=0), Cell(float(now), decimals=0), change)
-        rows.append(Row((name, str(count)), cells))
+        rows.append(((name, str(count)), cells))
     columns = (Column("Zero-shot (%)"), Column(f"{title[:1].upper()}{title[1:]} (%)"), Column("Change (points)"))
-    return Table("classes", "Accuracy per class", ("Class", "Images"), columns, tuple(rows))
+    return make_table("classes", "Accuracy per class", ("Class", "Images"), columns, rows)
 
 
 def _confused_table(names: Sequence[str], counts: np.ndarray) -> Table:
@@ -128,11 +128,11 @@ def _confused_table(names: Sequence[str], counts: np.ndarray) -> Table:
     rows = []
     for count, i, j in sorted(pairs, key=lambda pair: (-pair[0], *pair[1:]))[:_PAIRS]:
         share = 100.0 * count / int(counts[i].sum())
-        rows.append(Row((names[i], names[j]), (Cell(float(count), decimals=0), Cell(share, decimals=0))))
+        rows.append(((names[i], names[j]), (Cell(float(count), decimals=0), Cell(share, decimals=0))))
     omitted = len(pairs) - len(rows)
-    notes = (f"{omitted} less frequent pairs are not shown.",) if omitted > 0 else ()
+    notes = (f"Less frequent pairs that are not shown: {omitted}.",) if omitted > 0 else ()
     columns = (Column("Images"), Column("% of the true class"))
-    return Table("confused", "Most confused pairs", ("True class", "Predicted class"), columns, tuple(rows), notes)
+    return make_table("confused", "Most confused pairs", ("True class", "Predicted class"), columns, rows, notes)
 
 
 def _mistake(

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from slimprompt import __version__
 from slimprompt.calibration import probability_text
-from slimprompt.report.plotting import Figure
-from slimprompt.report.table import Column
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -27,6 +25,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from slimprompt.clip.backbone import Backbone
+    from slimprompt.report.plotting import Figure
+    from slimprompt.report.table import Column
 
 #: In escaped text: a command in backticks, an option of the command line, a minus sign of a number.
 _COMMAND, _OPTION, _MINUS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from string import Formatter
 from typing import Any, NamedTuple
 
@@ -220,9 +220,7 @@ def entries(
     return found if datasets is None else found.assign(dataset="Average")
 
 
-def _linked(
-    index: pd.Index, runs: pd.Series, datasets: Mapping[str, Sequence[str]] | None
-) -> list[tuple[str, ...]]:
+def _linked(index: pd.Index, runs: pd.Series, datasets: Mapping[str, Sequence[str]] | None) -> list[tuple[str, ...]]:
     """The run folders of each cell; those of an average are the folders of all its datasets."""
     levels = [name for name in CELL if name in index.names]
     if datasets is not None:
@@ -258,7 +256,7 @@ class Pivot(NamedTuple):
     rows: Mapping[str, str]
     column: str
     group: str = ""
-    titles: Mapping[str, Mapping[Any, str]] = {}  # noqa: RUF012 - never changed
+    titles: Mapping[str, Mapping[Any, str]] = {}
     """Field → its values in the order of the table, with their titles; others are left out. Other fields are sorted by value."""
     notes: tuple[str, ...] = ()
 
