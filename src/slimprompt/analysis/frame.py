@@ -107,7 +107,7 @@ def dataset_title(name: str) -> str:
 
 
 def observations(records: Iterable[Record]) -> pd.DataFrame:
-    """One row per run and metric: the levels `CELL`, seed, value, run (its folder), parameters and seconds.
+    """One row per run and metric: the levels `CELL`, seed, value, run (its folder), n_ctx, parameters and seconds.
 
     Besides its own metrics (`accuracy`; `seen`, `unseen`, `harmonic`; `CROSS_DATASET`) a run gives the zero-shot levels
     (`zero_shot_accuracy`, …) and the levels of guessing (`chance_accuracy`, …), which are the same for all labels. `parameters` are
@@ -122,13 +122,13 @@ def observations(records: Iterable[Record]) -> pd.DataFrame:
     specs: dict[tuple[Any, ...], RunSpec] = {}
     for record in records:
         spec, facts = record.spec, record.facts
-        costs = facts.get("trainable_parameters"), facts.get("times", {}).get("training")
+        sizes = spec.n_ctx or 0, facts.get("trainable_parameters"), facts.get("times", {}).get("training")
         for cell, value in _cells_of(record):
             if (cell, spec.seed) in specs:
                 raise _duplicate(specs[cell, spec.seed], spec, cell)
             specs[cell, spec.seed] = spec
-            rows.append((*cell, spec.seed, float(value), str(record.folder), *costs))
-    frame = pd.DataFrame(rows, columns=[*CELL, "seed", "value", "run", "parameters", "seconds"])
+            rows.append((*cell, spec.seed, float(value), str(record.folder), *sizes))
+    frame = pd.DataFrame(rows, columns=[*CELL, "seed", "value", "run", "n_ctx", "parameters", "seconds"])
     return frame.astype({"value": float, "parameters": float, "seconds": float})
 
 
@@ -188,9 +188,8 @@ class Measurements(NamedTuple):
     """See `costs_of`."""
 
     @classmethod
-    def of(cls, records: Iterable[Record]) -> Measurements:
-        """Those of a set of complete runs."""
-        observed = observations(records)
+    def of(cls, observed: pd.DataFrame) -> Measurements:
+        """Those of `observations`."""
         return cls(cells(observed), runs_of(observed), costs_of(observed))
 
     def with_best_dense(self) -> Measurements:

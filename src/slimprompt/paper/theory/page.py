@@ -8,8 +8,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from slimprompt.analysis.verdict import VERDICTS, Verdict, count_verdicts
 from slimprompt.paper.theory.figures import Series, plot_figures
-from slimprompt.paper.verdict import STATEMENT_VERDICTS, VERDICTS, Verdict, count_verdicts
 from slimprompt.report.folder import check_result_folder, write_result_folder
 from slimprompt.report.html import render
 from slimprompt.report.plotting import Figure, figure_files
@@ -49,8 +49,8 @@ def number(value: float | None) -> str:
 
 
 def verdict_counts(rows: Iterable[dict[str, str]]) -> str:
-    """The number of statements with each verdict, as `47 hold, 5 violated, 0 not testable`."""
-    return count_verdicts((cast(Verdict, row["verdict"]) for row in rows), STATEMENT_VERDICTS)
+    """The number of statements with each verdict, as `47 hold, 5 violated, 0 undecided, 1 not applicable`."""
+    return count_verdicts(cast(Verdict, row["verdict"]) for row in rows)
 
 
 def theory_section(rows: Sequence[dict[str, str]], figures: Sequence[Figure]) -> Any:

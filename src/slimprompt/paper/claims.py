@@ -1,0 +1,632 @@
+"""The paper's empirical claims as data; `slimprompt.analysis.claims` explains and checks them.
+
+The same claims are checked on runs and on the published tables. Where the paper is not quantitative, the bound replaces its words
+with a number: "a few tenths", "little" and "on par" are half a point, "most" is more than half. To add a claim, append it to the
+list of its topic, and a case that can be solved by hand to tests/paper/test_claims.py.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from slimprompt.analysis.claims import (
+    Bound,
+    Claim,
+    above,
+    at_least,
+    at_most,
+    below,
+    between,
+    by_backbone,
+    every,
+    share,
+    together,
+    within,
+)
+from slimprompt.paper.published import published_pairs
+from slimprompt.prompts.spec import FIXED_BASES
+
+#: Points that replace "a few tenths", "little", "on par" and "no cost", and the paper's own "within half a point".
+HALF_POINT = 0.5
+EQUAL = Bound("0", 0.0, 0.0)
+
+# --- trained parameters ------------------------------------------------------------------------------------------------
+
+_shape = partial(
+    Claim,
+    table="parameters",
+    each=("backbone", "variant", "rank", "n_ctx", "width"),
+    statistic=every,
+    scopes=together,
+    unit="prompt shape",
+)
+
+PARAMETERS = (
+    _shape(
+        name="parameter_counts",
+        place="§4.1, App. B.2",
+        sentence="Dense, joint, fixed-B and fixed-A prompts train md, r(m+d), rd and mr parameters.",
+        of=("count", "formula"),
+        measure="count minus formula, with one width d per backbone",
+        bound=EQUAL,
+        form=".0f",
+        needs="prompts that record how many parameters they train",
+        paper="8192 / 2112 / 2048 / 64 (dense, joint, fixed-B, fixed-A at m=16, d=512, r=4)",
+    ),
+    _shape(
+        name="parameter_share",
+        place="§6 few-shot",
+        sentence="The joint rank-4 prompt of 16 tokens trains about a quarter of the parameters of the dense one at width 512.",
+        of=("count", "dense"),
+        where="variant == 'joint' and rank == 4 and n_ctx == 16 and width == 512",
+        measure="joint over dense",
+        value=lambda rows: rows["count"] / rows["dense"],
+        bound=between(0.2, 0.3),
+        form=".3f",
+        needs="dense and joint rank-4 prompts of 16 tokens on a backbone of width 512",
+        paper="roughly a quarter (2112 of 8192; dense about four times larger)",
+    ),
+    _shape(
+        name="matched_parameters",
+        place="§6 few-shot",
+        sentence="A dense prompt of 4 tokens trains nearly as many parameters as the joint rank-4 prompt of 16 at width 512.",
+        of=("short", "count"),
+        where="variant == 'joint' and rank == 4 and n_ctx == 16 and width == 512",
+        measure="dense over joint",
+        value=lambda rows: rows["short"] / rows["count"],
+        bound=at_least(0.95),
+        form=".3f",
+        needs="dense prompts of 4 tokens and joint rank-4 prompts of 16 on a backbone of width 512",
+        paper="2048 against 2112",
+    ),
+    _shape(
+        name="dimension_gap",
+        place="§1, §4.3",
+        sentence="Training A with B fixed has d/m times as many directions as training B with A fixed.",
+        of=("count", "fixed_A"),
+        where="variant == 'fixed-B'",
+        measure="fixed-B over fixed-A, minus d/m",
+        value=lambda rows: rows["count"] / rows["fixed_A"] - rows.eval("width / n_ctx"),
+        bound=EQUAL,
+        form=".0f",
+        needs="fixed-B and fixed-A prompts of the same rank and length",
+        paper="d/m = 32",
+    ),
+)
+
+# --- classes that were not trained on ----------------------------------------------------------------------------------
+
+_new = partial(
+    Claim,
+    place="§6 new classes",
+    of=("joint_harmonic", "dense_harmonic"),
+    where="rank == 4",
+    each=("dataset", "shots"),
+    needs="dense and rank-4 base-to-new runs",
+)
+
+
+def _decline(rows: pd.DataFrame) -> pd.Series:
+    """The gap at 1 shot minus the gap at the highest number of shots."""
+    gaps = (rows.iloc[:, 0] - rows.iloc[:, 1]).unstack("shots")
+    return gaps[1] - gaps[gaps.columns.max()] if 1 in gaps and len(gaps.columns) > 1 else gaps.stack()[:0]
+
+
+def _above_one_shot(rows: pd.DataFrame) -> pd.Series:
+    """Whether each cell in which dense is better has more than 1 shot, if there are cells with 1 shot and with more."""
+    shots = rows.index.get_level_values("shots")
+    worse = rows["joint_seen"] < rows["dense_seen"]
+    return pd.Series(shots > 1, rows.index)[worse] if shots.min() == 1 < shots.max() else worse[:0]
+
+
+NEW_CLASSES = (
+    _new(
+        name="harmonic_wins",
+        sentence="Rank 4 has a higher harmonic mean than dense in most dataset–shot cells.",
+        measure="rank 4 has a higher H",
+        value=lambda rows: rows["joint_harmonic"] > rows["dense_harmonic"],
+        statistic=share,
+        bound=above(1 / 2),
+        unit="cell",
+        paper={"RN50": "17 of 21", "ViT-B/16": "21 of 21"},
+    ),
+    _new(
+        name="harmonic_gain",
+        sentence="The gain in H, averaged over the datasets, is positive at every shot count.",
+        measure="gain in H over dense, per number of shots",
+        numbers=("shots",),
+        bound=above(0),
+        paper={"RN50": "+4.21 / +3.01 / +2.05 at 1/4/16 shots", "ViT-B/16": "+3.58 / +4.25 / +1.74 at 1/4/16 shots"},
+    ),
+    _new(
+        name="harmonic_gain_low_shot",
+        place="abstract, §6 new classes",
+        sentence="The gain in H is larger with 1 shot than with the most shots.",
+        measure="gain in H at 1 shot minus that at the most shots",
+        value=_decline,
+        bound=above(0),
+        needs="dense and rank-4 base-to-new runs at 1 shot and at more, on two datasets",
+        paper={"RN50": "+4.21 at 1 shot, +2.05 at 16", "ViT-B/16": "+3.58 at 1 shot, +1.74 at 16"},
+    ),
+    _new(
+        name="gain_on_unseen",
+        sentence="The gains concentrate on the unseen classes.",
+        of=("joint_unseen", "dense_unseen", "joint_seen", "dense_seen"),
+        each=("dataset",),
+        measure="gain on unseen classes minus gain on seen classes",
+        value=lambda rows: rows.eval("joint_unseen - dense_unseen - joint_seen + dense_seen"),
+        bound=above(0),
+        paper="unseen > seen",
+    ),
+    _new(
+        name="seen_wins",
+        sentence="Rank 4 matches or improves on dense on the seen classes in most cells.",
+        of=("joint_seen", "dense_seen"),
+        measure="rank 4 is at least as accurate",
+        value=lambda rows: rows["joint_seen"] >= rows["dense_seen"],
+        statistic=share,
+        bound=above(1 / 2),
+        unit="cell",
+        paper={"RN50": "15 of 21", "ViT-B/16": "14 of 21"},
+    ),
+    _new(
+        name="dense_seen_edge_at_more_shots",
+        sentence="Dense is better on seen classes mainly at higher shot counts.",
+        of=("joint_seen", "dense_seen"),
+        measure="of those in which dense is better, it has more than 1 shot",
+        value=_above_one_shot,
+        statistic=share,
+        bound=above(1 / 2),
+        unit="cell",
+        needs="base-to-new runs at 1 shot and at more, and cells in which dense is better on seen classes",
+        paper="mainly at higher shots",
+    ),
+    _new(
+        name="harmonic_ahead_despite_dense_seen",
+        sentence="Even where dense is better on seen classes at higher shot counts, rank 4 is better on H.",
+        of=("joint_harmonic", "dense_harmonic", "joint_seen", "dense_seen"),
+        where="rank == 4 and shots > 1 and joint_seen < dense_seen",
+        measure="gain in H over dense",
+        statistic=every,
+        bound=above(0),
+        unit="cell",
+        needs="cells above 1 shot in which dense is better on seen classes",
+        paper="in all of them",
+    ),
+)
+
+# --- few-shot accuracy on all classes ----------------------------------------------------------------------------------
+
+_few_shot = partial(Claim, place="§6 few-shot", each=("dataset", "shots"), numbers=("shots",))
+_higher_shots = partial(
+    _few_shot,
+    where="rank == 4 and shots > 1",
+    measure="rank 4 minus dense, per number of shots",
+    bound=within(HALF_POINT),
+)
+
+
+def _over_spread(rows: pd.DataFrame) -> pd.Series:
+    """|difference of the averages over datasets| / √(sd² + sd²) per number of shots, with sd over seeds."""
+    ratios = {}
+    for shots, group in rows.groupby(level="shots"):
+        averages = group.groupby(level="seed").mean()[group.groupby(level="seed").size() == group.groupby(level="dataset").ngroups]
+        ratios[shots] = abs(averages.mean().diff().iloc[-1]) / np.hypot(*averages.std())
+    return pd.Series(ratios).rename_axis("shots")
+
+
+FEW_SHOT = (
+    _few_shot(
+        name="one_shot_gain_over_matched_dense",
+        sentence="At 1 shot rank 4 is clearly better than the dense prompt of 4 tokens, which trains about as many parameters.",
+        of=("joint", "short"),
+        where="rank == 4 and shots == 1",
+        measure="rank 4 minus dense of 4 tokens",
+        bound=above(0),
+        needs="dense prompts of 4 tokens and rank-4 prompts at 1 shot on two datasets",
+        paper={"RN50": "+1.99 at 1 shot", "ViT-B/16": "+1.93 at 1 shot"},
+    ),
+    _higher_shots(
+        name="matched_dense_indistinguishable",
+        sentence="At higher shot counts rank 4 and the dense prompt of 4 tokens are equally accurate.",
+        of=("joint", "short"),
+        needs="dense prompts of 4 tokens and rank-4 prompts above 1 shot on two datasets",
+        paper="statistically indistinguishable at 4 and 16 shots (no test is given)",
+    ),
+    _few_shot(
+        name="within_seed_variance",
+        sentence="At higher shot counts rank 4 and both dense prompts are within seed variance of each other.",
+        of={"full": ("joint", "dense"), "4 tokens": ("joint", "short")},
+        where="rank == 4 and shots > 1",
+        each=("name", "shots", "seed", "dataset"),
+        measure="difference of the averages over √(sd² + sd²) of the seeds",
+        value=_over_spread,
+        statistic=every,
+        bound=at_most(1),
+        unit="difference",
+        form=".2f",
+        needs="dense and rank-4 prompts above 1 shot with two seeds",
+        paper="the three methods fall within seed variance at 4 and 16 shots (no spread is given)",
+    ),
+    _few_shot(
+        name="one_shot_gain_over_full_dense",
+        sentence="At 1 shot rank 4 is better than the full dense prompt.",
+        of=("joint", "dense"),
+        where="rank == 4 and shots == 1",
+        measure="rank 4 minus full dense",
+        bound=above(0),
+        needs="full dense and rank-4 prompts at 1 shot on two datasets",
+        paper={"RN50": "+2.00 at 1 shot", "ViT-B/16": "+1.85 at 1 shot"},
+    ),
+    _higher_shots(
+        name="full_dense_within_half_point",
+        sentence="At higher shot counts rank 4 is within half a point of the full dense prompt.",
+        of=("joint", "dense"),
+        needs="full dense and rank-4 prompts above 1 shot on two datasets",
+        paper="within half a point at 4 and 16 shots",
+    ),
+    _few_shot(
+        name="rank_saturation",
+        sentence="Accuracy is nearly saturated at rank 2 and changes little up to rank 8.",
+        of=("r8", "r2"),
+        measure="rank 8 minus rank 2, per number of shots",
+        bound=within(HALF_POINT),
+        needs="joint prompts of ranks 2 and 8 on two datasets",
+        paper="near-saturated at r=2, little change up to r=8 (no number given)",
+    ),
+)
+
+# --- fixed bases -------------------------------------------------------------------------------------------------------
+
+_fixed = partial(
+    Claim,
+    place="§6 fixed basis",
+    each=("backbone", "rank", "shots"),
+    scopes=together,
+    unit="setting",
+    needs="joint prompts and all four fixed bases",
+)
+_each_basis = {basis: (basis, "joint") for basis in FIXED_BASES}
+_five = ("joint", *FIXED_BASES)
+
+
+def _rounded(rows: pd.DataFrame) -> pd.DataFrame:
+    """Averages as tables print them, so that equal printed numbers are tied."""
+    return rows.round(2)
+
+
+FIXED_BASIS = (
+    _fixed(
+        name="fixed_basis_close",
+        place="§1, §6 fixed basis",
+        sentence="A fixed basis is usually within a few tenths of a point of the trainable factorisation.",
+        of=_each_basis,
+        each=("name", "backbone", "rank", "shots"),
+        measure=f"the averages differ by at most {HALF_POINT} points",
+        value=lambda rows: (rows.iloc[:, 0] - rows.iloc[:, 1]).round(9).abs() <= HALF_POINT,
+        statistic=share,
+        bound=above(1 / 2),
+        unit="gap",
+        needs="fixed-basis and joint prompts",
+        paper="usually within a few tenths of a point",
+    ),
+    _fixed(
+        name="fixed_basis_worst_gap",
+        sentence="The largest gap of a fixed basis is about 1.5 points.",
+        of=_each_basis,
+        each=("name", "backbone", "rank", "shots"),
+        measure="fixed minus trainable, averaged over datasets",
+        statistic=every,
+        bound=within(1.55),
+        least=3,
+        unit="gap",
+        needs="fixed-basis and joint prompts in three settings",
+        paper="within roughly 1.5 points",
+    ),
+    _fixed(
+        name="fixed_basis_best_count",
+        sentence="A fixed basis is the best of the five variants in most settings.",
+        of=_five,
+        measure="a fixed basis has the highest average",
+        value=lambda rows: _rounded(rows)[list(FIXED_BASES)].max(axis=1) >= _rounded(rows)["joint"],
+        statistic=share,
+        bound=above(1 / 2),
+        paper="18 of 24",
+    ),
+    _fixed(
+        name="gaussian_often_best",
+        sentence="The Gaussian basis wins more settings than its share, one in five.",
+        of=_five,
+        measure="the Gaussian basis has the highest average",
+        value=lambda rows: _rounded(rows)["gaussian"] >= _rounded(rows).max(axis=1),
+        statistic=share,
+        bound=above(1 / 5),
+        paper="among the most frequent winners",
+    ),
+    _fixed(
+        name="learned_weakest",
+        sentence="The learned-then-frozen basis is the weakest of the four.",
+        of={basis: ("learned", basis, *_five) for basis in FIXED_BASES if basis != "learned"},
+        each=("name", "dataset"),
+        numbers=("name",),
+        measure="learned minus the other basis",
+        bound=below(0),
+        unit="dataset",
+        needs="joint prompts and all four fixed bases on two datasets",
+        paper="the weakest of the four",
+    ),
+    _fixed(
+        name="fixed_basis_equivalent",
+        place="abstract, §6 fixed basis",
+        sentence="Fixing B is on par with training it and has no cost in accuracy.",
+        of=_each_basis,
+        each=("name", "dataset"),
+        numbers=("name",),
+        scopes=by_backbone,
+        measure="fixed minus trainable, per basis",
+        bound=within(HALF_POINT),
+        unit="dataset",
+        needs="fixed-basis and joint prompts on two datasets",
+        paper="on par, costs nothing (no test is given)",
+    ),
+)
+
+# --- transfer of factors -----------------------------------------------------------------------------------------------
+
+
+def by_pairs(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """One finding per backbone for all pairs, and one for the pairs of the paper's main table if these are not all."""
+    scopes = {}
+    for backbone, group in rows[rows.index.get_level_values("source") != ""].groupby(level="backbone"):
+        pairs = group.index.droplevel([name for name in group.index.names if name not in ("dataset", "source")])
+        main = pairs.isin(published_pairs())
+        if main.any() and not main.all():
+            scopes[f"{backbone}, the {pairs[main].nunique()} pairs of the main table"] = group[main]
+        scopes[f"{backbone}, all {pairs.nunique()} pairs"] = group
+    return scopes
+
+
+_transfer = partial(
+    Claim,
+    place="§6 transfer",
+    each=("dataset",),
+    scopes=by_pairs,
+    unit="target",
+    needs="transfers in all four modes to two targets",
+)
+_modes = ("source_B", "random_B", "source_A", "random_A")
+_not_food = "dataset != 'Food101'"
+
+
+def _train_a_minus_train_b(rows: pd.DataFrame) -> pd.Series:
+    return rows.eval("(source_B + random_B - source_A - random_A) / 2")
+
+
+def _range_over_sources(rows: pd.DataFrame) -> pd.Series:
+    """Largest minus smallest accuracy over the sources of each target that has several."""
+    by_target = rows["source_B"].groupby(level=[level for level in rows.index.names if level != "source"])
+    ranges = (by_target.max() - by_target.min())[by_target.size() > 1]
+    return ranges.groupby(level="dataset").max()
+
+
+TRANSFER = (
+    _transfer(
+        name="train_a_beats_train_b",
+        sentence="Training A with B frozen is ten points better than training B with A frozen.",
+        of=_modes,
+        measure="training A minus training B",
+        value=_train_a_minus_train_b,
+        bound=at_least(10),
+        paper="about 89 against about 78, a ten-point gap",
+    ),
+    _transfer(
+        name="train_a_ahead_on_every_target",
+        sentence="Training A is better on every target except Food101.",
+        of=_modes,
+        where=_not_food,
+        measure="training A minus training B",
+        value=_train_a_minus_train_b,
+        statistic=every,
+        bound=above(0),
+        least=3,
+        needs="transfers in all four modes to three targets besides Food101",
+        paper="every target except Food101",
+    ),
+    _transfer(
+        name="ten_point_gap_on_every_target",
+        sentence="The ten-point gap holds on every target except Food101.",
+        of=_modes,
+        where=_not_food,
+        measure="training A minus training B",
+        value=_train_a_minus_train_b,
+        statistic=every,
+        bound=at_least(10),
+        least=3,
+        needs="transfers in all four modes to three targets besides Food101",
+        paper="this ten-point gap holds on every target except Food101",
+    ),
+    _transfer(
+        name="food_within_a_point",
+        sentence="On Food101 the four modes lie within a point of each other.",
+        of=_modes,
+        datasets=("Food101",),
+        each=("dataset", "source", "rank", "shots"),
+        measure="best minus worst mode",
+        value=lambda rows: rows.max(axis=1) - rows.min(axis=1),
+        statistic=every,
+        bound=at_most(1),
+        unit="pair",
+        needs="transfers to Food101 in all four modes",
+        paper="all four modes within a point",
+    ),
+    _transfer(
+        name="source_b_like_random_b",
+        sentence="A source-trained and a random frozen B differ by at most about 0.3 on any pair.",
+        of=("source_B", "random_B"),
+        each=("dataset", "source", "rank", "shots"),
+        measure="source minus random B",
+        statistic=every,
+        bound=within(0.349),
+        least=3,
+        unit="pair",
+        needs="transfers of a source-trained and a random B on three pairs",
+        paper="at most about 0.3 on any pair",
+    ),
+    _transfer(
+        name="source_b_like_random_b_on_average",
+        sentence="They differ by less than 0.1 on average.",
+        of=("source_B", "random_B"),
+        measure="source minus random B",
+        bound=within(0.1),
+        needs="transfers of a source-trained and a random B to two targets",
+        paper="less than 0.1 on average",
+    ),
+    _transfer(
+        name="source_b_no_advantage",
+        place="abstract, §6 transfer",
+        sentence="A source-trained B has no advantage over a random one.",
+        of=("source_B", "random_B"),
+        measure="source minus random B",
+        bound=at_most(HALF_POINT),
+        needs="transfers of a source-trained and a random B to two targets",
+        paper="no advantage (no test is given)",
+    ),
+    _transfer(
+        name="same_from_any_source",
+        sentence="A target reaches the same train-A accuracy from any source.",
+        of=("source_B",),
+        each=("dataset", "source", "rank", "shots"),
+        measure="range over sources",
+        value=_range_over_sources,
+        statistic=every,
+        bound=at_most(HALF_POINT),
+        form=".2f",
+        needs="transfers to one target from two sources",
+        paper="essentially the same: Flowers 96.0–96.2, Caltech101 identical",
+    ),
+    _transfer(
+        name="training_b_adds_nothing",
+        sentence="Training both factors gives the same average as training A with B frozen.",
+        of=("joint", "source_B"),
+        measure="joint minus frozen source B",
+        bound=within(HALF_POINT),
+        needs="transfers of a source-trained B and joint prompts on two targets",
+        paper="89.01, identical to freezing B",
+    ),
+    _transfer(
+        name="transfer_near_dense",
+        sentence="Both are within about 0.2 points of dense.",
+        of={"frozen B": ("source_B", "best_dense"), "joint": ("joint", "best_dense", "source_B")},
+        each=("name", "dataset"),
+        numbers=("name",),
+        measure="minus dense, for frozen B and joint",
+        bound=within(0.25),
+        needs="transfers of a source-trained B, dense and joint prompts on two targets",
+        paper="within about 0.2 of dense (89.2)",
+    ),
+    _transfer(
+        name="matches_dense_on",
+        sentence="Both match or exceed dense on Caltech101, Food101 and Oxford Pets.",
+        of=("source_B", "joint", "best_dense"),
+        datasets=("Caltech101", "Food101", "Oxford Pets"),
+        measure="the worse of frozen B and joint, minus dense",
+        value=lambda rows: rows[["source_B", "joint"]].min(axis=1) - rows["best_dense"],
+        statistic=every,
+        bound=at_least(0),
+        needs="transfers to Caltech101, Food101 and Oxford Pets, with dense and joint prompts",
+        paper="Caltech101, Food101 and Oxford Pets",
+    ),
+)
+
+# --- subspaces of the trained factors ----------------------------------------------------------------------------------
+
+_median = partial(Claim, place="§6 geometry", table="geometry", each=("axis",), statistic=every, scopes=together, unit="comparison")
+_tasks = "axis in ('dataset', 'shots', 'rank')"
+
+
+def _margins_of_b(rows: pd.DataFrame) -> pd.Series:
+    """How much more alike B is than the other factor that is most alike, by overlap and, over 90°, by angle."""
+    overlap = rows["B"] - rows[["A", "BA"]].max(axis=1)
+    angle = (rows[["A_angle", "BA_angle"]].min(axis=1) - rows["B_angle"]) / 90
+    return pd.concat([overlap, angle], axis=1).min(axis=1)
+
+
+def _seeds_below_tasks(rows: pd.DataFrame) -> pd.Series:
+    """The smallest overlap over tasks minus that over seeds."""
+    tasks = rows["B"].drop("seed", errors="ignore")
+    return rows["B"].loc[rows.index == "seed"].rsub(tasks.min()) if len(tasks) else tasks
+
+
+GEOMETRY = (
+    _median(
+        name="b_overlap_across_tasks",
+        sentence="B spans nearly the same subspace across datasets, shots and ranks.",
+        of=("B",),
+        where=_tasks,
+        value=lambda rows: rows["B"],
+        measure="median overlap of B",
+        bound=at_least(0.8),
+        form=".2f",
+        least=3,
+        needs="joint prompts on two datasets, at two numbers of shots and of two ranks",
+        paper="0.86 to 0.89 (angles near 27–30°)",
+    ),
+    _median(
+        name="a_overlap_across_tasks",
+        sentence="A and BA are weakly aligned across datasets, shots and ranks.",
+        of={"A": ("A",), "BA": ("BA",)},
+        where=_tasks,
+        each=("name", "axis"),
+        value=lambda rows: rows.iloc[:, 0],
+        measure="median overlap of A and of BA",
+        bound=at_most(0.4),
+        form=".2f",
+        least=6,
+        needs="joint prompts on two datasets, at two numbers of shots and of two ranks",
+        paper="0.17 to 0.35 (angles near 70–80°)",
+    ),
+    _median(
+        name="b_most_stable",
+        place="Table factor_geometry",
+        sentence="B is more stable than A and BA in every comparison.",
+        of=("B", "A", "BA", "B_angle", "A_angle", "BA_angle"),
+        where="axis != 'start'",
+        value=_margins_of_b,
+        measure="margin of B in overlap and in angle over 90°",
+        bound=above(0),
+        least=4,
+        needs="joint prompts on two datasets, at two numbers of shots, of two ranks and of two seeds",
+        paper="B in all four comparisons",
+    ),
+    _median(
+        name="b_least_alike_across_seeds",
+        sentence="B is less similar across seeds than across any other axis.",
+        of=("B",),
+        where="axis != 'start'",
+        value=_seeds_below_tasks,
+        measure="smallest median overlap across datasets, shots and ranks, minus that across seeds",
+        bound=above(0),
+        unit="comparison",
+        needs="joint prompts that differ in the seed, and joint prompts with the same seed",
+        paper="0.41 across seeds, 0.86 to 0.89 across tasks",
+    ),
+    _median(
+        name="b_hardly_moves",
+        sentence="Training moves B very little from its initial value.",
+        of=("B",),
+        where="axis == 'start'",
+        value=lambda rows: rows["B"],
+        measure="median overlap of the final with the initial B",
+        bound=at_least(0.9),
+        form=".2f",
+        unit="median",
+        needs="joint prompts with their initial and final factors",
+        paper="moves very little (not measured in the paper)",
+    ),
+)
+
+#: Every quantitative empirical claim of the paper, grouped by topic.
+CLAIMS = (*PARAMETERS, *NEW_CLASSES, *FEW_SHOT, *FIXED_BASIS, *TRANSFER, *GEOMETRY)
