@@ -123,7 +123,7 @@ def build_report(
 
 
 def _tables(records: Sequence[Record], compare_published: bool) -> list[Table]:
-    return []
+    return [summary_table(*(lambda observed: (cells(observed), runs_of(observed)))(observations(records)))]
 
 
 def write_report(report: Report, out: Path, *, theory: Path | None = None) -> Path:

@@ -33,6 +33,7 @@ from slimprompt.lab.spec import RunSpec
 from slimprompt.paper.studies import PAPER
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.progress import duration
+from slimprompt.report.html import signed
 from slimprompt.report.table import Cell, Column, Pivot, Table, entries, make_table
 
 _METRICS = {"accuracy": "accuracy", "seen": "base classes", "unseen": "new classes", "harmonic": "H"}
@@ -106,10 +107,10 @@ def questions_table(frame: pd.DataFrame) -> Table:
                 found = differences(frame, *pair, backbone=backbone, shots=shots, metric=metric)
                 if found:
                     test = compare(list(found.values()))
-                    cells = [Cell(value, n=test.n, signed=True) for value in (test.mean, test.low, test.high)]
+                    interval = "—" if test.low is None or test.high is None else f"{signed(test.low, 2)} to {signed(test.high, 2)}"
                     labels = (question, " − ".join(pair), backbone, _METRICS[metric], f"{shots}")
-                    rows.append((labels, [*cells, Cell(f"{test.n}")]))
-    columns = [*(Column(label, "Points") for label in ("Difference", "95 % low", "95 % high")), Column("Datasets")]
+                    rows.append((labels, [Cell(test.mean, n=test.n, signed=True), Cell(interval), Cell(f"{test.n}")]))
+    columns = [Column("Difference (points)"), Column("95 % interval"), Column("Datasets")]
     note = (
         "Paired by seed within each dataset; the confidence interval is over datasets, so one dataset has none. "
         "An interval that contains zero is compatible with no difference. "
@@ -127,7 +128,7 @@ def without_constants(table: Table) -> Table:
     constant = {name: values[0] for name, values in levels.items() if values.nunique() == 1}
     if not constant or len(table.frame) < 2 or len(constant) == len(levels):
         return table
-    note = f"In every row: {', '.join(f'{name.lower()} {value}' for name, value in constant.items())}."
+    note = f"In every row: {', '.join(f'{name.lower()} = {value}' for name, value in constant.items())}."
     kept = [name for name in table.headers if name not in constant]
     index = pd.MultiIndex.from_arrays([levels[name] for name in kept], names=kept)
     return replace(table, frame=table.frame.set_axis(index), notes=(note, *table.notes))
