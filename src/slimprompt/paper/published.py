@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from slimprompt.analysis.arms import (
     transfer,
 )
 from slimprompt.analysis import frame as _frame
-from slimprompt.analysis.frame import AVERAGE, BEST_DENSE, CELL
+from slimprompt.analysis.frame import AVERAGE, BEST_DENSE, CELL, Measurements, axis
 from slimprompt.analysis.geometry import AXES
 from slimprompt.analysis.results import CellKey, Estimate, Results
 from slimprompt.lab.spec import RunSpec
@@ -156,16 +156,36 @@ def _implied(best_delta: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts)
 
 
+def with_printed(
+    found: pd.DataFrame, table: str, datasets: Mapping[str, Sequence[str]] | None = None, on: Sequence[str] = CELL
+) -> pd.DataFrame:
+    """Entries of a table with the printed number and sd of those that the paper has.
+
+    `datasets` are those that the entries average: only an average over the paper's datasets is compared. `on` are the fields that
+    identify a number in the table.
+    """
+    if found.empty:
+        return found
+    rows = printed().loc[table].reset_index().drop_duplicates(list(on)).set_index(list(on))[["mean", "sd"]]
+    joined = found.join(rows.set_axis(["published", "published_sd"], axis=1), on=list(on))
+    if datasets is not None:
+        paper = axis(published(), "dataset")
+        others = [name for name, names in datasets.items() if list(names) != paper]
+        joined.loc[joined["backbone"].isin(others), ["published", "published_sd"]] = float("nan")
+    return joined
+
+
 @cache
-def published_parameters() -> pd.Series:
-    """(backbone, label) → trainable parameters of the paper's prompts, like `slimprompt.analysis.frame.parameters_of`."""
-    frame = published().reset_index()
-    frame = frame[(frame["rank"] > 0) & frame["variant"].ne("")].drop_duplicates(["backbone", "label"])
-    frame["parameters"] = [
+def published_measurements() -> Measurements:
+    """The published cells with one column instead of seeds, and the trained parameters of the paper's prompts."""
+    rows = published().reset_index()
+    rows = rows[(rows["rank"] > 0) & (rows["metric"] == "accuracy")]
+    rows["parameters"] = [
         count_parameters(row.variant, n_ctx=row.rank if row.variant == "dense" else N_CTX, width=WIDTH, rank=row.rank)
-        for row in frame.itertuples()
+        for row in rows.itertuples()
     ]
-    return frame.set_index(["backbone", "label"])["parameters"]
+    costs = rows.groupby(["backbone", "dataset", "label", "shots"])[["parameters"]].first()
+    return Measurements(published()[["mean"]], costs=costs.assign(seconds=float("nan")))
 
 
 @cache
