@@ -317,8 +317,8 @@ def _finding(claim: Claim, scope: str, paper: str, values: pd.Series) -> Finding
         claim.place,
         scope,
         _verdict(claim.bound, numbers, cautious),
-        value=_text(claim, numbers, lambda number: _shown(claim, number)),
-        interval="" if claim.statistic is every else _text(claim, numbers, lambda number: _interval(claim, number)),
+        value=_value(claim, numbers),
+        interval="" if claim.statistic is every else ", ".join(_interval(claim, number) for number in numbers),
         bound=_condition(claim),
         unit=claim.unit,
         n=len(values) if claim.statistic is every else fewest,
@@ -367,7 +367,11 @@ def _condition(claim: Claim) -> str:
 
 
 def _form(claim: Claim, value: float) -> str:
-    return ("yes" if value else "no") if claim.statistic is share else f"{value + 0.0:{claim.form}}"
+    return ("yes" if value else "no") if claim.statistic is share else _number(value, claim.form)
+
+
+def _number(value: float, form: str) -> str:
+    return f"{value:{form}}".replace("-", "−")
 
 
 def _shown(claim: Claim, number: Number) -> str:
@@ -376,18 +380,15 @@ def _shown(claim: Claim, number: Number) -> str:
 
 def _interval(claim: Claim, number: Number) -> str:
     form = ".0%" if claim.statistic is share else claim.form
-    return f"[{number.low:{form}}, {number.high:{form}}]"
+    return f"[{_number(number.low, form)}, {_number(number.high, form)}]"
 
 
-def _text(claim: Claim, numbers: Sequence[Number], show: Callable[[Number], str]) -> str:
-    """The numbers of a claim, or the one that is closest to violating it: `+4.21 / +2.05 at 1/16 shots`."""
+def _value(claim: Claim, numbers: Sequence[Number]) -> str:
+    """The numbers of a claim, or of `every` observation the one that is closest to violating it."""
     if claim.statistic is every:
         worst = min(numbers, key=lambda one: min(one.value - claim.bound.low, claim.bound.high - one.value))
-        return f"{show(worst)} ({worst.at})" if worst.at and len(numbers) > 1 else show(worst)
-    if list(claim.numbers) == ["shots"]:
-        at = "/".join(number.at.removesuffix("-shot") for number in numbers)
-        return f"{' / '.join(map(show, numbers))} at {at} shot{'' if at == '1' else 's'}"
-    return "; ".join(f"{number.at}: {show(number)}" if number.at else show(number) for number in numbers)
+        return f"{_shown(claim, worst)} ({worst.at})" if worst.at and len(numbers) > 1 else _shown(claim, worst)
+    return ", ".join(f"{number.at} {_shown(claim, number)}".strip() for number in numbers)
 
 
 # --- tables ------------------------------------------------------------------------------------------------------------
