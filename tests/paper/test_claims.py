@@ -8,6 +8,7 @@ import pytest
 from slimprompt.analysis.claims import check, geometry_table
 from slimprompt.analysis.frame import CELL, dense, fixed_a, fixed_b, joint, observations
 from slimprompt.analysis.geometry import measure
+from slimprompt.analysis.statistics import compare
 from slimprompt.errors import InputError
 from slimprompt.lab.records import load_records
 from slimprompt.paper.claims import CLAIMS
@@ -90,13 +91,13 @@ def test_base_to_new_by_hand(name, gains, value, interval, n, verdict):
     assert found.scope == "pocket"
 
 
-def few_shot(averages, offsets=(0.0, 0.0), *, apart=1.0):
+def few_shot(averages):
     """{(label, shots): accuracy} as the average over two datasets that are 2 points apart."""
     return observed(
         [
             (dataset, label, shots, "accuracy", value + offset)
             for (label, shots), value in averages.items()
-            for dataset, offset in (("one", -apart), ("two", apart))
+            for dataset, offset in (("one", -1.0), ("two", 1.0))
         ]
     )
 
@@ -128,8 +129,7 @@ FEW_SHOT = {
 )
 def test_few_shot_by_hand(name, value, verdict):
     found = finding(name, few_shot(FEW_SHOT))
-    assert (found.value.removeprefix("1-shot ") if found.value.count("-shot") == 1 and "1-shot +" in found.value else found.value) == value
-    assert found.verdict == verdict
+    assert (found.value, found.verdict) == (value, verdict)
 
 
 def test_few_shot_can_fail():
@@ -163,7 +163,7 @@ def test_equality_is_decided_by_an_equivalence_test():
     ("gains", "interval", "verdict"),
     [
         ((1.5, 1.4, 1.6), "[+1.33, +1.67]", "holds"),
-        ((9.0, -9.0, 0.3), "[−15.07, +15.27]", "undecided"),
+        ((9.0, -9.0, 0.3), "[−15.08, +15.28]", "undecided"),
         ((-1.5, -1.4, -1.6), "[−1.67, −1.33]", "violated"),
         ((1.5,), "", "not applicable"),
     ],
@@ -239,8 +239,8 @@ def transfers(rows, *, shots=16, backbone="pocket"):
 GOOD = {
     ("x", "y"): (81.1, 81.0, 65.0, 66.0),
     ("x", "z"): (81.0, 81.0, 64.0, 66.0),
-    ("y", "x"): (80.9, 81.0, 70.0, 70.0),
-    ("z", "x"): (81.0, 81.0, 66.0, 66.0),
+    ("y", "x"): (80.9, 81.0, 68.0, 68.0),
+    ("z", "x"): (81.0, 81.0, 66.1, 66.1),
 }
 BAD = {
     ("x", "y"): (70.0, 69.0, 75.0, 75.0),
@@ -253,9 +253,9 @@ BAD = {
 @pytest.mark.parametrize(
     ("name", "value", "verdict", "n"),
     [
-        ("train_a_beats_train_b", "+13.91", "holds", 3),
-        ("train_a_ahead_on_every_target", "+10.95 (y)", "holds", 3),
-        ("ten_point_gap_on_every_target", "+10.95 (y)", "holds", 3),
+        ("train_a_beats_train_b", "+14.54", "holds", 3),
+        ("train_a_ahead_on_every_target", "+12.95 (y)", "holds", 3),
+        ("ten_point_gap_on_every_target", "+12.95 (y)", "holds", 3),
         ("source_b_like_random_b", "+0.10 (x, from y, r=4, 16-shot)", "holds", 4),
         ("source_b_like_random_b_on_average", "−0.02", "undecided", 3),
         ("source_b_no_advantage", "−0.02", "holds", 3),
@@ -288,10 +288,12 @@ def test_transfer_can_fail(name, verdict):
 
 
 def test_a_wide_interval_does_not_show_that_there_is_no_advantage():
-    gaps = {"a": 3.65, "b": 1.3, "c": -0.55, "d": -1.1}
+    gaps = {"a": 3.66, "b": 1.30, "c": -0.55, "d": -1.09}
     data = transfers({(target, "e"): (70.0 + gap, 70.0, 60.0, 60.0) for target, gap in gaps.items()})
+    test = compare(list(gaps.values()))
+    assert test.p_t > 0.05 and test.p_equivalence > 0.05  # neither different nor equal
     found = finding("source_b_no_advantage", data)
-    assert (found.value, found.interval, found.verdict) == ("+0.83 ", "[−1.65, +3.30]", "undecided") or found.verdict == "undecided"
+    assert (found.value, found.interval, found.verdict) == ("+0.83", "[−1.70, +3.36]", "undecided")
 
 
 def test_targets_are_counted_once():

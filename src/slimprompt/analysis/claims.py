@@ -252,17 +252,11 @@ def check(
     """
     known = {claim.name: claim for claim in claims}
     chosen = [choose("claim", name, known) for name in dict.fromkeys(names)] or claims
-    tables = {
-        "arms": arm_table(observed),
-        "parameters": parameter_table(observed),
-        "geometry": pd.DataFrame() if geometry is None else geometry,
-    }
-    folders = {"arms": arm_table(observed, "run")}
-    return [
-        finding
-        for claim in chosen
-        for finding in _findings(claim, tables[claim.table], folders.get(claim.table, pd.DataFrame()))
-    ]
+    nothing = pd.DataFrame()
+    tables = {"parameters": (parameter_table(observed), nothing), "geometry": (geometry if geometry is not None else nothing, nothing)}
+    if any(claim.table == "arms" for claim in chosen):
+        tables["arms"] = arm_table(observed), arm_table(observed, "run")
+    return [finding for claim in chosen for finding in _findings(claim, *tables[claim.table])]
 
 
 def _findings(claim: Claim, table: pd.DataFrame, folders: pd.DataFrame) -> list[Finding]:
@@ -406,8 +400,10 @@ def arm_table(observed: pd.DataFrame, content: str = "value") -> pd.DataFrame:
     arm = known["basis"].where(~frozen, known["basis"] + "_" + known["variant"].str[-1])
     known = known.assign(arm=arm.where(known["variant"].ne("joint"), "joint") + metric, suffix=metric)
     low, dense = known[known["variant"].ne("dense")], known[known["label"].str.startswith("dense m")]
+    if low.empty:
+        return pd.DataFrame(index=pd.MultiIndex.from_tuples([], names=ROWS))
     table = low.pivot(index=list(ROWS), columns="arm", values=content)
-    plain = table.xs("", level="source")  # random factors, joint and fixed bases are compared with every source
+    plain = table[table.index.get_level_values("source") == ""].droplevel("source")  # random factors, joint and fixed bases are compared with every source
     table = table.combine_first(plain.reindex(table.index.droplevel("source")).set_axis(table.index))
     cell = ["backbone", "dataset", "shots", "seed"]
     joint = low[low["variant"].eq("joint")]

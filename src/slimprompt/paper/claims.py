@@ -200,10 +200,12 @@ NEW_CLASSES = (
 
 # --- few-shot accuracy on all classes ----------------------------------------------------------------------------------
 
-_few_shot = partial(Claim, place="§6 few-shot", each=("dataset", "shots"), numbers=("shots",))
+_few_shot = partial(Claim, place="§6 few-shot", each=("dataset",))
 _higher_shots = partial(
     _few_shot,
     where="rank == 4 and shots > 1",
+    each=("dataset", "shots"),
+    numbers=("shots",),
     measure="rank 4 minus dense, per number of shots",
     bound=within(HALF_POINT),
 )
@@ -272,6 +274,8 @@ FEW_SHOT = (
         name="rank_saturation",
         sentence="Accuracy is nearly saturated at rank 2 and changes little up to rank 8.",
         of=("r8", "r2"),
+        each=("dataset", "shots"),
+        numbers=("shots",),
         measure="rank 8 minus rank 2, per number of shots",
         bound=within(HALF_POINT),
         needs="joint prompts of ranks 2 and 8 on two datasets",
