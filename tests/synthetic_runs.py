@@ -64,9 +64,9 @@ def factors_of(spec: RunSpec) -> dict[str, np.ndarray]:
     """The start depends only on the seed; B stays close to its start, A moves far in a direction of its own."""
     if spec.method in METHODS:
         return {"weights": np.ones((5, WIDTH))}
-    n_ctx = spec.n_ctx or 4  # that of the words “a photo of a”
-    rank = spec.rank or n_ctx
+    rank = spec.rank or spec.n_ctx or 4
     start = np.random.default_rng((spec.seed, 1))
+    n_ctx = spec.n_ctx or 4  # a prompt of words has as many context tokens as words
     b0 = start.standard_normal((n_ctx, n_ctx))[:, :rank]
     a0 = start.standard_normal((n_ctx, WIDTH))[:rank]
     own = np.random.default_rng(zlib.crc32(spec.fingerprint.encode()))
@@ -173,8 +173,8 @@ def write_methods(
     anchored = {"variant": "joint", "rank": 4, "words": "a photo of a", "anchored": True}
     for backbone, dataset, k, seed in product(backbones, datasets, shots, seeds):
         cell = {"backbone": backbone, "pretrained": "openai", "dataset": dataset, "shots": k, "seed": seed}
-        for how, subset in product([*({"method": name} for name in METHODS), low, anchored], ("all", "base")):
-            write_run(root, {**cell, **how, "class_subset": subset}, times={"training": 0.5})
+        for how, split in product([*({"method": name} for name in METHODS), low, anchored], ("all", "base")):
+            write_run(root, {**cell, **how, "class_subset": split}, times={"training": 0.5})
         others = [name for name in (*datasets, "pocket-toy") if name != dataset]
         for how in ({"method": "zero-shot"}, low):
             write_run(root, {**cell, **how, "evaluate_on": others})

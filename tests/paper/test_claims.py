@@ -145,7 +145,10 @@ def low_rank_gains(gains):
     entries = []
     for dataset, gain in zip("abcdef", gains, strict=False):
         for shots in (1, 16):
-            entries += [(dataset, dense(4), shots, "accuracy", 70.0), (dataset, joint(4), shots, "accuracy", 70.0 + gain)]
+            entries += [
+                (dataset, dense(4), shots, "accuracy", 70.0),
+                (dataset, joint(4), shots, "accuracy", 70.0 + gain),
+            ]
     return observed(entries)
 
 
@@ -178,7 +181,9 @@ def bases(gaussian, orthogonal, svd, learned, *, trainable=(70.0, 70.0, 70.0)):
     """Averages over two datasets in three settings with trainable and fixed bases of rank 4."""
     labels = {joint(4): trainable, fixed_b("gaussian", 4): gaussian, fixed_b("orthogonal", 4): orthogonal}
     labels |= {fixed_b("svd", 4): svd, fixed_b("learned", 4): learned}
-    return few_shot({(label, k): v for label, values in labels.items() for k, v in zip((1, 4, 16), values, strict=True)})
+    return few_shot(
+        {(label, k): v for label, values in labels.items() for k, v in zip((1, 4, 16), values, strict=True)}
+    )
 
 
 def test_fixed_basis_by_hand():
@@ -408,7 +413,9 @@ def test_displacement_decides_whether_b_moves(overlap, verdict):
 
 def counted(*rows):
     """(label, tokens, trained parameters) → observations."""
-    parts = [observed([("a", label, 1, "accuracy", 50.0)]).assign(n_ctx=m, parameters=count) for label, m, count in rows]
+    parts = [
+        observed([("a", label, 1, "accuracy", 50.0)]).assign(n_ctx=m, parameters=count) for label, m, count in rows
+    ]
     return pd.concat(parts)
 
 
@@ -460,7 +467,10 @@ def test_small_study_decides_all_claims_it_has_runs_for(tmp_path):
     verdicts = {one.name: one.verdict for one in findings}
     assert {name for name, verdict in verdicts.items() if verdict == "not applicable"} == {
         *("parameter_share", "matched_parameters"),  # the width is 32
-        *("dense_seen_edge_at_more_shots", "harmonic_ahead_despite_dense_seen"),  # dense is never better on seen classes
+        *(
+            "dense_seen_edge_at_more_shots",
+            "harmonic_ahead_despite_dense_seen",
+        ),  # dense is never better on seen classes
         "rank_saturation",  # there is no rank 8
         *("train_a_ahead_on_every_target", "ten_point_gap_on_every_target"),  # two targets besides Food101
         "matches_dense_on",  # two of its datasets were not run

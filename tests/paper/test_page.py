@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from slimprompt.errors import InputError
+from slimprompt.files import json_checksum
 from slimprompt.lab.records import load_records
 from slimprompt.paper.page import Report, build_report, render_report, write_report
 from slimprompt.paper.summary import key_figures
@@ -186,9 +187,8 @@ def test_special_characters_in_names_are_escaped(tmp_path: Path):
     failed = root / "0000failed"
     failed.mkdir()
     spec = {"backbone": "pocket", "dataset": name, "shots": 1, "seed": 1, "variant": "dense"}
-    (failed / "record.json").write_text(
-        json.dumps({"spec": spec, "status": "failed", "error": "<script>boom</script>"})
-    )
+    record = {"spec": spec, "status": "failed", "error": "<script>boom</script>"}
+    (failed / "record.json").write_text(json.dumps(record | {"checksum": json_checksum(record)}))
     text = render_report(build_report(root))
     page = Page(text)
     words = "".join(page.words)
@@ -226,7 +226,21 @@ def test_tables_figures_and_claims_are_written(small: Report, tmp_path: Path):
     assert not (tmp_path / "out" / "figures" / "transfer_matrix.svg").exists()
     findings = json.loads((tmp_path / "out" / "claims.json").read_text(encoding="utf-8"))
     assert len(findings) == len(small.findings)
-    assert not [one for one in path.parent.iterdir() if one.name.startswith(".")]
+    assert [one.name for one in path.parent.iterdir() if one.name.startswith(".")] == [".contents"]
+
+
+def test_the_folder_holds_one_report(report: Report, small: Report, tmp_path: Path):
+    """A report of fewer tables into the folder of a larger one, and into a folder with files of somebody else."""
+
+    def written(found: Report, out: Path) -> set[str]:
+        write_report(found, out)
+        return {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+
+    alone = written(small, tmp_path / "alone")
+    assert written(report, tmp_path / "out") - alone and written(small, tmp_path / "out") == alone
+    (tmp_path / "out" / "tables" / "mine.csv").write_text("1")
+    with pytest.raises(InputError, match="tables/mine.csv"):
+        write_report(report, tmp_path / "out")
 
 
 def test_theory_is_included_on_request(small: Report, tmp_path: Path):

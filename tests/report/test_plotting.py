@@ -3,15 +3,13 @@ from __future__ import annotations
 import io
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from pathlib import Path
 
 import matplotlib as mpl
 import pytest
 from matplotlib.figure import Figure as Canvas
 from PIL import Image
 
-from slimprompt.errors import InputError
-from slimprompt.report.plotting import Figure, panels, plot_style, shared_legend, to_figure, write_figures
+from slimprompt.report.plotting import Figure, figure_files, panels, plot_style, shared_legend, to_figure
 
 
 def example() -> Figure:
@@ -57,12 +55,12 @@ def test_the_files_are_those_of_savefig():
     assert figure.png == image.getvalue()
 
 
-def test_a_figure_of_a_page_has_no_png(tmp_path: Path):
+def test_a_figure_of_a_page_has_no_png():
     with plot_style():
         canvas, _ = panels(1, 1)
         figure = to_figure("example", "A title", "a caption", canvas, png=False)
     assert figure.svg and not figure.png
-    assert [path.name for path in write_figures([figure], tmp_path)] == ["example.svg"]
+    assert [name for name, _ in figure_files([figure])] == ["example.svg"]
 
 
 def test_text_stays_text_and_user_settings_are_ignored(plain: Figure):
@@ -110,12 +108,9 @@ def test_the_legend_has_no_repeated_entries():
     assert texts == ["an arm", "a level"]
 
 
-def test_figures_are_written_as_svg_and_png_unless_missing(plain: Figure, tmp_path: Path):
+def test_figures_are_svg_and_png_files_unless_missing(plain: Figure):
     missing = Figure("absent", "Absent", "", missing="There are no runs.")
-    written = write_figures([plain, missing], tmp_path / "figures")
-    assert sorted(path.name for path in written) == ["example.png", "example.svg"]
-    with Image.open(tmp_path / "figures" / "example.png") as image:
+    files = dict(figure_files([plain, missing]))
+    assert sorted(files) == ["example.png", "example.svg"]
+    with Image.open(io.BytesIO(files["example.png"])) as image:
         assert image.width > 600
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="is a file"):
-        write_figures([], tmp_path / "file")

@@ -253,7 +253,10 @@ def check(
     known = {claim.name: claim for claim in claims}
     chosen = [choose("claim", name, known) for name in dict.fromkeys(names)] or claims
     nothing = pd.DataFrame()
-    tables = {"parameters": (parameter_table(observed), nothing), "geometry": (geometry if geometry is not None else nothing, nothing)}
+    tables = {
+        "parameters": (parameter_table(observed), nothing),
+        "geometry": (geometry if geometry is not None else nothing, nothing),
+    }
     if any(claim.table == "arms" for claim in chosen):
         tables["arms"] = arm_table(observed), arm_table(observed, "run")
     return [finding for claim in chosen for finding in _findings(claim, *tables[claim.table])]
@@ -403,7 +406,9 @@ def arm_table(observed: pd.DataFrame, content: str = "value") -> pd.DataFrame:
     if low.empty:
         return pd.DataFrame(index=pd.MultiIndex.from_tuples([], names=ROWS))
     table = low.pivot(index=list(ROWS), columns="arm", values=content)
-    plain = table[table.index.get_level_values("source") == ""].droplevel("source")  # random factors, joint and fixed bases are compared with every source
+    plain = table[table.index.get_level_values("source") == ""].droplevel(
+        "source"
+    )  # random factors, joint and fixed bases are compared with every source
     table = table.combine_first(plain.reindex(table.index.droplevel("source")).set_axis(table.index))
     cell = ["backbone", "dataset", "shots", "seed"]
     joint = low[low["variant"].eq("joint")]
@@ -439,7 +444,9 @@ def parameter_table(observed: pd.DataFrame) -> pd.DataFrame:
     known = observed[observed["variant"].ne("") & observed["rank"].ne(0)].dropna(subset=["parameters"])
     counts = known.groupby(levels)["parameters"].first().rename("count").reset_index()
     implied = counts["count"] / counts["rank"] - counts["n_ctx"].where(counts["variant"].eq("joint"), 0)
-    widths = implied.where(counts["variant"].ne("fixed-A")).groupby(counts["backbone"]).agg(lambda one: one.mode().min())
+    widths = (
+        implied.where(counts["variant"].ne("fixed-A")).groupby(counts["backbone"]).agg(lambda one: one.mode().min())
+    )
     counts["width"] = counts["backbone"].map(widths)
     counts = counts.dropna(subset=["width"]).astype({"width": int})
     counts["formula"] = [

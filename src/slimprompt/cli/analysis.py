@@ -144,7 +144,9 @@ def claims(
     runs: MaybeRuns = None,
     published: Published = False,
     name: Annotated[list[str] | None, typer.Option("--name", help="Check only this claim. Repeatable.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what is compared, and every observation.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show what is compared, and every observation.")
+    ] = False,
     where: Where = None,
     as_json: Json = False,
 ) -> None:

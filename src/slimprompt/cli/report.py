@@ -9,7 +9,6 @@ import typer
 
 from slimprompt.cli.options import Where
 from slimprompt.cli.printing import say
-from slimprompt.files import check_folder
 
 
 def report(
@@ -29,14 +28,16 @@ def report(
 ) -> None:
     """Write a self-contained HTML page about a folder of runs: summary, claims, figures, tables, provenance.
 
-    Any set of complete runs is enough; the page says what is missing. Existing files in the output folder are overwritten.
+    Any set of complete runs is enough; the page says what is missing. An earlier report in the output folder is replaced; a folder
+    with other files is refused.
 
     Example: slimprompt report runs/ --out report/
     """
     from slimprompt.paper.page import build_report, write_report
     from slimprompt.paper.theory.reader import read_theory
+    from slimprompt.report.folder import check_result_folder
 
-    check_folder(out)
+    check_result_folder(out)
     if theory is not None:
         read_theory(theory)  # a wrong folder is an error before the runs are read
     found = build_report(runs, where=where or (), compare_published=compare_published, show=True)

@@ -215,7 +215,9 @@ def _over_spread(rows: pd.DataFrame) -> pd.Series:
     """|difference of the averages over datasets| / √(sd² + sd²) per number of shots, with sd over seeds."""
     ratios = {}
     for shots, group in rows.groupby(level="shots"):
-        averages = group.groupby(level="seed").mean()[group.groupby(level="seed").size() == group.groupby(level="dataset").ngroups]
+        averages = group.groupby(level="seed").mean()[
+            group.groupby(level="seed").size() == group.groupby(level="dataset").ngroups
+        ]
         ratios[shots] = abs(averages.mean().diff().iloc[-1]) / np.hypot(*averages.std())
     return pd.Series(ratios).rename_axis("shots")
 
@@ -547,7 +549,9 @@ TRANSFER = (
 
 # --- subspaces of the trained factors ----------------------------------------------------------------------------------
 
-_median = partial(Claim, place="§6 geometry", table="geometry", each=("axis",), statistic=every, scopes=together, unit="comparison")
+_median = partial(
+    Claim, place="§6 geometry", table="geometry", each=("axis",), statistic=every, scopes=together, unit="comparison"
+)
 _tasks = "axis in ('dataset', 'shots', 'rank')"
 
 

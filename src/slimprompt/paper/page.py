@@ -18,7 +18,6 @@ from slimprompt.analysis.observations import mixed_settings, observe
 from slimprompt.analysis.results import Results
 from slimprompt.analysis.verdict import VERDICTS
 from slimprompt.errors import InputError
-from slimprompt.files import write_file
 from slimprompt.forked import run_forked
 from slimprompt.lab.records import Record, load_records, runs_command, select_records, unmet_conditions
 from slimprompt.paper.claims import CLAIMS
@@ -28,10 +27,11 @@ from slimprompt.paper.tables import comparisons, paper_tables, summaries, with_p
 from slimprompt.paper.theory.reader import report_section
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.progress import progress
-from slimprompt.report.html import render, write_page
+from slimprompt.report.folder import check_result_folder, write_result_folder
+from slimprompt.report.html import render
 from slimprompt.report.methods_figures import methods_figures
 from slimprompt.report.methods_tables import methods_tables
-from slimprompt.report.plotting import Figure, load_matplotlib, write_figures
+from slimprompt.report.plotting import Figure, figure_files, load_matplotlib
 from slimprompt.report.runs import RUNS_CSV, runs_csv, runs_section
 from slimprompt.report.table import Table
 from slimprompt.report.table_formats import table_files
@@ -140,14 +140,14 @@ def _methods_tables(results: Results, found: Costs, compare_published: bool) -> 
 
 
 def write_report(report: Report, out: Path, *, theory: Path | None = None, show: bool = False) -> Path:
-    """Write `index.html`, `runs.csv`, `tables/`, `figures/` and `claims.json`.
+    """Make `out` hold exactly this report: `index.html`, `runs.csv`, `tables/`, `figures/` and `claims.json`.
 
     Parameters
     ----------
     report
         Result of `build_report`.
     out
-        Folder for the files; existing files are overwritten.
+        A new or empty folder, or one with an earlier report, which is replaced.
     theory
         Folder that `slimprompt theory --out` wrote, to include its statements.
     show
@@ -158,8 +158,7 @@ def write_report(report: Report, out: Path, *, theory: Path | None = None, show:
     Path
         The page.
     """
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; give a folder for the report")
+    check_result_folder(out)
     tables = [table for table in (*report.methods_tables, *report.tables) if not table.empty]
     jobs: list[Callable[[], Any]] = [
         lambda: render_report(report, theory=theory),
@@ -168,13 +167,20 @@ def write_report(report: Report, out: Path, *, theory: Path | None = None, show:
     ]
     with progress("page and files", len(jobs), "parts", show=show) as advance:
         page, files, listed = run_forked(jobs, advance=lambda _: advance())
-    write_file(out / RUNS_CSV, listed)
-    for name, content in files.items():
-        write_file(out / "tables" / name, content)
-    write_figures([*report.figures, *report.methods_figures], out / "figures")
     findings = [finding.as_dict() for finding in report.findings]
-    write_file(out / "claims.json", json.dumps(findings, indent=1, ensure_ascii=False) + "\n")
-    return write_page(out / PAGE, page)
+    write_result_folder(
+        out,
+        {
+            PAGE: page,
+            RUNS_CSV: listed,
+            "claims.json": json.dumps(findings, indent=1, ensure_ascii=False) + "\n",
+            **{f"tables/{name}": content for name, content in files.items()},
+            **{
+                f"figures/{name}": content for name, content in figure_files([*report.figures, *report.methods_figures])
+            },
+        },
+    )
+    return out / PAGE
 
 
 def render_report(report: Report, *, theory: Path | None = None) -> str:

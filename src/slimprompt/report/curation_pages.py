@@ -11,8 +11,9 @@ from slimprompt.curation.duplicates import PIXEL_CORRELATION
 from slimprompt.curation.labels import DuplicatePair, LabelCheck, LabelledImage
 from slimprompt.curation.suggest import Suggestions
 from slimprompt.errors import first_few, printable
+from slimprompt.files import write_file
 from slimprompt.images.decode import open_image
-from slimprompt.report.html import render, thumbnail, write_page
+from slimprompt.report.html import render, thumbnail
 
 #: Findings of each kind that a page shows.
 MOST_SHOWN = 300
@@ -48,7 +49,7 @@ def write_suggestions_page(path: str | Path, found: Suggestions, *, model: str, 
         "about": [("Classifier", printable(model)), ("Model", _weights(backbone))],
         "pocket": backbone.name in EMBEDDED,
     }
-    return write_page(Path(path), render("suggest.html.j2", values))
+    return write_file(Path(path), render("suggest.html.j2", values))
 
 
 def write_labels_page(
@@ -90,7 +91,7 @@ def write_labels_page(
         "about": about,
         "pocket": backbone.name in EMBEDDED,
     }
-    return write_page(Path(path), render("labels.html.j2", values))
+    return write_file(Path(path), render("labels.html.j2", values))
 
 
 def _weights(backbone: Backbone) -> str:

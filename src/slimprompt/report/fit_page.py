@@ -15,10 +15,11 @@ from slimprompt.calibration import reliability_bins
 from slimprompt.classifier import Classifier
 from slimprompt.clip.architectures import EMBEDDED
 from slimprompt.clip.backbone import Backbone
+from slimprompt.files import write_file
 from slimprompt.fit import Comparison
 from slimprompt.images.decode import ImageSource, open_image
 from slimprompt.report.fit_figures import confusion_matrix, reliability_diagram, training_curve
-from slimprompt.report.html import render, thumbnail, write_page
+from slimprompt.report.html import render, thumbnail
 from slimprompt.report.plotting import Figure
 from slimprompt.report.table import Cell, Column, Row, Table
 from slimprompt.scores import Accuracy, Scores, mcnemar
@@ -297,4 +298,4 @@ def write_fit_page(
 ) -> Path:
     """Measure a fitted classifier on labelled images and write the page to `path`."""
     findings = measure_fit(classifier, comparison)
-    return write_page(path, render_fit_page(classifier, findings, templates=templates, facts=facts))
+    return write_file(path, render_fit_page(classifier, findings, templates=templates, facts=facts))

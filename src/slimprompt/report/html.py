@@ -13,12 +13,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimprompt import __version__
 from slimprompt.calibration import probability_text
-from slimprompt.files import write_file
 from slimprompt.report.plotting import Figure
 from slimprompt.report.table import Column
 
@@ -99,11 +97,6 @@ def render(template: str, values: Mapping[str, Any]) -> str:
         The HTML page.
     """
     return _environment().get_template(template).render(values)
-
-
-def write_page(path: Path, page: str) -> Path:
-    """Write a page atomically."""
-    return write_file(path, page)
 
 
 def thumbnail(image: Image, size: int = 96) -> str:

@@ -125,7 +125,7 @@ def test_page_shows_every_statement_and_is_self_contained(whole, figures):
 def test_written_files(whole, folder):
     figures = [f"{name}.{suffix}" for name in FIGURES for suffix in ("svg", "png")]
     assert sorted(path.name for path in folder.iterdir()) == sorted(
-        ["statements.csv", "figures.csv", "theory.html", *figures]
+        [".contents", "statements.csv", "figures.csv", "theory.html", *figures]
     )
     with (folder / "statements.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

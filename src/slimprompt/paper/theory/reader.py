@@ -12,11 +12,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from slimprompt.analysis.verdict import VERDICTS
 from slimprompt.errors import InputError, shown
 from slimprompt.files import read_text
 from slimprompt.paper.theory.figures import COLOURS, KINDS, LAYOUTS, Series, make_series, plot_figures
 from slimprompt.paper.theory.page import COLUMNS, FIGURE_COLUMNS, FIGURES, STATEMENTS, theory_section
-from slimprompt.analysis.verdict import VERDICTS
 from slimprompt.spreadsheet import cell_text
 
 #: Limits of what is read; a result has a few hundred kilobytes, and some 60 different labels and categories.
