@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from slimprompt.analysis import frame as _frame
 from slimprompt.analysis.arms import (
     TRANSFER_MODES,
     Arm,
@@ -27,7 +28,6 @@ from slimprompt.analysis.arms import (
     joint,
     transfer,
 )
-from slimprompt.analysis import frame as _frame
 from slimprompt.analysis.frame import AVERAGE, BEST_DENSE, CELL, Measurements, axis
 from slimprompt.analysis.geometry import AXES
 from slimprompt.analysis.results import CellKey, Estimate, Results

@@ -10,6 +10,7 @@ import pandas as pd
 from slimprompt.analysis.frame import (
     BACKBONE_TITLES,
     HOW,
+    Measurements,
     average,
     axis,
     backbone_title,
@@ -62,8 +63,9 @@ _SUMMARY = Pivot(
 )
 
 
-def summary_table(frame: pd.DataFrame, runs: pd.Series) -> Table:
-    """Chance, zero-shot and the main comparison, for each backbone, metric and number of shots; `runs` are `runs_of`."""
+def summary_table(results: Measurements) -> Table:
+    """Chance, zero-shot and the main comparison, for each backbone, metric and number of shots."""
+    frame = results.frame
     found: list[pd.DataFrame] = []
     remarks: dict[str, list[str]] = {}
     for backbone in axis(frame, "backbone"):
@@ -75,7 +77,7 @@ def summary_table(frame: pd.DataFrame, runs: pd.Series) -> Table:
                 continue
             for label, role in roles.items():
                 remarks.setdefault(_COLUMNS[role], []).append(label)
-            numbers = entries(here, runs, datasets={backbone: datasets}, along=HOW, decimals=1, show_sd=True)
+            numbers = entries(here, results.runs, datasets={backbone: datasets}, along=HOW, decimals=1, show_sd=True)
             levels = [
                 {"backbone": backbone, "metric": metric, "shots": k, "role": role, "mean": level, "n": 0, "decimals": 1}
                 for k in axis(average(here, datasets), "shots")
@@ -107,7 +109,11 @@ def questions_table(frame: pd.DataFrame) -> Table:
                 found = differences(frame, *pair, backbone=backbone, shots=shots, metric=metric)
                 if found:
                     test = compare(list(found.values()))
-                    interval = "—" if test.low is None or test.high is None else f"{signed(test.low, 2)} to {signed(test.high, 2)}"
+                    interval = (
+                        "—"
+                        if test.low is None or test.high is None
+                        else f"{signed(test.low, 2)} to {signed(test.high, 2)}"
+                    )
                     labels = (question, " − ".join(pair), backbone, _METRICS[metric], f"{shots}")
                     rows.append((labels, [Cell(test.mean, n=test.n, signed=True), Cell(interval), Cell(f"{test.n}")]))
     columns = [Column("Difference (points)"), Column("95 % interval"), Column("Datasets")]

@@ -216,7 +216,9 @@ def entries(
     found = summary(values)
     found["bold"] = False
     if along:
-        found["bold"] = best_marks(select(values, **(among or {})), along, decimals).reindex(found.index, fill_value=False)
+        found["bold"] = best_marks(select(values, **(among or {})), along, decimals).reindex(
+            found.index, fill_value=False
+        )
     if runs is not None:
         found["runs"] = _linked(found.index, runs, datasets)
     found = found.reset_index().assign(decimals=decimals, **style)
@@ -261,9 +263,7 @@ def difference(
     return found if datasets is None else found.assign(dataset=AVERAGE)
 
 
-def _linked(
-    index: pd.Index, runs: pd.Series, datasets: Mapping[str, Sequence[str]] | None
-) -> list[tuple[str, ...]]:
+def _linked(index: pd.Index, runs: pd.Series, datasets: Mapping[str, Sequence[str]] | None) -> list[tuple[str, ...]]:
     """The run folders of each cell; those of an average are the folders of all its datasets."""
     levels = [name for name in CELL if name in index.names]
     if datasets is not None:
@@ -299,7 +299,7 @@ class Pivot(NamedTuple):
     rows: Mapping[str, str]
     column: str
     group: str = ""
-    titles: Mapping[str, Mapping[Any, str]] = {}  # noqa: RUF012 - never changed
+    titles: Mapping[str, Mapping[Any, str]] = {}
     """Field → its values in the order of the table, with their titles; others are left out. Other fields are sorted by value."""
     notes: tuple[str, ...] = ()
     complete: bool = True
