@@ -252,17 +252,14 @@ def check(
     """
     known = {claim.name: claim for claim in claims}
     chosen = [choose("claim", name, known) for name in dict.fromkeys(names)] or claims
+    nothing = pd.DataFrame()
     tables = {
-        "arms": arm_table(observed),
-        "parameters": parameter_table(observed),
-        "geometry": pd.DataFrame() if geometry is None else geometry,
+        "parameters": (parameter_table(observed), nothing),
+        "geometry": (geometry if geometry is not None else nothing, nothing),
     }
-    folders = {"arms": arm_table(observed, "run")}
-    return [
-        finding
-        for claim in chosen
-        for finding in _findings(claim, tables[claim.table], folders.get(claim.table, pd.DataFrame()))
-    ]
+    if any(claim.table == "arms" for claim in chosen):
+        tables["arms"] = arm_table(observed), arm_table(observed, "run")
+    return [finding for claim in chosen for finding in _findings(claim, *tables[claim.table])]
 
 
 def _findings(claim: Claim, table: pd.DataFrame, folders: pd.DataFrame) -> list[Finding]:
@@ -317,8 +314,8 @@ def _finding(claim: Claim, scope: str, paper: str, values: pd.Series) -> Finding
         claim.place,
         scope,
         _verdict(claim.bound, numbers, cautious),
-        value=_text(claim, numbers, lambda number: _shown(claim, number)),
-        interval="" if claim.statistic is every else _text(claim, numbers, lambda number: _interval(claim, number)),
+        value=_value(claim, numbers),
+        interval="" if claim.statistic is every else ", ".join(_interval(claim, number) for number in numbers),
         bound=_condition(claim),
         unit=claim.unit,
         n=len(values) if claim.statistic is every else fewest,
@@ -367,7 +364,11 @@ def _condition(claim: Claim) -> str:
 
 
 def _form(claim: Claim, value: float) -> str:
-    return ("yes" if value else "no") if claim.statistic is share else f"{value + 0.0:{claim.form}}"
+    return ("yes" if value else "no") if claim.statistic is share else _number(value, claim.form)
+
+
+def _number(value: float, form: str) -> str:
+    return f"{value:{form}}".replace("-", "−")
 
 
 def _shown(claim: Claim, number: Number) -> str:
@@ -376,18 +377,15 @@ def _shown(claim: Claim, number: Number) -> str:
 
 def _interval(claim: Claim, number: Number) -> str:
     form = ".0%" if claim.statistic is share else claim.form
-    return f"[{number.low:{form}}, {number.high:{form}}]"
+    return f"[{_number(number.low, form)}, {_number(number.high, form)}]"
 
 
-def _text(claim: Claim, numbers: Sequence[Number], show: Callable[[Number], str]) -> str:
-    """The numbers of a claim, or the one that is closest to violating it: `+4.21 / +2.05 at 1/16 shots`."""
+def _value(claim: Claim, numbers: Sequence[Number]) -> str:
+    """The numbers of a claim, or of `every` observation the one that is closest to violating it."""
     if claim.statistic is every:
         worst = min(numbers, key=lambda one: min(one.value - claim.bound.low, claim.bound.high - one.value))
-        return f"{show(worst)} ({worst.at})" if worst.at and len(numbers) > 1 else show(worst)
-    if list(claim.numbers) == ["shots"]:
-        at = "/".join(number.at.removesuffix("-shot") for number in numbers)
-        return f"{' / '.join(map(show, numbers))} at {at} shot{'' if at == '1' else 's'}"
-    return "; ".join(f"{number.at}: {show(number)}" if number.at else show(number) for number in numbers)
+        return f"{_shown(claim, worst)} ({worst.at})" if worst.at and len(numbers) > 1 else _shown(claim, worst)
+    return ", ".join(f"{number.at} {_shown(claim, number)}".strip() for number in numbers)
 
 
 # --- tables ------------------------------------------------------------------------------------------------------------
@@ -405,8 +403,12 @@ def arm_table(observed: pd.DataFrame, content: str = "value") -> pd.DataFrame:
     arm = known["basis"].where(~frozen, known["basis"] + "_" + known["variant"].str[-1])
     known = known.assign(arm=arm.where(known["variant"].ne("joint"), "joint") + metric, suffix=metric)
     low, dense = known[known["variant"].ne("dense")], known[known["label"].str.startswith("dense m")]
+    if low.empty:
+        return pd.DataFrame(index=pd.MultiIndex.from_tuples([], names=ROWS))
     table = low.pivot(index=list(ROWS), columns="arm", values=content)
-    plain = table.xs("", level="source")  # random factors, joint and fixed bases are compared with every source
+    plain = table[table.index.get_level_values("source") == ""].droplevel(
+        "source"
+    )  # random factors, joint and fixed bases are compared with every source
     table = table.combine_first(plain.reindex(table.index.droplevel("source")).set_axis(table.index))
     cell = ["backbone", "dataset", "shots", "seed"]
     joint = low[low["variant"].eq("joint")]
@@ -442,7 +444,9 @@ def parameter_table(observed: pd.DataFrame) -> pd.DataFrame:
     known = observed[observed["variant"].ne("") & observed["rank"].ne(0)].dropna(subset=["parameters"])
     counts = known.groupby(levels)["parameters"].first().rename("count").reset_index()
     implied = counts["count"] / counts["rank"] - counts["n_ctx"].where(counts["variant"].eq("joint"), 0)
-    widths = implied.where(counts["variant"].ne("fixed-A")).groupby(counts["backbone"]).agg(lambda one: one.mode().min())
+    widths = (
+        implied.where(counts["variant"].ne("fixed-A")).groupby(counts["backbone"]).agg(lambda one: one.mode().min())
+    )
     counts["width"] = counts["backbone"].map(widths)
     counts = counts.dropna(subset=["width"]).astype({"width": int})
     counts["formula"] = [

@@ -18,9 +18,9 @@ from slimprompt.files import check_folder
 if TYPE_CHECKING:
     import pandas as pd
 
+    from slimprompt.analysis.claims import Finding
     from slimprompt.analysis.comparisons import ArmComparison
     from slimprompt.lab.records import Record
-    from slimprompt.paper.claims import Finding
     from slimprompt.report.table import Table
 
 Runs = Annotated[Path, typer.Argument(metavar="RUNS", help="Folder of runs, as `slimprompt study` writes it.")]
@@ -144,60 +144,56 @@ def claims(
     runs: MaybeRuns = None,
     published: Published = False,
     name: Annotated[list[str] | None, typer.Option("--name", help="Check only this claim. Repeatable.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the bound and every counted cell.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show what is compared, and every observation.")
+    ] = False,
     where: Where = None,
     as_json: Json = False,
 ) -> None:
     """Check each empirical claim of the paper on runs, or with --published on the paper's own tables."""
+    from slimprompt.analysis.claims import check, geometry_table
+    from slimprompt.analysis.frame import observations
     from slimprompt.analysis.geometry import class_subset_of, measure
-    from slimprompt.paper.audit import AUDIT, audit, published_evidence
-    from slimprompt.paper.claims import CLAIMS, check_claims, gather
-    from slimprompt.paper.published import published_pairs
+    from slimprompt.paper.claims import CLAIMS
+    from slimprompt.paper.published import published_geometry, published_observations
 
     _check_source(runs, published, where=where)
-    checks = {check.name: check for check in AUDIT} if published else {}
     for one in name or ():
-        choose("claim", one, {claim.name: claim for claim in CLAIMS} | checks)
-    audited: list[Finding] = []
+        choose("claim", one, {claim.name: claim for claim in CLAIMS})
     if runs is None:
-        of_text, of_tables = ([one for one in name or () if (one in checks) == listed] for listed in (False, True))
-        found = check_claims(published_evidence(), of_text) if of_text or not name else []
-        audited = audit(of_tables) if of_tables or not name else []
+        observed, geometry = published_observations(), geometry_table(published_geometry())
     else:
         records = _records(runs, where)
         measured = measure(records, class_subset=class_subset_of(where or ()), draws=500, show=True)
-        found = check_claims(gather(records, main_pairs=published_pairs(), measured=measured), name or ())
+        observed, geometry = observations(records), geometry_table(measured.medians(), measured.displacement)
+    found = check(CLAIMS, observed, geometry, name or ())
     if as_json:
-        print_json([finding.as_dict() for finding in (*found, *audited)])
+        print_json([finding.as_dict() for finding in found])
         return
-    if found:
-        say("The paper's claims " + ("on its own tables" if runs is None else f"on the runs in {runs}"))
-        _print_findings(found, verbose)
-    if audited:
-        say("\nThe paper's tables against each other")
-        _print_findings(audited, verbose)
+    say("The paper's claims " + ("on its own tables" if runs is None else f"on the runs in {runs}"))
+    _print_findings(found, verbose)
 
 
 def _print_findings(findings: Sequence[Finding], verbose: bool) -> None:
-    """Print each claim, followed by verdict, value, paper's value and note of each scope."""
-    from slimprompt.paper.verdict import CLAIM_VERDICTS, VERDICTS, count_verdicts
+    """Print each claim, followed by verdict, value, interval, paper's value and note of each scope."""
+    from slimprompt.analysis.verdict import VERDICTS, count_verdicts
 
-    width = max(map(len, CLAIM_VERDICTS)) + 2
+    width = max(map(len, VERDICTS)) + 2
     for name, group in groupby(findings, key=lambda one: one.name):
-        outcomes = list(group)
-        claim = outcomes[0]
+        scopes = list(group)
+        claim = scopes[0]
         say(f"\n{typer.style(claim.sentence, bold=True)} [{claim.where} · {name}]")
         if verbose:
-            say(f"holds if: {claim.bound}")
-        for one in outcomes:
+            say(f"compared: {claim.bound}")
+        for one in scopes:
             verdict = typer.style(one.verdict.ljust(width), fg=VERDICTS[one.verdict].color)
-            value = f"{one.scope}: {one.value}" if one.scope else one.value
+            value = " ".join(filter(None, (one.scope and f"{one.scope}:", one.value, one.interval)))
             say(f"{verdict}{value}" + (f" (n = {count(one.n, one.unit)})" if one.n else ""))
             remarks = [f"paper: {one.paper}"] if one.paper else []
             remarks += [one.note] if one.note else []
             for line in (*remarks, *(one.cells if verbose else ())):
                 say(" " * width + line)
-    say("\n" + count_verdicts((one.verdict for one in findings), CLAIM_VERDICTS))
+    say("\n" + count_verdicts(one.verdict for one in findings))
 
 
 # -- compare ------------------------------------------------------------------------------------------------------------

@@ -119,8 +119,8 @@ def _records(runs: Path) -> list[Record]:
 
 def _print_statements(statements: Sequence[Statement], verbose: bool) -> None:
     """Print a table of all statements, then the claims of the violated ones (of all if `verbose`)."""
-    from slimprompt.paper.theory.page import statement_rows, verdict_counts
     from slimprompt.analysis.verdict import VERDICTS
+    from slimprompt.paper.theory.page import statement_rows, verdict_counts
 
     rows = statement_rows(statements)
     lines: list[Sequence[str]] = []

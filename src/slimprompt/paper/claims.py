@@ -200,10 +200,12 @@ NEW_CLASSES = (
 
 # --- few-shot accuracy on all classes ----------------------------------------------------------------------------------
 
-_few_shot = partial(Claim, place="§6 few-shot", each=("dataset", "shots"), numbers=("shots",))
+_few_shot = partial(Claim, place="§6 few-shot", each=("dataset",))
 _higher_shots = partial(
     _few_shot,
     where="rank == 4 and shots > 1",
+    each=("dataset", "shots"),
+    numbers=("shots",),
     measure="rank 4 minus dense, per number of shots",
     bound=within(HALF_POINT),
 )
@@ -213,7 +215,9 @@ def _over_spread(rows: pd.DataFrame) -> pd.Series:
     """|difference of the averages over datasets| / √(sd² + sd²) per number of shots, with sd over seeds."""
     ratios = {}
     for shots, group in rows.groupby(level="shots"):
-        averages = group.groupby(level="seed").mean()[group.groupby(level="seed").size() == group.groupby(level="dataset").ngroups]
+        averages = group.groupby(level="seed").mean()[
+            group.groupby(level="seed").size() == group.groupby(level="dataset").ngroups
+        ]
         ratios[shots] = abs(averages.mean().diff().iloc[-1]) / np.hypot(*averages.std())
     return pd.Series(ratios).rename_axis("shots")
 
@@ -272,6 +276,8 @@ FEW_SHOT = (
         name="rank_saturation",
         sentence="Accuracy is nearly saturated at rank 2 and changes little up to rank 8.",
         of=("r8", "r2"),
+        each=("dataset", "shots"),
+        numbers=("shots",),
         measure="rank 8 minus rank 2, per number of shots",
         bound=within(HALF_POINT),
         needs="joint prompts of ranks 2 and 8 on two datasets",
@@ -543,7 +549,9 @@ TRANSFER = (
 
 # --- subspaces of the trained factors ----------------------------------------------------------------------------------
 
-_median = partial(Claim, place="§6 geometry", table="geometry", each=("axis",), statistic=every, scopes=together, unit="comparison")
+_median = partial(
+    Claim, place="§6 geometry", table="geometry", each=("axis",), statistic=every, scopes=together, unit="comparison"
+)
 _tasks = "axis in ('dataset', 'shots', 'rank')"
 
 

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from slimprompt.analysis.claims import Finding, check, geometry_table
-from slimprompt.analysis.frame import cells, observations, runs_of
+from slimprompt.analysis.frame import Measurements, cells, costs_of, observations, runs_of
 from slimprompt.analysis.geometry import class_subset_of, measure
 from slimprompt.analysis.verdict import VERDICTS
 from slimprompt.errors import InputError
@@ -25,6 +25,7 @@ from slimprompt.paper.summary import (
     uses_pocket,
     without_constants,
 )
+from slimprompt.paper.tables import paper_tables
 from slimprompt.paper.theory.reader import report_section
 from slimprompt.progress import progress
 from slimprompt.report.folder import check_result_folder, write_result_folder
@@ -96,34 +97,30 @@ def build_report(
         raise InputError(f"no complete runs{conditions} in {runs}{broken}{unmet}; create some with `slimprompt study`")
     geometry = measure(records, class_subset=class_subset_of(where), draws=500, show=show)
     observed = observations(records)
-    frame, folders = cells(observed), runs_of(observed)
-    plots = figure_functions(frame, geometry, records)
-    figures = []
-    with progress("tables and figures", len(plots) + 2, "parts", show=show) as advance:
-        for plot in plots:
-            figures.append(plot())
+    results = Measurements(cells(observed), runs_of(observed), costs_of(observed))
+    medians, compared = geometry.medians(), geometry.compared
+    plots = figure_functions(results.frame, geometry, records)
+    specs = [record.spec for record in records]
+    tables = paper_tables(results, lambda: (medians, compared), specs=specs, compare_published=compare_published)
+    parts = [*plots, *tables.values()]
+    with progress("tables and figures", len(parts), "parts", show=show) as advance:
+        made = []
+        for part in parts:
+            made.append(part())
             advance()
-        tables = _tables(records, compare_published)
-        advance()
-        others = methods_figures(frame, observed)
-        advance()
     return Report(
         folder=runs,
         records=records,
         failed=failed,
-        summary_table=summary_table(frame, folders),
-        questions=questions_table(frame),
-        findings=check(CLAIMS, observed, geometry_table(geometry.medians(), geometry.displacement)),
-        figures=figures,
-        tables=tables,
+        summary_table=summary_table(results),
+        questions=questions_table(results.frame),
+        findings=check(CLAIMS, observed, geometry_table(medians, geometry.displacement)),
+        figures=made[: len(plots)],
+        tables=made[len(plots) :],
         notes=[*limitations(records, len(failed)), *geometry.notes],
-        methods_figures=others,
+        methods_figures=methods_figures(results),
         methods_tables=(),
     )
-
-
-def _tables(records: Sequence[Record], compare_published: bool) -> list[Table]:
-    return []
 
 
 def write_report(report: Report, out: Path, *, theory: Path | None = None) -> Path:

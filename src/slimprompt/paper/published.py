@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from slimprompt.analysis import frame as _frame
 from slimprompt.analysis.arms import (
     TRANSFER_MODES,
     Arm,

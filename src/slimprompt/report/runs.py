@@ -8,7 +8,7 @@ from typing import Any
 
 from slimprompt.analysis.arms import arm_label, arm_of, backbone_title, dataset_title
 from slimprompt.lab.records import Record
-from slimprompt.report.table import Cell, Column, Row, Table
+from slimprompt.report.table import Cell, Column, Table, make_table
 from slimprompt.spreadsheet import csv_text
 
 _METRICS = {"accuracy": "Accuracy", "seen": "Base", "unseen": "New", "harmonic": "H"}
@@ -76,9 +76,9 @@ def runs_table(records: Sequence[Record]) -> Table:
     rows = []
     for record in records:
         numbers = zip(_numbers(record, metrics), decimals, strict=True)
-        rows.append(Row(_labels(record), tuple(Cell(_float(value), decimals=digits) for value, digits in numbers)))
+        rows.append((_labels(record), [Cell(_float(value), decimals=digits) for value, digits in numbers]))
     titles = (*(_METRICS[name] for name in metrics), *_COSTS)
-    return Table("runs", "All complete runs", _HEADERS, tuple(Column(title) for title in titles), tuple(rows))
+    return make_table("runs", "All complete runs", _HEADERS, [Column(title) for title in titles], rows)
 
 
 def runs_csv(records: Sequence[Record]) -> str:

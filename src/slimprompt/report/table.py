@@ -220,7 +220,9 @@ def entries(
     found = summary(values)
     found["bold"] = False
     if along:
-        found["bold"] = best_marks(select(values, **(among or {})), along, decimals).reindex(found.index, fill_value=False)
+        found["bold"] = best_marks(select(values, **(among or {})), along, decimals).reindex(
+            found.index, fill_value=False
+        )
     if runs is not None:
         found["runs"] = _linked(found.index, runs, datasets)
     found = found.reset_index().assign(decimals=decimals, **style)

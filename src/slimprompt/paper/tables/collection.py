@@ -27,7 +27,6 @@ from slimprompt.paper.tables.pivots import (
 from slimprompt.paper.tables.transfer import transfer_best_delta, transfer_four_modes, transfer_pairs
 from slimprompt.report.table import Cell, Table
 
-
 #: Medians of the factor geometry and the runs behind them; measured when a table asks for them.
 MeasureGeometry = Callable[[], tuple[pd.DataFrame | None, Sequence[RunSpec]]]
 
