@@ -17,7 +17,7 @@ def example() -> Figure:
         canvas, axes = panels(1, 2)
         axes[0, 0].plot([0, 1], [0, 1], label="a line", marker="o")
         axes[0, 1].fill_between([0, 1], [0, 1])
-        shared_legend(canvas, axes.ravel())
+        shared_legend(canvas)
         return to_figure("example", "A title", "a caption", canvas)
 
 
@@ -41,7 +41,7 @@ def test_the_files_are_those_of_savefig():
         axes[0, 0].set_xscale("log", base=2)
         axes[0, 1].imshow([[0, 1], [2, 3]], aspect="auto")
         axes[0, 1].set_title("a title")
-        shared_legend(canvas, axes.ravel())
+        shared_legend(canvas)
         return canvas
 
     text, image = io.StringIO(), io.BytesIO()
@@ -75,10 +75,22 @@ def test_text_is_shown_literally():
         canvas, axes = panels(1, 1)
         for label in sorted(labels):
             axes[0, 0].plot([0, 1], [0, 1], label=label)
-        shared_legend(canvas, axes.ravel())
+        shared_legend(canvas)
         figure = to_figure("example", "A title", "a caption", canvas, png=False)
     texts = {one.text for one in ET.fromstring(figure.inline()).iter() if one.tag.endswith("}text")}
     assert labels <= texts
+
+
+def test_text_in_any_script_is_shown_without_a_warning(recwarn: pytest.WarningsRecorder):
+    """The file names fonts that readers have; the plot was laid out with those of this machine."""
+    names = ["猫", "قطة", "बिल्ली", "고양이"]
+    with plot_style():
+        canvas, axes = panels(1, 1)
+        axes[0, 0].set_yticks(range(4), names)
+        made = to_figure("example", "A title", "a caption", canvas)
+    assert all(f">{name}</text>" in made.svg for name in names)
+    assert "'DejaVu Sans'" in made.svg and "sans-serif" in made.svg
+    assert not [one for one in recwarn if "Glyph" in str(one.message)]
 
 
 def test_inline_figures_have_unique_ids(plain: Figure):
@@ -103,7 +115,7 @@ def test_the_legend_has_no_repeated_entries():
         for panel in axes[0]:
             panel.errorbar([1, 2], [1, 2], yerr=[0.1, 0.1], label="an arm")
             panel.axhline(1, label="a level")
-        shared_legend(canvas, axes.ravel())
+        shared_legend(canvas)
         texts = [text.get_text() for text in canvas.legends[0].get_texts()]
     assert texts == ["an arm", "a level"]
 

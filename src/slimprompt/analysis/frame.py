@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -171,9 +171,34 @@ def runs_of(observed: pd.DataFrame) -> pd.Series:
     return observed.groupby(list(CELL))["run"].agg(tuple)
 
 
-def parameters_of(observed: pd.DataFrame) -> pd.Series:
-    """(backbone, label) → trainable parameters, as the runs recorded them."""
-    return observed.dropna(subset=["parameters"]).groupby(["backbone", "label"])["parameters"].last()
+def costs_of(observed: pd.DataFrame) -> pd.DataFrame:
+    """(backbone, dataset, label, shots) → trained parameters and seconds of training, averaged over the runs on all classes."""
+    on_all_classes = observed[observed["metric"] == "accuracy"]
+    return on_all_classes.groupby(["backbone", "dataset", "label", "shots"])[["parameters", "seconds"]].mean()
+
+
+class Measurements(NamedTuple):
+    """What tables and figures read."""
+
+    frame: pd.DataFrame
+    """See `cells`."""
+    runs: pd.Series | None = None
+    """See `runs_of`; None for published numbers."""
+    costs: pd.DataFrame | None = None
+    """See `costs_of`."""
+
+    @classmethod
+    def of(cls, observed: pd.DataFrame) -> Measurements:
+        """Those of `observations`."""
+        return cls(cells(observed), runs_of(observed), costs_of(observed))
+
+    def with_best_dense(self) -> Measurements:
+        """These and the best of the dense prompts, see `with_best_dense`; its runs are those of the best one."""
+        if self.runs is None:
+            return self._replace(frame=with_best_dense(self.frame))
+        chosen = best_dense(self.frame)
+        added = self.runs.reindex(chosen.index).set_axis(_named_best(chosen.index))
+        return self._replace(frame=with_best_dense(self.frame), runs=pd.concat([self.runs, added]))
 
 
 # --- selection ---------------------------------------------------------------------------------------------------------
@@ -206,7 +231,7 @@ def headline_rank(frame: pd.DataFrame, backbone: str, metric: str = "accuracy") 
 
 def full_length(frame: pd.DataFrame, backbone: str) -> int:
     """Number of tokens of the longest dense prompt on a backbone."""
-    return max(axis(frame, "rank", backbone=backbone, variant="dense"), default=16)
+    return max(axis(frame, "rank", backbone=backbone, variant="dense", basis=""), default=16)
 
 
 def main_labels(frame: pd.DataFrame, backbone: str, metric: str = "accuracy") -> dict[str, str]:
@@ -277,14 +302,21 @@ def best(frame: pd.DataFrame, along: Sequence[str]) -> pd.DataFrame:
     return frame.loc[frame.index.isin(first.index)]
 
 
-def with_best_dense(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with a further row `BEST_DENSE` per backbone, dataset, shots and metric, unless it has one (as the published frame)."""
-    known = select(frame, label=BEST_DENSE).index.droplevel(list(HOW))
+def best_dense(frame: pd.DataFrame) -> pd.DataFrame:
+    """The best of the dense prompts over their lengths, per backbone, dataset, shots and metric."""
     lengths = select(frame, variant="dense", basis="", source="")
-    chosen = best(lengths[lengths.index.get_level_values("dataset") != AVERAGE], HOW)
-    names = chosen.index.names
-    renamed = chosen.index.to_frame(index=False).assign(label=BEST_DENSE, basis="best", rank=0)
-    added = chosen.set_axis(pd.MultiIndex.from_frame(renamed, names=names))
+    return best(lengths[lengths.index.get_level_values("dataset") != AVERAGE], HOW)
+
+
+def _named_best(index: pd.Index) -> pd.MultiIndex:
+    return pd.MultiIndex.from_frame(index.to_frame(index=False).assign(label=BEST_DENSE, basis="best", rank=0))
+
+
+def with_best_dense(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with a further row `BEST_DENSE` for each of `best_dense`, unless it has one (as the published frame)."""
+    known = select(frame, label=BEST_DENSE).index.droplevel(list(HOW))
+    chosen = best_dense(frame)
+    added = chosen.set_axis(_named_best(chosen.index))
     return pd.concat([frame, added[~added.index.droplevel(list(HOW)).isin(known)]]).sort_index()
 
 

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 #: Axis of the geometry → what two compared runs differ in.
 _DIFFERENT = {"seed": "seed", "dataset": "dataset", "shots": "shot count", "rank": "rank"}
 _DOTTED = (0, (1, 2))
+#: Levels of a cell besides backbone, rank and shots.
+_BUT_SETTING = ["dataset", "label", "variant", "basis", "metric", "source"]
 
 
 @figure("accuracy_by_shots", "Accuracy and harmonic mean against the number of shots", "few-shot or base-to-new runs")
@@ -221,15 +223,15 @@ def _plot_pairs(panel: Axes, points: Mapping[str, np.ndarray], styles: Mapping[s
 def transfer_matrix(frame: pd.DataFrame) -> Plotted:
     """Accuracy with a frozen factor minus that with both factors trained, by target and source."""
     runs = select(frame, variant=["fixed-A", "fixed-B"], basis=["source", "random"], metric="accuracy")
-    settings = list(runs.groupby(level=["backbone", "rank", "shots"]).groups)
-    gaps = {(*setting, frozen): _transfer_gaps(frame, *setting, frozen) for setting in settings for frozen in "BA"}
+    settings: list[tuple[str, int, int]] = runs.index.droplevel(_BUT_SETTING).unique().tolist()
+    gaps = {(*one, frozen): _transfer_gaps(frame, *one, frozen) for one in settings for frozen in "BA"}
     if not settings:
         return None
     known = np.concatenate([[0.0, -0.1], *(values.to_numpy(dtype=float).ravel() for values in gaps.values())])
     low, high = float(np.nanmin(known)), float(np.nanmax(known))
     canvas, axes = panels(len(settings), 2, width=3.9, height=1.8 + 0.42 * max(map(len, gaps.values())))
     for row, (backbone, rank, shots) in enumerate(settings):
-        for column, (frozen, trained) in enumerate(("BA", "AB")):
+        for column, (frozen, trained) in enumerate((("B", "A"), ("A", "B"))):
             panel = axes[row, column]
             image = _plot_gaps(panel, gaps[backbone, rank, shots, frozen], low, high)
             panel.set_title(f"{shorten(backbone)}, r = {rank}, {shots}-shot\nfreeze {frozen}, train {trained}")

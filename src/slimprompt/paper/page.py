@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from slimprompt.analysis.claims import Finding, check, geometry_table
-from slimprompt.analysis.frame import observations
-from slimprompt.analysis.geometry import Geometry, class_subset_of, measure
-from slimprompt.analysis.methods import Costs, costs
-from slimprompt.analysis.observations import mixed_settings, observe
-from slimprompt.analysis.results import Results
+from slimprompt.analysis.frame import cells, observations, runs_of
+from slimprompt.analysis.geometry import class_subset_of, measure
 from slimprompt.analysis.verdict import VERDICTS
 from slimprompt.errors import InputError
-from slimprompt.forked import run_forked
 from slimprompt.lab.records import Record, load_records, runs_command, select_records, unmet_conditions
 from slimprompt.paper.claims import CLAIMS
 from slimprompt.paper.figures import figure_functions
-from slimprompt.paper.summary import key_figures, questions_table, summary_table, without_constants
-from slimprompt.paper.tables import comparisons, paper_tables, summaries, with_published_methods
+from slimprompt.paper.summary import (
+    key_figures,
+    limitations,
+    questions_table,
+    summary_table,
+    uses_pocket,
+    without_constants,
+)
 from slimprompt.paper.theory.reader import report_section
-from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.progress import progress
 from slimprompt.report.folder import check_result_folder, write_result_folder
 from slimprompt.report.html import render
 from slimprompt.report.methods_figures import methods_figures
-from slimprompt.report.methods_tables import methods_tables
-from slimprompt.report.plotting import Figure, figure_files, load_matplotlib
+from slimprompt.report.plotting import Figure, figure_files
 from slimprompt.report.runs import RUNS_CSV, runs_csv, runs_section
 from slimprompt.report.table import Table
 from slimprompt.report.table_formats import table_files
@@ -54,6 +53,7 @@ class Report:
     figures: Sequence[Figure]
     tables: Sequence[Table]
     notes: Sequence[str]
+    """Limitations of these runs."""
     methods_figures: Sequence[Figure] = ()
     """Comparisons of methods; empty if there are no runs of other methods or of prompts beyond the paper."""
     methods_tables: Sequence[Table] = ()
@@ -62,11 +62,6 @@ class Report:
     def pocket(self) -> bool:
         """Whether some runs use the pocket world."""
         return any(uses_pocket(record) for record in self.records)
-
-
-def uses_pocket(record: Record) -> bool:
-    """Whether the run used an embedded model or a rendered benchmark."""
-    return record.spec.backbone.split("-")[0] == "pocket" or record.spec.dataset in POCKET_BENCHMARKS
 
 
 def build_report(
@@ -99,48 +94,42 @@ def build_report(
         broken = f" ({len(failed)} failed; `{runs_command('list', runs)}` shows their errors)" if failed else ""
         unmet = "".join(f"; {one}" for one in unmet_conditions(everything, where))
         raise InputError(f"no complete runs{conditions} in {runs}{broken}{unmet}; create some with `slimprompt study`")
-    results = Results.of(observe(records))
     geometry = measure(records, class_subset=class_subset_of(where), draws=500, show=show)
-    medians = geometry_table(geometry.medians(), geometry.displacement)
-    found = costs(records)
-    plots = figure_functions(records, results, geometry)
-    others: dict[str, Callable[[], Any]] = {
-        "summary_table": lambda: summary_table(results, records),
-        "questions": lambda: questions_table(results),
-        "findings": lambda: check(CLAIMS, observations(records), medians),
-        "tables": lambda: _tables(results, geometry, records, compare_published),
-        "methods_figures": lambda: methods_figures(results, found),
-        "methods_tables": lambda: _methods_tables(results, found, compare_published),
-    }
-    jobs = [*others.values(), *plots]
-    load_matplotlib()
-    with progress("tables and figures", len(jobs), "parts", show=show) as advance:
-        made = run_forked(jobs[::-1], advance=lambda _: advance())[::-1]  # figures take longest, so they begin first
+    observed = observations(records)
+    frame, folders = cells(observed), runs_of(observed)
+    plots = figure_functions(frame, geometry, records)
+    figures = []
+    with progress("tables and figures", len(plots) + 2, "parts", show=show) as advance:
+        for plot in plots:
+            figures.append(plot())
+            advance()
+        tables = _tables(records, compare_published)
+        advance()
+        others = methods_figures(frame, observed)
+        advance()
     return Report(
         folder=runs,
         records=records,
         failed=failed,
-        figures=made[len(others) :],
-        notes=[*mixed_settings(records), *geometry.notes],
-        **dict(zip(others, made[: len(others)], strict=True)),
+        summary_table=summary_table(frame, folders),
+        questions=questions_table(frame),
+        findings=check(CLAIMS, observed, geometry_table(geometry.medians(), geometry.displacement)),
+        figures=figures,
+        tables=tables,
+        notes=[*limitations(records, len(failed)), *geometry.notes],
+        methods_figures=others,
+        methods_tables=(),
     )
 
 
-def _tables(results: Results, geometry: Geometry, records: Sequence[Record], compare_published: bool) -> list[Table]:
-    specs = [record.spec for record in records]
-    tables = paper_tables(
-        results, geometry.medians(), geometry.compared, specs=specs, compare_published=compare_published
-    )
-    return [*tables, comparisons(results), summaries(results)]
+def _tables(records: Sequence[Record], compare_published: bool) -> list[Table]:
+    return []
 
 
-def _methods_tables(results: Results, found: Costs, compare_published: bool) -> list[Table]:
-    compared = methods_tables(results, found)
-    return [with_published_methods(table) for table in compared] if compare_published else compared
+def write_report(report: Report, out: Path, *, theory: Path | None = None) -> Path:
+    """Make `out` hold exactly this report, and return its page.
 
-
-def write_report(report: Report, out: Path, *, theory: Path | None = None, show: bool = False) -> Path:
-    """Make `out` hold exactly this report: `index.html`, `runs.csv`, `tables/`, `figures/` and `claims.json`.
+    The files are `index.html`, `runs.csv`, `tables/`, `figures/` and `claims.json`.
 
     Parameters
     ----------
@@ -150,65 +139,52 @@ def write_report(report: Report, out: Path, *, theory: Path | None = None, show:
         A new or empty folder, or one with an earlier report, which is replaced.
     theory
         Folder that `slimprompt theory --out` wrote, to include its statements.
-    show
-        Show the progress.
-
-    Returns
-    -------
-    Path
-        The page.
     """
     check_result_folder(out)
     tables = [table for table in (*report.methods_tables, *report.tables) if not table.empty]
-    jobs: list[Callable[[], Any]] = [
-        lambda: render_report(report, theory=theory),
-        lambda: table_files(tables),
-        lambda: runs_csv(report.records),
-    ]
-    with progress("page and files", len(jobs), "parts", show=show) as advance:
-        page, files, listed = run_forked(jobs, advance=lambda _: advance())
-    findings = [finding.as_dict() for finding in report.findings]
-    write_result_folder(
-        out,
-        {
-            PAGE: page,
-            RUNS_CSV: listed,
-            "claims.json": json.dumps(findings, indent=1, ensure_ascii=False) + "\n",
-            **{f"tables/{name}": content for name, content in files.items()},
-            **{
-                f"figures/{name}": content for name, content in figure_files([*report.figures, *report.methods_figures])
-            },
-        },
-    )
+    findings = json.dumps([finding.as_dict() for finding in report.findings], indent=1, ensure_ascii=False)
+    plotted = figure_files([*report.figures, *report.methods_figures])
+    files: dict[str, str | bytes] = {
+        PAGE: render_report(report, theory=theory),
+        RUNS_CSV: runs_csv(report.records),
+        "claims.json": findings + "\n",
+        **{f"tables/{name}": content for name, content in table_files(tables).items()},
+        **{f"figures/{name}": content for name, content in plotted},
+    }
+    write_result_folder(out, files)
     return out / PAGE
 
 
 def render_report(report: Report, *, theory: Path | None = None) -> str:
     """The HTML page; the arguments are those of `write_report`."""
     filled = [table for table in report.tables if not table.empty]
-    verdicts = Counter(str(finding.verdict) for finding in report.findings)
+    verdicts = Counter(finding.verdict for finding in report.findings)
     section = report_section(theory) if theory else ""
-    contents = [("summary", "Summary"), *([("methods", "Methods")] if report.methods_tables else [])]
-    contents += [("claims", "Claims"), ("figures", "Figures"), ("tables", "Tables")]
-    contents += [("theory", "Theory")] if section else []
-    contents += [("provenance", "Environment and provenance"), ("runs", "Runs")]
-    return render(
-        "report.html.j2",
-        {
-            "title": f"Low-rank prompts: {len(report.records):,} runs",
-            "contents": contents,
-            "report": report,
-            "key_figures": key_figures(report.records, len(report.failed), verdicts),
-            "methods_tables": [without_constants(table) for table in report.methods_tables],
-            "summary_table": without_constants(report.summary_table),
-            "questions": without_constants(report.questions),
-            "claims": [(name, list(same)) for name, same in groupby(report.findings, key=lambda one: one.name)],
-            "verdicts": verdicts,
-            "display": VERDICTS,
-            "main_tables": [table for table in filled if table.name in _MAIN_TABLES],
-            "more_tables": [table for table in filled if table.name not in _MAIN_TABLES],
-            "empty_tables": [table for table in report.tables if table.empty],
-            "theory_section": section,
-            **runs_section(report.records),
-        },
-    )
+    contents = {
+        "summary": "Summary",
+        **({"methods": "Methods"} if report.methods_tables else {}),
+        "claims": "Claims",
+        "figures": "Figures",
+        "tables": "Tables",
+        **({"theory": "Theory"} if section else {}),
+        "provenance": "Environment and provenance",
+        "runs": "Runs",
+    }
+    values = {
+        "title": f"Low-rank prompts: {len(report.records):,} {'run' if len(report.records) == 1 else 'runs'}",
+        "contents": list(contents.items()),
+        "report": report,
+        "key_figures": key_figures(report.records, len(report.failed), verdicts),
+        "methods_tables": [without_constants(table) for table in report.methods_tables],
+        "summary_table": without_constants(report.summary_table),
+        "questions": without_constants(report.questions),
+        "claims": [(name, list(same)) for name, same in groupby(report.findings, key=lambda one: one.name)],
+        "verdicts": verdicts,
+        "display": VERDICTS,
+        "main_tables": [table for table in filled if table.name in _MAIN_TABLES],
+        "more_tables": [table for table in filled if table.name not in _MAIN_TABLES],
+        "empty_tables": [table for table in report.tables if table.empty],
+        "theory_section": section,
+        **runs_section(report.records),
+    }
+    return render("report.html.j2", values)

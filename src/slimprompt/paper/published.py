@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -28,7 +28,12 @@ from slimprompt.analysis.arms import (
     joint,
     transfer,
 )
+<<<<<<< HEAD
 from slimprompt.analysis.frame import AVERAGE, BEST_DENSE, CELL
+=======
+from slimprompt.analysis import frame as _frame
+from slimprompt.analysis.frame import AVERAGE, BEST_DENSE, CELL, Measurements, axis, cells, costs_of
+>>>>>>> room-report
 from slimprompt.analysis.geometry import AXES
 from slimprompt.analysis.results import CellKey, Estimate, Results
 from slimprompt.lab.spec import RunSpec
@@ -156,16 +161,23 @@ def _implied(best_delta: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts)
 
 
-@cache
-def published_parameters() -> pd.Series:
-    """(backbone, label) → trainable parameters of the paper's prompts, like `slimprompt.analysis.frame.parameters_of`."""
-    frame = published().reset_index()
-    frame = frame[(frame["rank"] > 0) & frame["variant"].ne("")].drop_duplicates(["backbone", "label"])
-    frame["parameters"] = [
-        count_parameters(row.variant, n_ctx=row.rank if row.variant == "dense" else N_CTX, width=WIDTH, rank=row.rank)
-        for row in frame.itertuples()
-    ]
-    return frame.set_index(["backbone", "label"])["parameters"]
+def with_printed(
+    found: pd.DataFrame, table: str, datasets: Mapping[str, Sequence[str]] | None = None, on: Sequence[str] = CELL
+) -> pd.DataFrame:
+    """Entries of a table with the printed number and sd of those that the paper has.
+
+    `datasets` are those that the entries average: only an average over the paper's datasets is compared. `on` are the fields that
+    identify a number in the table.
+    """
+    if found.empty:
+        return found
+    rows = printed().loc[table].reset_index().drop_duplicates(list(on)).set_index(list(on))[["mean", "sd"]]
+    joined = found.join(rows.set_axis(["published", "published_sd"], axis=1), on=list(on))
+    if datasets is not None:
+        paper = axis(published(), "dataset")
+        others = [name for name, names in datasets.items() if list(names) != paper]
+        joined.loc[joined["backbone"].isin(others), ["published", "published_sd"]] = float("nan")
+    return joined
 
 
 @cache
@@ -173,8 +185,18 @@ def published_observations() -> pd.DataFrame:
     """The measured cells in the form of `slimprompt.analysis.frame.observations`, with the seed 0 and no runs."""
     frame = published()["mean"].rename("value").reset_index()
     frame["n_ctx"] = frame["rank"].where(frame["variant"].eq("dense"), N_CTX)
-    frame = frame.join(published_parameters(), on=["backbone", "label"])
+    frame["parameters"] = [
+        count_parameters(row.variant, n_ctx=row.n_ctx, width=WIDTH, rank=row.rank) if row.rank else math.nan
+        for row in frame.itertuples()
+    ]
     return frame.assign(seed=0, run="", seconds=math.nan)
+
+
+@cache
+def published_measurements() -> Measurements:
+    """The measured cells as those of runs, with one column instead of seeds."""
+    observed = published_observations()
+    return Measurements(cells(observed), costs=costs_of(observed))
 
 
 @cache

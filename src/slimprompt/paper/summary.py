@@ -1,155 +1,151 @@
-"""The summary of the report: the main comparison, the paper's two questions, and key figures about the runs."""
+"""The summary of the report: the main comparison, the paper's two questions, key figures and limitations of the runs."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from slimprompt.analysis.arms import arm_label, backbone_title, dataset_title, dense, fixed_basis, joint
-from slimprompt.analysis.comparisons import compare_arms
-from slimprompt.analysis.results import Estimate, Results, on_common_seeds
-from slimprompt.analysis.selection import (
+import pandas as pd
+
+from slimprompt.analysis.frame import (
+    BACKBONE_TITLES,
+    HOW,
+    average,
+    axis,
+    backbone_title,
     best_covered,
-    chance_levels,
+    dataset_title,
+    dense,
+    differences,
+    fixed_b,
     full_length,
     headline_rank,
-    main_arms,
-    mean_if_complete,
-    zero_shot,
+    joint,
+    main_labels,
+    mixed_settings,
+    reference,
+    select,
 )
+from slimprompt.analysis.statistics import compare
 from slimprompt.analysis.verdict import VERDICTS
 from slimprompt.lab.records import Record
+from slimprompt.lab.spec import RunSpec
+from slimprompt.paper.studies import PAPER
+from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.progress import duration
-from slimprompt.report.table import Cell, Column, Row, Table
+from slimprompt.report.table import Cell, Column, Pivot, Table, entries, make_table
 
-#: Role of an arm (see `main_arms`) → column title.
-_COLUMNS = {"dense": "Dense", "dense short": "Short dense", "trainable": "Joint", "orthogonal": "Fixed B"}
 _METRICS = {"accuracy": "accuracy", "seen": "base classes", "unseen": "new classes", "harmonic": "H"}
-
-
-def summary_table(results: Results, records: Sequence[Record]) -> Table:
-    """Chance, zero-shot and the main arms, for each backbone, metric and number of shots.
-
-    Parameters
-    ----------
-    results
-        The cells of the runs.
-    records
-        The runs, for their chance levels.
-    """
-    levels = chance_levels(records)
-    rows: list[Row] = []
-    labels: dict[str, str] = {}
-    for backbone in results.axis("backbone"):
-        for metric, name in _METRICS.items():
-            arms = main_arms(results, metric)
-            labels |= {role: arm_label(arm) for role, arm in arms.items()}
-            shots = results.axis("shots", backbone=backbone, metric=metric)
-            datasets = best_covered(results, backbone, [(arm, k) for arm in arms.values() for k in shots], metric)
-            chance = mean_if_complete([levels.get((dataset, metric)) for dataset in datasets])
-            for index, k in enumerate(shots):
-                means = {role: results.macro(backbone, datasets, arm, k, metric) for role, arm in arms.items()}
-                if any(means.values()):
-                    references = (chance, zero_shot(results, backbone, datasets, k, metric))
-                    cells = (
-                        *(Cell(level, decimals=1) for level in references),
-                        *_arm_cells([means.get(role) for role in _COLUMNS]),
-                    )
-                    rows.append(Row((backbone, name, f"{k}", f"{len(datasets)}"), cells, rule=index == 0))
-    columns = (
-        Column("Chance"),
-        Column("Zero-shot"),
-        *(Column(title, remark=labels.get(role, "")) for role, title in _COLUMNS.items()),
-    )
-    notes = (
+#: Role of a label (see `main_labels`), or reference level → column title.
+_COLUMNS = {
+    "chance": "Chance",
+    "zero_shot": "Zero-shot",
+    "dense": "Dense",
+    "dense short": "Short dense",
+    "trainable": "Joint",
+    "orthogonal": "Fixed B",
+}
+_SUMMARY = Pivot(
+    "summary",
+    "Summary",
+    {"Backbone": "{backbone}", "Metric": "{metric}", "Shots": "{shots}", "Datasets": "{datasets}"},
+    "{role}",
+    titles={"metric": _METRICS, "role": _COLUMNS},
+    notes=(
         "Percent: mean ± standard deviation over seeds, averaged over the datasets within each seed first. "
-        "The best arm over the seeds that all arms have is bold, regardless of the spread.",
+        "The best prompt over the seeds that all of them have is bold, regardless of the spread.",
         "Base and new classes: trained on the base half of the classes, tested on each half. "
         "H is their harmonic mean, per run.",
         "Click a number to see the runs behind it.",
+    ),
+)
+
+
+def summary_table(frame: pd.DataFrame, runs: pd.Series) -> Table:
+    """Chance, zero-shot and the main comparison, for each backbone, metric and number of shots; `runs` are `runs_of`."""
+    found: list[pd.DataFrame] = []
+    remarks: dict[str, list[str]] = {}
+    for backbone in axis(frame, "backbone"):
+        for metric in _METRICS:
+            roles = {label: role for role, label in main_labels(frame, backbone, metric).items()}
+            here = select(frame, backbone=backbone, metric=metric, label=list(roles), source="")
+            datasets = best_covered(here, list(roles))
+            if not datasets:
+                continue
+            for label, role in roles.items():
+                remarks.setdefault(_COLUMNS[role], []).append(label)
+            numbers = entries(here, runs, datasets={backbone: datasets}, along=HOW, decimals=1, show_sd=True)
+            levels = [
+                {"backbone": backbone, "metric": metric, "shots": k, "role": role, "mean": level, "n": 0, "decimals": 1}
+                for k in axis(average(here, datasets), "shots")
+                for role in ("chance", "zero_shot")
+                if (level := reference(frame, role, backbone, datasets, k, metric)) is not None
+            ]
+            numbers = pd.concat([numbers.assign(role=numbers["label"].map(roles)), pd.DataFrame(levels)])
+            found.append(numbers.assign(datasets=len(datasets)))
+    columns = ["backbone", "metric", "shots", "datasets", "role"]
+    shown = {title: ", ".join(dict.fromkeys(labels)) for title, labels in remarks.items()}
+    return _SUMMARY.of(pd.concat(found) if found else pd.DataFrame(columns=columns), shown)
+
+
+def questions_table(frame: pd.DataFrame) -> Table:
+    """The paper's two questions as paired differences, at the highest shot count of each backbone."""
+    rows = []
+    for metric in ("accuracy", "harmonic"):
+        for backbone in axis(frame, "backbone", metric=metric):
+            rank, shots = (
+                headline_rank(frame, backbone, metric),
+                axis(frame, "shots", backbone=backbone, metric=metric)[-1],
+            )
+            low = joint(rank)
+            questions = {
+                "Is low rank enough?": (low, dense(full_length(frame, backbone))),
+                "Must B be trained?": (fixed_b("orthogonal", rank), low),
+            }
+            for question, pair in questions.items():
+                found = differences(frame, *pair, backbone=backbone, shots=shots, metric=metric)
+                if found:
+                    test = compare(list(found.values()))
+                    cells = [Cell(value, n=test.n, signed=True) for value in (test.mean, test.low, test.high)]
+                    labels = (question, " − ".join(pair), backbone, _METRICS[metric], f"{shots}")
+                    rows.append((labels, [*cells, Cell(f"{test.n}")]))
+    columns = [*(Column(label, "Points") for label in ("Difference", "95 % low", "95 % high")), Column("Datasets")]
+    note = (
+        "Paired by seed within each dataset; the confidence interval is over datasets, so one dataset has none. "
+        "An interval that contains zero is compatible with no difference. "
+        "“Paired comparisons” below lists all shots and ranks, with tests of difference and of equivalence."
     )
-    headers = ("Backbone", "Metric", "Shots", "Datasets")
-    return _without_empty_columns(Table("summary", "Summary", headers, columns, tuple(rows), notes))
-
-
-def _arm_cells(estimates: Sequence[Estimate | None]) -> list[Cell]:
-    """Mean and sd of each arm; the best arm over the seeds that all arms have is bold, even if it is the only one."""
-    known = {index: one for index, one in enumerate(estimates) if one}
-    shared = dict(zip(known, on_common_seeds(list(known.values())), strict=False))
-    best = max((one.mean for one in shared.values()), default=math.nan)
-    bold = {index for index, one in shared.items() if one.mean == best}
-    return [
-        Cell(one.mean, one.sd, one.n, one.runs, decimals=1, show_sd=True, bold=index in bold) if one else Cell()
-        for index, one in enumerate(estimates)
-    ]
-
-
-def _without_empty_columns(table: Table) -> Table:
-    used = [
-        index for index, _ in enumerate(table.columns) if any(row.cells[index].value is not None for row in table.rows)
-    ]
-    rows = tuple(replace(row, cells=tuple(row.cells[index] for index in used)) for row in table.rows)
-    return replace(table, columns=tuple(table.columns[index] for index in used), rows=rows)
+    headers = ("Question", "Compared", "Backbone", "Metric", "Shots")
+    return make_table(
+        "questions", "The two questions, at the highest shot count", headers, columns, sorted(rows), [note]
+    )
 
 
 def without_constants(table: Table) -> Table:
     """Move label columns with one value into a note, so that the table fits a small screen."""
-    constant = [index for index, _ in enumerate(table.headers) if len({row.labels[index] for row in table.rows}) == 1]
-    if not constant or len(table.rows) < 2:
+    levels = {name: table.frame.index.get_level_values(name) for name in table.headers}
+    constant = {name: values[0] for name, values in levels.items() if values.nunique() == 1}
+    if not constant or len(table.frame) < 2 or len(constant) == len(levels):
         return table
-    kept = [index for index, _ in enumerate(table.headers) if index not in constant]
-    values = ", ".join(f"{table.headers[index].lower()} {table.rows[0].labels[index]}" for index in constant)
-    rows = tuple(replace(row, labels=tuple(row.labels[index] for index in kept)) for row in table.rows)
-    headers = tuple(table.headers[index] for index in kept)
-    return replace(table, headers=headers, rows=rows, notes=(f"In every row: {values}.", *table.notes))
+    note = f"In every row: {', '.join(f'{name.lower()} {value}' for name, value in constant.items())}."
+    kept = [name for name in table.headers if name not in constant]
+    index = pd.MultiIndex.from_arrays([levels[name] for name in kept], names=kept)
+    return replace(table, frame=table.frame.set_axis(index), notes=(note, *table.notes))
 
 
-def questions_table(results: Results) -> Table:
-    """The paper's two questions as paired differences, at the highest shot count of each backbone."""
-    rows = []
-    for metric in ("accuracy", "harmonic"):
-        rank = headline_rank(results, metric)
-        questions = {
-            "Is low rank enough?": (joint(rank), dense(full_length(results))),
-            "Must B be trained?": (fixed_basis("orthogonal", rank), joint(rank)),
-        }
-        for question, pair in questions.items():
-            arms = " − ".join(arm_label(arm) for arm in pair)
-            for backbone in results.axis("backbone", metric=metric):
-                highest = results.axis("shots", backbone=backbone, metric=metric)[-1:]
-                for one in compare_arms(results, [pair], metric=metric, backbones=[backbone], shots=highest):
-                    test = one.result
-                    numbers = (Cell(value, n=test.n, signed=True) for value in (test.mean, test.low, test.high))
-                    labels = (question, arms, backbone, _METRICS[metric], f"{one.shots}")
-                    rows.append(Row(labels, (*numbers, Cell(f"{test.n}"))))
-    columns = (*(Column(label, "Points") for label in ("Difference", "95 % low", "95 % high")), Column("Datasets"))
-    headers = ("Question", "Compared", "Backbone", "Metric", "Shots")
-    notes = (
-        "Paired by seed within each dataset; the confidence interval is over datasets, so one dataset has none. "
-        "An interval that contains zero is compatible with no difference. "
-        "“Paired comparisons” below lists all shots and ranks, with tests of difference and of equivalence.",
-    )
-    ordered = tuple(sorted(rows, key=lambda row: row.labels))
-    return Table("questions", "The two questions, at the highest shot count", headers, columns, ordered, notes)
+# --- about the runs ----------------------------------------------------------------------------------------------------
 
 
-def key_figures(records: Sequence[Record], n_failed: int, verdicts: Counter[str]) -> list[tuple[str, str]]:
-    """(label, value) of the tiles at the top of the page.
+def uses_pocket(record: Record) -> bool:
+    """Whether the run used an embedded model or a rendered benchmark."""
+    return record.spec.backbone.split("-")[0] == "pocket" or record.spec.dataset in POCKET_BENCHMARKS
 
-    Parameters
-    ----------
-    records
-        The complete runs.
-    n_failed
-        Number of failed runs.
-    verdicts
-        Verdict of a claim → number of findings.
-    """
+
+def key_figures(records: Sequence[Record], n_failed: int, verdicts: Mapping[str, int]) -> list[tuple[str, str]]:
+    """(label, value) of the tiles at the top of the page; `verdicts` are the numbers of findings by verdict."""
     specs = [record.spec for record in records]
     seconds = sum(record.facts.get("times", {}).get("total", 0.0) for record in records)
-    counts = (verdicts[verdict] for verdict in VERDICTS)
+    counts = (verdicts.get(verdict, 0) for verdict in VERDICTS)
     figures = [
         (f"complete runs{f', {n_failed} failed' if n_failed else ''}", f"{len(specs):,}"),
         _name_or_count("backbone", {backbone_title(spec) for spec in specs}),
@@ -171,3 +167,36 @@ def _name_or_count(noun: str, names: set[str]) -> tuple[str, str]:
         return noun, ordered[0]
     more = [f"and {len(ordered) - _MOST_NAMES} more"] if len(ordered) > _MOST_NAMES else []
     return f"{noun}s: {', '.join([*ordered[:_MOST_NAMES], *more])}", str(len(ordered))
+
+
+def limitations(records: Sequence[Record], n_failed: int) -> list[str]:
+    """What these runs do not cover of the paper's study, and what makes their numbers hard to compare: one sentence each."""
+    specs = [record.spec for record in records]
+    found = [text for text in map(_not_covered, *zip(*_coverage(specs), strict=True)) if text]
+    if any(map(uses_pocket, records)):
+        found.append(
+            "Some runs are of the pocket world, a small CLIP and rendered images: their numbers say nothing about CLIP on photographs."
+        )
+    if len({spec.seed for spec in specs}) == 1:
+        found.append("All runs have one seed: the spread over few-shot samples is not known.")
+    if n_failed:
+        several = "1 run failed and is" if n_failed == 1 else f"{n_failed:,} runs failed and are"
+        found.append(f"{several} not included in any number; “Environment and provenance” lists the errors.")
+    return [*found, *mixed_settings(records)]
+
+
+def _coverage(specs: Sequence[RunSpec]) -> list[tuple[str, list[str], list[str]]]:
+    """(axis, the values of the paper's study, the values of these runs)."""
+    return [
+        ("datasets", [dataset_title(name) for name in PAPER.datasets], [dataset_title(spec.dataset) for spec in specs]),
+        ("backbones", [BACKBONE_TITLES[name] for name in PAPER.backbones], [backbone_title(spec) for spec in specs]),
+        ("numbers of shots", [str(k) for k in PAPER.shots], [str(spec.shots) for spec in specs]),
+        ("seeds", [str(seed) for seed in PAPER.seeds], [str(spec.seed) for spec in specs]),
+    ]
+
+
+def _not_covered(axis: str, paper: Sequence[str], present: Sequence[str]) -> str:
+    missing = [value for value in paper if value not in present]
+    if not missing:
+        return ""
+    return f"Of the {len(paper)} {axis} of the paper's study, these runs cover {len(paper) - len(missing)}; not run: {', '.join(missing)}."

@@ -13,7 +13,7 @@ from slimprompt.curation.suggest import Suggestions
 from slimprompt.errors import first_few, printable
 from slimprompt.files import write_file
 from slimprompt.images.decode import open_image
-from slimprompt.report.html import render, thumbnail
+from slimprompt.report.html import render, thumbnail, weights_of
 
 #: Findings of each kind that a page shows.
 MOST_SHOWN = 300
@@ -27,26 +27,14 @@ class Shown(NamedTuple):
 
 
 def write_suggestions_page(path: str | Path, found: Suggestions, *, model: str, backbone: Backbone) -> Path:
-    """Write the page about images to label next.
-
-    Parameters
-    ----------
-    path
-        The file to write.
-    found
-        The suggestions.
-    model
-        Folder of the classifier.
-    backbone
-        The model that encoded the images.
-    """
+    """Write the page about images to label next; `model` is the classifier, `backbone` encoded the images."""
     chosen = found.chosen[:MOST_SHOWN]
     values = {
         "title": "Images to label next",
         "contents": [("suggestions", "Suggestions"), ("method", "How they were chosen")],
         "found": found,
         "rows": [(_shown(one.image), one) for one in chosen],
-        "about": [("Classifier", printable(model)), ("Model", _weights(backbone))],
+        "about": [("Classifier", printable(model)), ("Model", weights_of(backbone))],
         "pocket": backbone.name in EMBEDDED,
     }
     return write_file(Path(path), render("suggest.html.j2", values))
@@ -57,22 +45,11 @@ def write_labels_page(
 ) -> Path:
     """Write the page about labels worth checking.
 
-    Parameters
-    ----------
-    path
-        The file to write.
-    found
-        The findings.
-    source
-        The folder or CSV file of the images.
-    backbone
-        The model that encoded the images.
-    max_score, similarity
-        The thresholds of `check_labels`.
+    `source` is the folder or CSV file of the images, `max_score` and `similarity` are the thresholds of `check_labels`.
     """
     about = [
         ("Images", printable(source)),
-        ("Model", _weights(backbone)),
+        ("Model", weights_of(backbone)),
         ("Suspected", f"labels with a score below {max_score:g}"),
         (
             "Near-duplicates",
@@ -92,11 +69,6 @@ def write_labels_page(
         "pocket": backbone.name in EMBEDDED,
     }
     return write_file(Path(path), render("labels.html.j2", values))
-
-
-def _weights(backbone: Backbone) -> str:
-    weights = f" ({backbone.pretrained})" if backbone.pretrained else ""
-    return f"{backbone.name}{weights}, weights {backbone.fingerprint[:12]}"
 
 
 def _shown(path: Path) -> Shown:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from string import Formatter
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from slimprompt.analysis.frame import CELL, average, on_common_seeds, select, summary
+from slimprompt.analysis.frame import AVERAGE, CELL, average, on_common_seeds, select, summary
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,10 @@ class Table:
         """All cells, row by row."""
         return list(self.frame.to_numpy().ravel())
 
+    def map(self, change: Callable[[Cell], Cell]) -> Table:
+        """The table with changed cells."""
+        return replace(self, frame=self.frame.map(change))
+
     def long(self) -> pd.DataFrame:
         """The table in long format, one row per cell; `exceeds_spread` is that of `Cell`, and runs are separated by spaces."""
         entries = [
@@ -189,6 +193,7 @@ def entries(
     *,
     datasets: Mapping[str, Sequence[str]] | None = None,
     along: Sequence[str] = (),
+    among: Mapping[str, Any] | None = None,
     decimals: int = 2,
     **style: Any,
 ) -> pd.DataFrame:
@@ -202,27 +207,61 @@ def entries(
         Run folders of the cells, as of `slimprompt.analysis.frame.runs_of`.
     datasets
         Backbone → datasets; if given, the entries are averages over them, for the cells that all of them have.
-    along
-        The best of the cells that differ only in these levels are bold (see `best_marks`).
+    along, among
+        The best of the cells that differ only in the levels `along` are bold (see `best_marks`); those that `among` selects take part.
     decimals, style
         Fields of `Cell` that all entries have: signed, show_sd.
     """
-    if datasets is None:
-        values = frame.dropna(how="all")
-    else:
-        chosen = [average(select(frame, backbone=name), names) for name, names in datasets.items()]
-        values = pd.concat(chosen) if chosen else average(frame, [])
+    values = averages(frame, datasets)
     found = summary(values)
-    found["bold"] = best_marks(values, along, decimals) if along else False
+    found["bold"] = False
+    if along:
+        found["bold"] = best_marks(select(values, **(among or {})), along, decimals).reindex(found.index, fill_value=False)
     if runs is not None:
         found["runs"] = _linked(found.index, runs, datasets)
     found = found.reset_index().assign(decimals=decimals, **style)
-    return found if datasets is None else found.assign(dataset="Average")
+    return found if datasets is None else found.assign(dataset=AVERAGE)
 
 
-def _linked(
-    index: pd.Index, runs: pd.Series, datasets: Mapping[str, Sequence[str]] | None
-) -> list[tuple[str, ...]]:
+def averages(frame: pd.DataFrame, datasets: Mapping[str, Sequence[str]] | None) -> pd.DataFrame:
+    """The averages over the datasets of each backbone, or the frame itself."""
+    if datasets is None:
+        return frame.dropna(how="all")
+    chosen = [average(select(frame, backbone=name), names) for name, names in datasets.items()]
+    return pd.concat(chosen) if chosen else average(frame, [])
+
+
+def difference(
+    first: pd.DataFrame,
+    second: pd.DataFrame,
+    on: Sequence[str],
+    runs: pd.Series | None = None,
+    *,
+    datasets: Mapping[str, Sequence[str]] | None = None,
+    **fields: Any,
+) -> pd.DataFrame:
+    """The entries of first − second on the seeds that both have, with the sd of the paired differences.
+
+    Rows are matched on the levels `on`; the entries have the levels of `first`, and further fields.
+    """
+    one, other = averages(first, datasets), averages(second, datasets)
+
+    def matched(values: Any) -> Any:
+        """What belongs to the rows of the second frame, for those of the first."""
+        by_key = values.droplevel([name for name in values.index.names if name not in on]).reorder_levels(list(on))
+        keys = one.index.droplevel([name for name in one.index.names if name not in on]).reorder_levels(list(on))
+        return by_key.reindex(keys).set_axis(one.index)
+
+    found = summary(one - matched(other))
+    if runs is not None:
+        linked = pd.Series(_linked(one.index, runs, datasets), one.index, dtype=object)
+        theirs = matched(pd.Series(_linked(other.index, runs, datasets), other.index, dtype=object))
+        found["runs"] = (linked + theirs).reindex(found.index)
+    found = found.reset_index().assign(signed=True, decimals=2, **fields)
+    return found if datasets is None else found.assign(dataset=AVERAGE)
+
+
+def _linked(index: pd.Index, runs: pd.Series, datasets: Mapping[str, Sequence[str]] | None) -> list[tuple[str, ...]]:
     """The run folders of each cell; those of an average are the folders of all its datasets."""
     levels = [name for name in CELL if name in index.names]
     if datasets is not None:
@@ -261,6 +300,8 @@ class Pivot(NamedTuple):
     titles: Mapping[str, Mapping[Any, str]] = {}
     """Field → its values in the order of the table, with their titles; others are left out. Other fields are sorted by value."""
     notes: tuple[str, ...] = ()
+    complete: bool = True
+    """Whether every group has all titles of the column's field, also those without runs."""
 
     def of(self, found: pd.DataFrame, remarks: Mapping[str, str] | None = None) -> Table:
         """The table of these entries; `remarks` are the small print below columns."""
@@ -278,7 +319,12 @@ class Pivot(NamedTuple):
             return Table(self.name, self.title, pd.DataFrame(index=_none(headers), columns=_none(_COLUMN)), self.notes)
         wide = frame.set_index([*headers, *_COLUMN])["cell"].unstack(_COLUMN, sort=False)
         wide = wide.loc[self._order(frame, found, headers, list(self.rows.values()))]
-        wide = wide[self._order(frame, found, _COLUMN, [self.group, self.column])]
+        columns = self._order(frame, found, _COLUMN, [self.group, self.column])
+        fixed = self.titles.get(self.column.strip("{}"), {})
+        if self.complete and fixed:
+            groups = dict.fromkeys(group for group, _, _ in columns)
+            columns = [(group, label, (remarks or {}).get(label, "")) for group in groups for label in fixed.values()]
+        wide = wide.reindex(columns=pd.MultiIndex.from_tuples(columns, names=_COLUMN))
         wide = wide.map(lambda cell: cell if isinstance(cell, Cell) else Cell())
         return Table(self.name, self.title, wide.set_axis(_levels(wide.index, headers)), self.notes)
 
@@ -312,13 +358,13 @@ def _cell(entry: Mapping[str, Any]) -> Cell:
         value = entry.get(name)
         return None if value is None or math.isnan(value) else float(value)
 
-    text, linked = entry.get("text"), entry.get("runs")
+    text, linked, decimals = entry.get("text"), entry.get("runs"), known("decimals")
     return Cell(
         text if isinstance(text, str) else known("mean"),
         known("sd"),
-        int(entry.get("n") or 0),
+        int(known("n") or 0),
         linked if isinstance(linked, tuple) else (),
-        int(entry.get("decimals", 2)),
+        2 if decimals is None else int(decimals),
         entry.get("signed") is True,
         entry.get("show_sd") is True,
         entry.get("bold") is True,

@@ -91,7 +91,9 @@ def to_latex(table: Table) -> str:
     if not any(remark for *_, remark in groups):
         groups = [(group, label) for group, label, _ in groups]
     texts = frame.map(lambda cell: escape_latex(cell.text(compare=table.compare)))
-    bold = frame.map(lambda cell: "bfseries: \\boldmath--wrap" if cell.bold else "")  # \textbf leaves symbols as they are
+    bold = frame.map(
+        lambda cell: "bfseries: \\boldmath--wrap" if cell.bold else ""
+    )  # \textbf leaves symbols as they are
     texts, bold = (one.set_axis(rows).set_axis(pd.MultiIndex.from_tuples(groups), axis=1) for one in (texts, bold))
     made = texts.style.apply(lambda _: bold, axis=None).to_latex(
         hrules=True,
@@ -191,7 +193,9 @@ def _write_sheet(writer: pd.ExcelWriter, name: str, table: Table) -> None:
     css = pd.DataFrame({heading: styles for heading, (_, styles) in columns.items()}, dtype=object)
     css.columns = frame.columns
     frozen = (2, len(table.headers))
-    frame.style.apply(lambda _: css, axis=None).to_excel(writer, sheet_name=name, startrow=1, index=False, freeze_panes=frozen)
+    frame.style.apply(lambda _: css, axis=None).to_excel(
+        writer, sheet_name=name, startrow=1, index=False, freeze_panes=frozen
+    )
     sheet = writer.sheets[name]
     sheet.cell(1, 1, cell_value(table.title))
     for note in table.notes:
