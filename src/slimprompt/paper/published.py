@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from slimprompt.analysis import frame as _frame
 from slimprompt.analysis.arms import (
     TRANSFER_MODES,
     Arm,
@@ -28,12 +27,8 @@ from slimprompt.analysis.arms import (
     joint,
     transfer,
 )
-<<<<<<< HEAD
-from slimprompt.analysis.frame import AVERAGE, BEST_DENSE, CELL
-=======
 from slimprompt.analysis import frame as _frame
 from slimprompt.analysis.frame import AVERAGE, BEST_DENSE, CELL, Measurements, axis, cells, costs_of
->>>>>>> room-report
 from slimprompt.analysis.geometry import AXES
 from slimprompt.analysis.results import CellKey, Estimate, Results
 from slimprompt.lab.spec import RunSpec
