@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from slimprompt.analysis import frame as _frame
 from slimprompt.analysis.arms import (
     TRANSFER_MODES,
     Arm,
