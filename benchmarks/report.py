@@ -40,7 +40,7 @@ STAGES = {
     "cells": ["analysis.observations:observe", "analysis.results:Results.of"],
     "settings": ["analysis.observations:mixed_settings"],
     "geometry": ["analysis.geometry:measure", "analysis.geometry:medians"],
-    "claims": ["paper.claims.check:gather", "paper.claims.check:check_claims"],
+    "claims": ["analysis.claims:check"],
     "summary": ["paper.summary:summary_table", "paper.summary:questions_table"],
     "tables": [
         "paper.tables.collection:paper_tables",

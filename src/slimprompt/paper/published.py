@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from slimprompt.analysis import frame as _frame
 from slimprompt.analysis.arms import (
     TRANSFER_MODES,
     Arm,
@@ -28,7 +27,8 @@ from slimprompt.analysis.arms import (
     joint,
     transfer,
 )
-from slimprompt.analysis.frame import AVERAGE, BEST_DENSE, CELL, Measurements, axis
+from slimprompt.analysis import frame as _frame
+from slimprompt.analysis.frame import AVERAGE, BEST_DENSE, CELL, Measurements, axis, cells, costs_of
 from slimprompt.analysis.geometry import AXES
 from slimprompt.analysis.results import CellKey, Estimate, Results
 from slimprompt.lab.spec import RunSpec
@@ -176,25 +176,22 @@ def with_printed(
 
 
 @cache
-def published_measurements() -> Measurements:
-    """The published cells with one column instead of seeds, and the trained parameters of the paper's prompts."""
-    rows = published().reset_index()
-    rows = rows[(rows["rank"] > 0) & (rows["metric"] == "accuracy")]
-    rows["parameters"] = [
-        count_parameters(row.variant, n_ctx=row.rank if row.variant == "dense" else N_CTX, width=WIDTH, rank=row.rank)
-        for row in rows.itertuples()
-    ]
-    costs = rows.groupby(["backbone", "dataset", "label", "shots"])[["parameters"]].first()
-    return Measurements(published()[["mean"]], costs=costs.assign(seconds=float("nan")))
-
-
-@cache
 def published_observations() -> pd.DataFrame:
     """The measured cells in the form of `slimprompt.analysis.frame.observations`, with the seed 0 and no runs."""
     frame = published()["mean"].rename("value").reset_index()
     frame["n_ctx"] = frame["rank"].where(frame["variant"].eq("dense"), N_CTX)
-    frame = frame.join(published_parameters(), on=["backbone", "label"])
+    frame["parameters"] = [
+        count_parameters(row.variant, n_ctx=row.n_ctx, width=WIDTH, rank=row.rank) if row.rank else math.nan
+        for row in frame.itertuples()
+    ]
     return frame.assign(seed=0, run="", seconds=math.nan)
+
+
+@cache
+def published_measurements() -> Measurements:
+    """The measured cells as those of runs, with one column instead of seeds."""
+    observed = published_observations()
+    return Measurements(cells(observed), costs=costs_of(observed))
 
 
 @cache

@@ -60,6 +60,7 @@ _SUMMARY = Pivot(
         "H is their harmonic mean, per run.",
         "Click a number to see the runs behind it.",
     ),
+    complete=False,
 )
 
 

@@ -144,6 +144,10 @@ class Table:
         """All cells, row by row."""
         return list(self.frame.to_numpy().ravel())
 
+    def with_notes(self, *notes: str) -> Table:
+        """The table with further notes."""
+        return replace(self, notes=(*self.notes, *notes))
+
     def map(self, change: Callable[[Cell], Cell]) -> Table:
         """The table with changed cells."""
         return replace(self, frame=self.frame.map(change))

@@ -152,7 +152,8 @@ def _as_printed(table: Table) -> Table:
     def printed_cell(cell: Cell) -> Cell:
         if cell.published is None:
             return cell
-        return replace(cell, value=cell.published, sd=cell.published_sd, n=SEEDS, published=None, published_sd=None)
+        n = SEEDS if cell.n else 0
+        return replace(cell, value=cell.published, sd=cell.published_sd, n=n, published=None, published_sd=None)
 
     kept = [note for note in table.notes if not note.startswith(("n = ", "In brackets", "There are no published"))]
     return replace(table.map(printed_cell), compare=False, notes=(*kept, *notes))
