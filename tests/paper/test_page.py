@@ -195,7 +195,7 @@ def test_special_characters_in_names_are_escaped(tmp_path: Path):
     assert text.count("<script") == 1
     assert not [tag for tag, attributes in page.elements if tag == "img" or "onerror" in attributes]
     assert name in words and "<script>boom</script>" in words and "<i>h</i>" in words and str(root) in words
-    assert "1 runs failed" in page.text
+    assert "1 run failed" in page.text
 
 
 def test_provenance(small: Report):
