@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from slimprompt.analysis.claims import Finding, check, geometry_table
 from slimprompt.analysis.frame import Measurements, cells, costs_of, observations, runs_of
@@ -26,11 +27,14 @@ from slimprompt.paper.summary import (
     without_constants,
 )
 from slimprompt.paper.tables import paper_tables
+from slimprompt.paper.tables.extra import comparisons, summaries
+from slimprompt.paper.tables.methods import published_methods, with_protocols
 from slimprompt.paper.theory.reader import report_section
 from slimprompt.progress import progress
 from slimprompt.report.folder import check_result_folder, write_result_folder
 from slimprompt.report.html import render
 from slimprompt.report.methods_figures import methods_figures
+from slimprompt.report.methods_tables import methods_tables
 from slimprompt.report.plotting import Figure, figure_files
 from slimprompt.report.runs import RUNS_CSV, runs_csv, runs_section
 from slimprompt.report.table import Table
@@ -98,16 +102,22 @@ def build_report(
     geometry = measure(records, class_subset=class_subset_of(where), draws=500, show=show)
     observed = observations(records)
     results = Measurements(cells(observed), runs_of(observed), costs_of(observed))
-    medians, compared = geometry.medians(), geometry.compared
+    medians = geometry.medians()
     plots = figure_functions(results.frame, geometry, records)
     specs = [record.spec for record in records]
-    tables = paper_tables(results, lambda: (medians, compared), specs=specs, compare_published=compare_published)
-    parts = [*plots, *tables.values()]
+    tables = {
+        **paper_tables(results, lambda: (medians, geometry.compared), specs=specs, compare_published=compare_published),
+        "comparisons": lambda: comparisons(results),
+        "summaries": lambda: summaries(results),
+    }
+    parts: list[Callable[[], Any]] = [*plots, *tables.values()]
     with progress("tables and figures", len(parts), "parts", show=show) as advance:
         made = []
         for part in parts:
             made.append(part())
             advance()
+    published = published_methods(results.frame) if compare_published else None
+    compared = methods_tables(results, published)
     return Report(
         folder=runs,
         records=records,
@@ -119,7 +129,7 @@ def build_report(
         tables=made[len(plots) :],
         notes=[*limitations(records, len(failed)), *geometry.notes],
         methods_figures=methods_figures(results),
-        methods_tables=(),
+        methods_tables=with_protocols(compared, results.frame) if compare_published else compared,
     )
 
 

@@ -13,12 +13,12 @@ from slimprompt.analysis.frame import (
     average,
     axis,
     best_covered,
-    main_labels,
     reference,
     select,
     summary,
 )
 from slimprompt.methods.table import METHODS
+from slimprompt.report.methods_tables import compared_labels
 from slimprompt.report.plotting import (
     BLACK,
     BLUE,
@@ -166,17 +166,15 @@ def _by_cost(results: Measurements, cost: str, label: str) -> Plotted:
 
 
 def _backbones(frame: pd.DataFrame) -> list[str]:
-    """Backbones with another method than the paper's prompts."""
-    return axis(frame, "backbone", metric=_METRIC, variant="")
+    """Backbones with labels to compare."""
+    return [name for name in axis(frame, "backbone", metric=_METRIC) if compared_labels(frame, name)]
 
 
 def _styles(frame: pd.DataFrame, backbone: str) -> dict[str, dict[str, dict[str, Any]]]:
     """Group → label → line style: methods have filled markers, prompts open ones. Zero-shot is a level and has none."""
-    present = axis(frame, "label", backbone=backbone, metric=_METRIC, variant="")
-    own = [name for name in present if is_user_function(name)]
-    methods = [name for name in (*METHODS, *own) if name in present and name != "zero-shot"]
-    main = [label for role, label in main_labels(frame, backbone).items() if role != "dense short"]
-    prompts = [*main, *(name for name in present if name not in (*METHODS, *own))]
+    labels = [name for name in compared_labels(frame, backbone) if name != "zero-shot"]
+    methods = [name for name in labels if name in METHODS or is_user_function(name)]
+    prompts = [name for name in labels if name not in methods]
     return {
         group: {name: _style(index) | look for index, name in enumerate(names)}
         for (group, look), names in zip(_GROUPS.items(), (methods, prompts), strict=True)
@@ -189,5 +187,4 @@ def _style(index: int) -> dict[str, Any]:
 
 
 def _covered(frame: pd.DataFrame, backbone: str) -> list[str]:
-    labels = [name for group in _styles(frame, backbone).values() for name in group] or ["zero-shot"]
-    return best_covered(frame, labels, backbone=backbone, metric=_METRIC, source="")
+    return best_covered(frame, compared_labels(frame, backbone), backbone=backbone, metric=_METRIC, source="")

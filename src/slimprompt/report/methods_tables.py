@@ -102,7 +102,9 @@ def _beside(
         return found
     values = averages(published, datasets).iloc[:, 0].rename("published")
     if datasets is not None:  # not the printed averages, which may be over other datasets
-        values = averages(select(published, dataset=axis(published, "dataset")), datasets).iloc[:, 0].rename("published")
+        values = (
+            averages(select(published, dataset=axis(published, "dataset")), datasets).iloc[:, 0].rename("published")
+        )
     return found.join(values, on=list(values.index.names))
 
 
@@ -233,19 +235,29 @@ def basis_transfer(results: Measurements) -> Table:
             datasets = used[backbone] = axis(accuracy, "dataset", **here)
             chosen = select(accuracy, backbone=backbone, label=list(cells), shots=axis(accuracy, "shots", **here))
             origins = [cells[label] for label in chosen.index.get_level_values("label")]
-            for name, values in (("title", [row.title for row, _ in origins]), ("depth", [depth for _, depth in origins])):
+            for name, values in (
+                ("title", [row.title for row, _ in origins]),
+                ("depth", [depth for _, depth in origins]),
+            ):
                 chosen = chosen.set_index(pd.Index(values, name=name), append=True)
             runs = None if results.runs is None else select(results.runs.to_frame(), label=list(cells))["run"]
             style = {**_STYLE, "along": (*HOW, "title")}
             part = entries(_over_sources(chosen), runs, datasets={backbone: datasets}, **style)
             parts.append(part.assign(size=rank))
     ranks = sorted({size for part in parts for size in part["size"]})
-    about = "Prompts P_l = B A_l of rank {rank}, l = 0 … depth − 1, with one B; A is always trained on the dataset itself."
+    about = (
+        "Prompts P_l = B A_l of rank {rank}, l = 0 … depth − 1, with one B; A is always trained on the dataset itself."
+    )
     averaged = [f"{backbone}: average over {', '.join(names)}." for backbone, names in used.items()]
     pivot = Pivot(
         "basis_transfer",
         "One basis across layers and datasets",
-        {"Backbone": "{backbone}", **({"Rank": "{size}"} if len(ranks) > 1 else {}), "Shots": "{shots}", "Basis B": "{title}"},
+        {
+            "Backbone": "{backbone}",
+            **({"Rank": "{size}"} if len(ranks) > 1 else {}),
+            "Shots": "{shots}",
+            "Basis B": "{title}",
+        },
         "depth {depth}",
         "Used at",
         {"title": {row.title: row.title for row in BASIS_ROWS}},
