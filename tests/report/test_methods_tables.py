@@ -143,7 +143,10 @@ def test_a_joint_run_of_another_rank_hides_no_basis(basis_runs: Path, tmp_path: 
     for record in load_records(runs):
         if record.spec.label == "joint r4":
             shutil.rmtree(record.folder)
-    write_run(runs, {"backbone": "RN50", "dataset": "dtd", "shots": 16, "seed": 1, "variant": "joint", "rank": rank, "n_ctx": 8})
+    write_run(
+        runs,
+        {"backbone": "RN50", "dataset": "dtd", "shots": 16, "seed": 1, "variant": "joint", "rank": rank, "n_ctx": 8},
+    )
     table = basis_transfer(measured(runs))
     assert {one.labels[-1] for one in table.rows} >= {row.title for row in BASIS_ROWS[1:]}
     assert any("rank 4" in note for note in table.notes)

@@ -71,7 +71,9 @@ def test_a_difference_is_paired_by_seed():
 
 def test_a_pivot_has_the_order_of_its_titles_and_values():
     rows = frame({("B", "x"): [1.0, 3.0], ("A", "y"): [4.0, 4.0], ("A", "left out"): [9.0, 9.0]})
-    pivot = Pivot("name", "Title", {"Backbone": "{backbone}"}, "{label}", titles={"label": {"y": "Y", "x": "X", "z": "Z"}})
+    pivot = Pivot(
+        "name", "Title", {"Backbone": "{backbone}"}, "{label}", titles={"label": {"y": "Y", "x": "X", "z": "Z"}}
+    )
     table = pivot.of(entries(rows, along=["label"], show_sd=True), {"X": "(1)"})
     assert table.headers == ("Backbone",)
     assert table.columns == [Column("Y"), Column("X", "", "(1)"), Column("Z")]
