@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -35,20 +35,28 @@ _NO_NAMES = "A dash: there are no runs, or the method learned its classes from t
 _STYLE: dict[str, Any] = {"along": HOW, "decimals": 1, "show_sd": True}
 
 
-def methods_tables(results: Measurements, published: pd.DataFrame | None = None) -> list[Table]:
-    """All tables that compare methods; empty if there are no runs of other methods or of prompts beyond the paper.
+def methods_tables(
+    results: Measurements, published: Callable[[], pd.DataFrame] | None = None
+) -> dict[str, Callable[[], Table]]:
+    """Name → function that makes it, for each table that compares methods; empty if there is nothing to compare.
 
-    `published` are published numbers of the same cells, in one column: the cells of the tables then have them beside the measured ones.
+    `published` gives published numbers of the same cells, in one column: the cells of the tables then have them beside the measured
+    ones.
     """
-    built = [
-        methods_by_shots(results, published),
-        methods_base_to_new(results, published),
-        cross_dataset(results),
-        basis_transfer(results),
-        methods_by_dataset(results, published),
-        methods_base_to_new(results, published, by_dataset=True),
-    ]
-    return [table for table in built if not table.empty]
+    if not axis(results.frame, "label", variant=""):
+        return {}
+
+    def beside() -> pd.DataFrame | None:
+        return published() if published else None
+
+    return {
+        "methods": lambda: methods_by_shots(results, beside()),
+        "methods_base_to_new": lambda: methods_base_to_new(results, beside()),
+        "cross_dataset": lambda: cross_dataset(results),
+        "basis_transfer": lambda: basis_transfer(results),
+        "methods_by_dataset": lambda: methods_by_dataset(results, beside()),
+        "methods_base_to_new_by_dataset": lambda: methods_base_to_new(results, beside(), by_dataset=True),
+    }
 
 
 def compared_labels(frame: pd.DataFrame, backbone: str, metric: str = "accuracy") -> list[str]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from slimprompt.analysis.arms import arm_label, arm_of, backbone_title, dataset_title
+from slimprompt.analysis.frame import backbone_title, dataset_title
 from slimprompt.lab.records import Record
 from slimprompt.report.table import Cell, Column, Table, make_table
 from slimprompt.spreadsheet import csv_text
@@ -44,7 +44,7 @@ def runs_section(records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-_HEADERS = ("Run folder", "Backbone", "Dataset", "Class subset", "Shots", "Seed", "Arm")
+_HEADERS = ("Run folder", "Backbone", "Dataset", "Class subset", "Shots", "Seed", "Method")
 #: Titles of the columns after those of the metrics, and their decimals in the table.
 _COSTS = {"Parameters": 0, "Training (s)": 1, "Memory (MB)": 0}
 
@@ -57,9 +57,8 @@ def _measured(records: Sequence[Record]) -> list[str]:
 def _labels(record: Record) -> tuple[str, ...]:
     """The texts of one run, in the order of `_HEADERS`."""
     spec = record.spec
-    arm = arm_label(arm_of(spec)) + (f" from {dataset_title(spec.source)}" if spec.source else "")
     place = backbone_title(spec), dataset_title(spec.dataset), spec.class_subset
-    return (record.folder.name, *place, f"{spec.shots}", f"{spec.seed}", arm)
+    return (record.folder.name, *place, f"{spec.shots}", f"{spec.seed}", spec.label)
 
 
 def _numbers(record: Record, metrics: Sequence[str]) -> list[int | float | None]:
