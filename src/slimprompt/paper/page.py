@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slimprompt.analysis.claims import Finding, check, geometry_table
-from slimprompt.analysis.frame import Measurements, cells, costs_of, observations, runs_of
-from slimprompt.analysis.geometry import class_subset_of, measure
+from slimprompt.analysis.geometry import class_subset_of
 from slimprompt.analysis.verdict import VERDICTS
 from slimprompt.errors import InputError
 from slimprompt.lab.records import Record, load_records, runs_command, select_records, unmet_conditions
@@ -26,15 +25,14 @@ from slimprompt.paper.summary import (
     uses_pocket,
     without_constants,
 )
-from slimprompt.paper.tables import paper_tables
-from slimprompt.paper.tables.extra import comparisons, summaries
-from slimprompt.paper.tables.methods import published_methods, with_protocols
+from slimprompt.paper.tables import tables_of_runs
 from slimprompt.paper.theory.reader import report_section
 from slimprompt.progress import progress
 from slimprompt.report.folder import check_result_folder, write_result_folder
 from slimprompt.report.html import render
 from slimprompt.report.methods_figures import methods_figures
 from slimprompt.report.methods_tables import methods_tables
+from slimprompt.report.paper import MeasuredRuns
 from slimprompt.report.plotting import Figure, figure_files
 from slimprompt.report.runs import RUNS_CSV, runs_csv, runs_section
 from slimprompt.report.table import Table
@@ -99,37 +97,30 @@ def build_report(
         broken = f" ({len(failed)} failed; `{runs_command('list', runs)}` shows their errors)" if failed else ""
         unmet = "".join(f"; {one}" for one in unmet_conditions(everything, where))
         raise InputError(f"no complete runs{conditions} in {runs}{broken}{unmet}; create some with `slimprompt study`")
-    geometry = measure(records, class_subset=class_subset_of(where), draws=500, show=show)
-    observed = observations(records)
-    results = Measurements(cells(observed), runs_of(observed), costs_of(observed))
-    medians = geometry.medians()
+    measured = MeasuredRuns(records, class_subset_of(where), show=show)
+    results, geometry = measured.results, measured.geometry
     plots = figure_functions(results.frame, geometry, records)
-    specs = [record.spec for record in records]
-    tables = {
-        **paper_tables(results, lambda: (medians, geometry.compared), specs=specs, compare_published=compare_published),
-        "comparisons": lambda: comparisons(results),
-        "summaries": lambda: summaries(results),
-    }
+    tables = tables_of_runs(measured, compare_published)
     parts: list[Callable[[], Any]] = [*plots, *tables.values()]
     with progress("tables and figures", len(parts), "parts", show=show) as advance:
         made = []
         for part in parts:
             made.append(part())
             advance()
-    published = published_methods(results.frame) if compare_published else None
-    compared = methods_tables(results, published)
+    compared = methods_tables(results)
+    built: dict[str, Table] = dict(zip(tables, made[len(plots) :], strict=True))
     return Report(
         folder=runs,
         records=records,
         failed=failed,
         summary_table=summary_table(results),
         questions=questions_table(results.frame),
-        findings=check(CLAIMS, observed, geometry_table(medians, geometry.displacement)),
+        findings=check(CLAIMS, measured.observed, geometry_table(geometry.medians(), geometry.displacement)),
         figures=made[: len(plots)],
-        tables=made[len(plots) :],
+        tables=[table for name, table in built.items() if name not in compared],
         notes=[*limitations(records, len(failed)), *geometry.notes],
         methods_figures=methods_figures(results),
-        methods_tables=with_protocols(compared, results.frame) if compare_published else compared,
+        methods_tables=[built[name] for name in compared if not built[name].empty],
     )
 
 
