@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
@@ -34,6 +34,11 @@ def _of_paper(command: Callable[..., None], paper: Callable[[], Paper]) -> Calla
 
     signature = inspect.signature(command)
     parameters = [parameter for name, parameter in signature.parameters.items() if name != "paper"]
-    bound.__annotations__ = {name: kind for name, kind in command.__annotations__.items() if name != "paper"}
-    bound.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    hints = get_type_hints(command, localns={"Paper": Any}, include_extras=True)
+    del hints["paper"], hints["return"]
+    parameters = inspect.signature(command).parameters
+    bound.__annotations__ = hints
+    bound.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [parameters[name].replace(annotation=hint) for name, hint in hints.items()]
+    )
     return bound
