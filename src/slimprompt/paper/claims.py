@@ -53,7 +53,6 @@ PARAMETERS = (
         measure="count minus formula, with one width d per backbone",
         bound=EQUAL,
         form=".0f",
-        needs="prompts that record how many parameters they train",
         paper="8192 / 2112 / 2048 / 64 (dense, joint, fixed-B, fixed-A at m=16, d=512, r=4)",
     ),
     _shape(
@@ -66,7 +65,6 @@ PARAMETERS = (
         value=lambda rows: rows["count"] / rows["dense"],
         bound=between(0.2, 0.3),
         form=".3f",
-        needs="dense and joint rank-4 prompts of 16 tokens on a backbone of width 512",
         paper="roughly a quarter (2112 of 8192; dense about four times larger)",
     ),
     _shape(
@@ -79,7 +77,6 @@ PARAMETERS = (
         value=lambda rows: rows["short"] / rows["count"],
         bound=at_least(0.95),
         form=".3f",
-        needs="dense prompts of 4 tokens and joint rank-4 prompts of 16 on a backbone of width 512",
         paper="2048 against 2112",
     ),
     _shape(
@@ -92,7 +89,6 @@ PARAMETERS = (
         value=lambda rows: rows["count"] / rows["fixed_A"] - rows.eval("width / n_ctx"),
         bound=EQUAL,
         form=".0f",
-        needs="fixed-B and fixed-A prompts of the same rank and length",
         paper="d/m = 32",
     ),
 )
@@ -105,7 +101,6 @@ _new = partial(
     of=("joint_harmonic", "dense_harmonic"),
     where="rank == 4",
     each=("dataset", "shots"),
-    needs="dense and rank-4 base-to-new runs",
 )
 
 
@@ -148,7 +143,6 @@ NEW_CLASSES = (
         measure="gain in H at 1 shot minus that at the most shots",
         value=_decline,
         bound=above(0),
-        needs="dense and rank-4 base-to-new runs at 1 shot and at more, on two datasets",
         paper={"RN50": "+4.21 at 1 shot, +2.05 at 16", "ViT-B/16": "+3.58 at 1 shot, +1.74 at 16"},
     ),
     _new(
@@ -181,7 +175,6 @@ NEW_CLASSES = (
         statistic=share,
         bound=above(1 / 2),
         unit="cell",
-        needs="base-to-new runs at 1 shot and at more, and cells in which dense is better on seen classes",
         paper="mainly at higher shots",
     ),
     _new(
@@ -193,7 +186,6 @@ NEW_CLASSES = (
         statistic=every,
         bound=above(0),
         unit="cell",
-        needs="cells above 1 shot in which dense is better on seen classes",
         paper="in all of them",
     ),
 )
@@ -230,14 +222,12 @@ FEW_SHOT = (
         where="rank == 4 and shots == 1",
         measure="rank 4 minus dense of 4 tokens",
         bound=above(0),
-        needs="dense prompts of 4 tokens and rank-4 prompts at 1 shot on two datasets",
         paper={"RN50": "+1.99 at 1 shot", "ViT-B/16": "+1.93 at 1 shot"},
     ),
     _higher_shots(
         name="matched_dense_indistinguishable",
         sentence="At higher shot counts rank 4 and the dense prompt of 4 tokens are equally accurate.",
         of=("joint", "short"),
-        needs="dense prompts of 4 tokens and rank-4 prompts above 1 shot on two datasets",
         paper="statistically indistinguishable at 4 and 16 shots (no test is given)",
     ),
     _few_shot(
@@ -252,7 +242,6 @@ FEW_SHOT = (
         bound=at_most(1),
         unit="difference",
         form=".2f",
-        needs="dense and rank-4 prompts above 1 shot with two seeds",
         paper="the three methods fall within seed variance at 4 and 16 shots (no spread is given)",
     ),
     _few_shot(
@@ -262,14 +251,12 @@ FEW_SHOT = (
         where="rank == 4 and shots == 1",
         measure="rank 4 minus full dense",
         bound=above(0),
-        needs="full dense and rank-4 prompts at 1 shot on two datasets",
         paper={"RN50": "+2.00 at 1 shot", "ViT-B/16": "+1.85 at 1 shot"},
     ),
     _higher_shots(
         name="full_dense_within_half_point",
         sentence="At higher shot counts rank 4 is within half a point of the full dense prompt.",
         of=("joint", "dense"),
-        needs="full dense and rank-4 prompts above 1 shot on two datasets",
         paper="within half a point at 4 and 16 shots",
     ),
     _few_shot(
@@ -280,7 +267,6 @@ FEW_SHOT = (
         numbers=("shots",),
         measure="rank 8 minus rank 2, per number of shots",
         bound=within(HALF_POINT),
-        needs="joint prompts of ranks 2 and 8 on two datasets",
         paper="near-saturated at r=2, little change up to r=8 (no number given)",
     ),
 )
@@ -293,7 +279,6 @@ _fixed = partial(
     each=("backbone", "rank", "shots"),
     scopes=together,
     unit="setting",
-    needs="joint prompts and all four fixed bases",
 )
 _each_basis = {basis: (basis, "joint") for basis in FIXED_BASES}
 _five = ("joint", *FIXED_BASES)
@@ -316,7 +301,6 @@ FIXED_BASIS = (
         statistic=share,
         bound=above(1 / 2),
         unit="gap",
-        needs="fixed-basis and joint prompts",
         paper="usually within a few tenths of a point",
     ),
     _fixed(
@@ -329,7 +313,6 @@ FIXED_BASIS = (
         bound=within(1.55),
         least=3,
         unit="gap",
-        needs="fixed-basis and joint prompts in three settings",
         paper="within roughly 1.5 points",
     ),
     _fixed(
@@ -361,7 +344,6 @@ FIXED_BASIS = (
         measure="learned minus the other basis",
         bound=below(0),
         unit="dataset",
-        needs="joint prompts and all four fixed bases on two datasets",
         paper="the weakest of the four",
     ),
     _fixed(
@@ -375,7 +357,6 @@ FIXED_BASIS = (
         measure="fixed minus trainable, per basis",
         bound=within(HALF_POINT),
         unit="dataset",
-        needs="fixed-basis and joint prompts on two datasets",
         paper="on par, costs nothing (no test is given)",
     ),
 )
@@ -390,8 +371,8 @@ def by_pairs(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
         pairs = group.index.droplevel([name for name in group.index.names if name not in ("dataset", "source")])
         main = pairs.isin(published_pairs())
         if main.any() and not main.all():
-            scopes[f"{backbone}, the {pairs[main].nunique()} pairs of the main table"] = group[main]
-        scopes[f"{backbone}, all {pairs.nunique()} pairs"] = group
+            scopes[f"{backbone}, pairs of the main table ({pairs[main].nunique()})"] = group[main]
+        scopes[f"{backbone}, all pairs ({pairs.nunique()})"] = group
     return scopes
 
 
@@ -401,7 +382,6 @@ _transfer = partial(
     each=("dataset",),
     scopes=by_pairs,
     unit="target",
-    needs="transfers in all four modes to two targets",
 )
 _modes = ("source_B", "random_B", "source_A", "random_A")
 _not_food = "dataset != 'Food101'"
@@ -438,7 +418,6 @@ TRANSFER = (
         statistic=every,
         bound=above(0),
         least=3,
-        needs="transfers in all four modes to three targets besides Food101",
         paper="every target except Food101",
     ),
     _transfer(
@@ -451,7 +430,6 @@ TRANSFER = (
         statistic=every,
         bound=at_least(10),
         least=3,
-        needs="transfers in all four modes to three targets besides Food101",
         paper="this ten-point gap holds on every target except Food101",
     ),
     _transfer(
@@ -465,7 +443,6 @@ TRANSFER = (
         statistic=every,
         bound=at_most(1),
         unit="pair",
-        needs="transfers to Food101 in all four modes",
         paper="all four modes within a point",
     ),
     _transfer(
@@ -478,7 +455,6 @@ TRANSFER = (
         bound=within(0.349),
         least=3,
         unit="pair",
-        needs="transfers of a source-trained and a random B on three pairs",
         paper="at most about 0.3 on any pair",
     ),
     _transfer(
@@ -487,7 +463,6 @@ TRANSFER = (
         of=("source_B", "random_B"),
         measure="source minus random B",
         bound=within(0.1),
-        needs="transfers of a source-trained and a random B to two targets",
         paper="less than 0.1 on average",
     ),
     _transfer(
@@ -497,7 +472,6 @@ TRANSFER = (
         of=("source_B", "random_B"),
         measure="source minus random B",
         bound=at_most(HALF_POINT),
-        needs="transfers of a source-trained and a random B to two targets",
         paper="no advantage (no test is given)",
     ),
     _transfer(
@@ -510,7 +484,6 @@ TRANSFER = (
         statistic=every,
         bound=at_most(HALF_POINT),
         form=".2f",
-        needs="transfers to one target from two sources",
         paper="essentially the same: Flowers 96.0–96.2, Caltech101 identical",
     ),
     _transfer(
@@ -519,7 +492,6 @@ TRANSFER = (
         of=("joint", "source_B"),
         measure="joint minus frozen source B",
         bound=within(HALF_POINT),
-        needs="transfers of a source-trained B and joint prompts on two targets",
         paper="89.01, identical to freezing B",
     ),
     _transfer(
@@ -530,7 +502,6 @@ TRANSFER = (
         numbers=("name",),
         measure="minus dense, for frozen B and joint",
         bound=within(0.25),
-        needs="transfers of a source-trained B, dense and joint prompts on two targets",
         paper="within about 0.2 of dense (89.2)",
     ),
     _transfer(
@@ -542,7 +513,6 @@ TRANSFER = (
         value=lambda rows: rows[["source_B", "joint"]].min(axis=1) - rows["best_dense"],
         statistic=every,
         bound=at_least(0),
-        needs="transfers to Caltech101, Food101 and Oxford Pets, with dense and joint prompts",
         paper="Caltech101, Food101 and Oxford Pets",
     ),
 )
@@ -579,7 +549,6 @@ GEOMETRY = (
         bound=at_least(0.8),
         form=".2f",
         least=3,
-        needs="joint prompts on two datasets, at two numbers of shots and of two ranks",
         paper="0.86 to 0.89 (angles near 27–30°)",
     ),
     _median(
@@ -593,7 +562,6 @@ GEOMETRY = (
         bound=at_most(0.4),
         form=".2f",
         least=6,
-        needs="joint prompts on two datasets, at two numbers of shots and of two ranks",
         paper="0.17 to 0.35 (angles near 70–80°)",
     ),
     _median(
@@ -606,7 +574,6 @@ GEOMETRY = (
         measure="margin of B in overlap and in angle over 90°",
         bound=above(0),
         least=4,
-        needs="joint prompts on two datasets, at two numbers of shots, of two ranks and of two seeds",
         paper="B in all four comparisons",
     ),
     _median(
@@ -618,7 +585,6 @@ GEOMETRY = (
         measure="smallest median overlap across datasets, shots and ranks, minus that across seeds",
         bound=above(0),
         unit="comparison",
-        needs="joint prompts that differ in the seed, and joint prompts with the same seed",
         paper="0.41 across seeds, 0.86 to 0.89 across tasks",
     ),
     _median(
@@ -631,7 +597,6 @@ GEOMETRY = (
         bound=at_least(0.9),
         form=".2f",
         unit="median",
-        needs="joint prompts with their initial and final factors",
         paper="moves very little (not measured in the paper)",
     ),
 )
