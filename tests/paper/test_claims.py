@@ -271,7 +271,7 @@ BAD = {
 )
 def test_transfer_by_hand(name, value, verdict, n):
     found = finding(name, transfers(GOOD))
-    assert (found.value, found.verdict, found.n, found.scope) == (value, verdict, n, "pocket, all 4 pairs")
+    assert (found.value, found.verdict, found.n, found.scope) == (value, verdict, n, "pocket, all pairs (4)")
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_pairs_of_the_main_table_are_a_scope_of_their_own():
     target, source = published_pairs()[0]
     rows = GOOD | {(target, source): (81.0, 81.0, 66.0, 66.0)}
     scopes = [one.scope for one in check(CLAIMS, transfers(rows), names=["train_a_beats_train_b"])]
-    assert scopes == ["pocket, the 1 pairs of the main table", "pocket, all 5 pairs"]
+    assert scopes == ["pocket, pairs of the main table (1)", "pocket, all pairs (5)"]
 
 
 def seeds_of(gains):
@@ -456,7 +456,7 @@ def test_claims_at_width_512_do_not_apply_to_other_widths():
     assert finding("parameter_counts", narrow).verdict == "holds"
     for name in ("parameter_share", "matched_parameters"):
         found = finding(name, narrow)
-        assert found.verdict == "not applicable" and "width 512" in found.note
+        assert found.verdict == "not applicable" and "width = 512" in found.note
 
 
 def test_small_study_decides_all_claims_it_has_runs_for(tmp_path):
