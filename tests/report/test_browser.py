@@ -10,8 +10,8 @@ from PIL import Image
 
 from slimprompt.classifier import Classifier
 from slimprompt.clip.backbone import Backbone
-from slimprompt.paper.page import Report, write_report
 from slimprompt.report.fit_page import write_fit_page
+from slimprompt.report.page import Report, write_report
 from slimprompt.training.recipe import Recipe
 from tests.report.test_fit_page import compare
 
@@ -119,7 +119,7 @@ def wait_for_frame(browser: webdriver.Chrome) -> None:
 
 def test_options_of_the_command_line_do_not_break(browser: webdriver.Chrome, study_report: Report, tmp_path: Path):
     text = "run `slimprompt study --where class_subset=base --compare-published --overwrite` " * 3
-    opened(browser, write_report(replace(light(study_report), notes=[text]), tmp_path).as_uri())
+    opened(browser, write_report(replace(light(study_report), limitations=[text]), tmp_path).as_uri())
     for width in (390, 520, 800):
         set_width(browser, width)
         heights = "return [...document.querySelectorAll('.option')].map(o => o.getClientRects().length)"

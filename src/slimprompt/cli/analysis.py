@@ -242,8 +242,12 @@ def compare(
     metrics = [name for name in axis(frame, "metric") if not name.startswith("chance_")]
     choose("metric of these runs", metric, dict.fromkeys(metrics))
     names = _names(records)
-    labels, sources = zip(*(choose("method of these runs", _unquoted(one), names) for one in (first, second)), strict=True)
-    found = compare_pairs_of_labels(_of_sources(frame, labels, sources), [labels], metric=metric, unit=unit, margin=margin)
+    labels, sources = zip(
+        *(choose("method of these runs", _unquoted(one), names) for one in (first, second)), strict=True
+    )
+    found = compare_pairs_of_labels(
+        _of_sources(frame, labels, sources), [labels], metric=metric, unit=unit, margin=margin
+    )
     if found.empty:
         raise InputError(f"no cell of these runs has both {first!r} and {second!r} with metric {metric!r}")
     rows = found.to_dict("records")

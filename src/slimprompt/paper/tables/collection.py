@@ -38,6 +38,7 @@ from slimprompt.report.methods_tables import methods_tables
 from slimprompt.report.paper import MeasuredRuns, Published
 from slimprompt.report.table import Cell, Table
 
+
 def tables_of_runs(runs: MeasuredRuns, compare_published: bool = False) -> dict[str, Callable[[], Table]]:
     """Name → function that makes it: the tables of the paper, of comparisons of methods, of paired tests and of averages."""
     results = runs.results
