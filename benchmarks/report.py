@@ -79,7 +79,7 @@ def metrics(spec: Any) -> dict[str, float]:
     """Made-up accuracies that depend on the spec only."""
     noise = zlib.crc32(spec.fingerprint.encode()) / 2**32
     accuracy = 40 + zlib.crc32(spec.dataset.encode()) % 40 + 2 * (spec.rank or 3) ** 0.5 + spec.shots / 4 + noise
-    if spec.split == "all":
+    if spec.class_subset == "all":
         return {"accuracy": accuracy, "zero_shot_accuracy": accuracy - noise - 10}
     seen, unseen = accuracy + 5, accuracy - 5
     found = {"seen": seen, "unseen": unseen, "harmonic": 2 * seen * unseen / (seen + unseen)}
@@ -135,7 +135,7 @@ def write_runs(root: Path, count: int) -> None:
             "status": "complete",
             "metrics": metrics(spec),
             "trainable_parameters": count_parameters(spec.variant, n_ctx=spec.n_ctx, width=WIDTH, rank=spec.rank),
-            "chance": {"accuracy": 2.1} if spec.split == "all" else {"seen": 4.2, "unseen": 4.2},
+            "chance": {"accuracy": 2.1} if spec.class_subset == "all" else {"seen": 4.2, "unseen": 4.2},
             "prompt_batch": [name] * 8,
             **facts,
         }

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +18,7 @@ app = Typer()
 app.command()(report)
 
 
-STAGES = ("reading runs", "geometry", "tables and figures", "page and files")
+STAGES = ("reading runs", "geometry", "tables and figures")
 
 
 @pytest.fixture
@@ -86,13 +85,3 @@ def test_every_stage_has_a_bar_on_a_terminal(runs: Path, tmp_path: Path):
     places = [shown.decode().find(f"{stage} ") for stage in STAGES]
     assert -1 not in places and places == sorted(places)
     assert "5/5" in shown.decode() and "0:00:00" in shown.decode()  # runs read, time left
-
-
-def test_the_bar_does_not_prevent_children(runs: Path, monkeypatch: pytest.MonkeyPatch):
-    """A bar with a thread of its own would make `run_forked` compute everything in one process."""
-    monkeypatch.setattr("slimprompt.progress._on_terminal", lambda: True)
-    counts = []
-    monkeypatch.setattr("slimprompt.forked.default_workers", lambda: counts.append(threading.active_count()) or 1)
-    before = threading.active_count()
-    CliRunner().invoke(app, [str(runs), "--out", str(runs.parent / "page")], catch_exceptions=False)
-    assert len(counts) >= 3 and set(counts) == {before}

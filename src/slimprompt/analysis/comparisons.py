@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from slimprompt.analysis.frame import AVERAGE, average, axis, differences, select, summary
+from slimprompt.analysis.frame import AVERAGE, axis, by_unit, paired, select, summary
 from slimprompt.analysis.statistics import Comparison, compare, holm
 from slimprompt.training.metrics import harmonic_mean
 
@@ -44,15 +44,15 @@ def compare_pairs_of_labels(
         difference), and the p-values after Holm's correction over all rows: holm_t, holm_wilcoxon, holm_equivalence.
     """
     rows = []
-    for backbone in axis(frame, "backbone", metric=metric):
-        for shots in axis(frame, "shots", backbone=backbone, metric=metric):
-            cell = select(frame, backbone=backbone, shots=shots, metric=metric)
-            for first, second in pairs:
-                cells = differences(cell, first, second, backbone=backbone, shots=shots, metric=metric, unit=unit)
-                if cells:
-                    test = asdict(compare(list(cells.values()), margin=margin))
-                    place = {"backbone": backbone, "shots": shots, "first": first, "second": second}
-                    rows.append({**place, "metric": metric, "unit": unit, **test, "cells": cells})
+    for first, second in pairs:
+        one, other = paired(frame, first, second, metric=metric)
+        for (backbone, shots), difference in (one - other).groupby(level=["backbone", "shots"]):
+            cells = by_unit(difference, unit)
+            if cells:
+                test = asdict(compare(list(cells.values()), margin=margin))
+                place = {"backbone": backbone, "shots": shots, "first": first, "second": second}
+                rows.append({**place, "metric": metric, "unit": unit, **test, "cells": cells})
+    rows.sort(key=lambda row: (row["backbone"], row["shots"]))
     names = ["backbone", "shots", "first", "second", "metric", "unit", *Comparison.__dataclass_fields__, "cells"]
     found = pd.DataFrame(rows, columns=names, dtype=object)
     for test in _TESTS:
@@ -78,31 +78,25 @@ def aggregates(frame: pd.DataFrame) -> pd.DataFrame:
     """
     plain = select(frame, source="", metric=[one for one in axis(frame, "metric") if not one.startswith("chance_")])
     plain = plain[plain.index.get_level_values("dataset") != AVERAGE]
-    rows = []
     keys = ["backbone", "label", "shots", "metric"]
-    for (backbone, label, shots, metric), group in plain.groupby(level=keys):
-        datasets = axis(group, "dataset")
-        values = pd.Series(group.to_numpy().ravel()).dropna()
-        macro = summary(average(group, datasets))
-        mean, sd, seeds = macro.iloc[0] if len(macro) else (None, None, 0)
-        of_averages = None
-        if metric == "harmonic":
-            where = {"backbone": backbone, "label": label, "shots": shots, "dataset": datasets}
-            s, u = (select(plain, metric=name, **where).groupby(level="dataset").first() for name in ("seen", "unseen"))
-            both = s.notna() & u.reindex_like(s).notna()
-            if both.any(axis=None):
-                of_averages = harmonic_mean(s.where(both).stack().mean(), u.where(both).stack().mean())
-        rows.append(
-            {
-                **dict(zip(keys, (backbone, label, shots, metric), strict=True)),
-                "datasets": len(datasets),
-                "seeds": int(seeds),
-                "macro_mean": mean,
-                "macro_sd": sd,
-                "pooled_mean": values.mean(),
-                "pooled_sd": values.std(),
-                "pooled_n": len(values),
-                "harmonic_of_averages": of_averages,
-            }
-        )
-    return pd.DataFrame(rows)
+    grouped, known = plain.groupby(level=keys), plain.notna().groupby(level=keys)
+    macro = summary(grouped.mean().where(known.sum().eq(grouped.size(), axis=0)))
+    pooled = plain.stack().groupby(level=keys).agg(["mean", "std", "count"])
+    found = pd.DataFrame(
+        {
+            "datasets": grouped.size(),
+            "seeds": macro["n"],
+            "macro_mean": macro["mean"],
+            "macro_sd": macro["sd"],
+            "pooled_mean": pooled["mean"],
+            "pooled_sd": pooled["std"],
+            "pooled_n": pooled["count"],
+        }
+    )
+    seen, unseen = (select(plain, metric=name).droplevel("metric") for name in ("seen", "unseen"))
+    both = pd.DataFrame({"seen": seen.stack(), "unseen": unseen.stack()}).dropna()
+    means = both.groupby(level=keys[:-1]).mean()
+    harmonic = [harmonic_mean(*pair) for pair in means.itertuples(index=False)]
+    places = [(*place, "harmonic") for place in means.index]
+    found["harmonic_of_averages"] = pd.Series(dict(zip(places, harmonic, strict=True)), dtype=float).reindex(found.index)
+    return found.reset_index().fillna({"seeds": 0}).astype({"seeds": int})

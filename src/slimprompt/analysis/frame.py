@@ -194,11 +194,12 @@ class Measurements(NamedTuple):
 
     def with_best_dense(self) -> Measurements:
         """These and the best of the dense prompts, see `with_best_dense`; its runs are those of the best one."""
-        if self.runs is None:
-            return self._replace(frame=with_best_dense(self.frame))
         chosen = best_dense(self.frame)
+        frame = with_best_dense(self.frame, chosen)
+        if self.runs is None:
+            return self._replace(frame=frame)
         added = self.runs.reindex(chosen.index).set_axis(_named_best(chosen.index))
-        return self._replace(frame=with_best_dense(self.frame), runs=pd.concat([self.runs, added]))
+        return self._replace(frame=frame, runs=pd.concat([self.runs, added]))
 
 
 # --- selection ---------------------------------------------------------------------------------------------------------
@@ -308,16 +309,16 @@ def best_dense(frame: pd.DataFrame) -> pd.DataFrame:
     return best(lengths[lengths.index.get_level_values("dataset") != AVERAGE], HOW)
 
 
-def _named_best(index: pd.Index) -> pd.MultiIndex:
-    return pd.MultiIndex.from_frame(index.to_frame(index=False).assign(label=BEST_DENSE, basis="best", rank=0))
-
-
-def with_best_dense(frame: pd.DataFrame) -> pd.DataFrame:
+def with_best_dense(frame: pd.DataFrame, chosen: pd.DataFrame | None = None) -> pd.DataFrame:
     """The frame with a further row `BEST_DENSE` for each of `best_dense`, unless it has one (as the published frame)."""
+    chosen = best_dense(frame) if chosen is None else chosen
     known = select(frame, label=BEST_DENSE).index.droplevel(list(HOW))
-    chosen = best_dense(frame)
     added = chosen.set_axis(_named_best(chosen.index))
     return pd.concat([frame, added[~added.index.droplevel(list(HOW)).isin(known)]]).sort_index()
+
+
+def _named_best(index: pd.Index) -> pd.MultiIndex:
+    return pd.MultiIndex.from_frame(index.to_frame(index=False).assign(label=BEST_DENSE, basis="best", rank=0))
 
 
 def paired(
@@ -359,12 +360,17 @@ def differences(
     metric: str = "accuracy",
     unit: str = "dataset",
 ) -> dict[str, float]:
-    """Differences first − second in one backbone and shot count; several sources of a dataset are averaged.
-
-    `unit` is a key of `UNITS`; the result maps the name of the unit, such as "DTD, seed 1", to the difference.
-    """
+    """Differences first − second in one backbone and shot count (see `by_unit`)."""
     one, other = paired(select(frame, backbone=backbone, shots=shots), first, second, metric=metric)
-    by_dataset = (one - other).groupby(level="dataset").mean()  # datasets × seeds
+    return by_unit(one - other, unit)
+
+
+def by_unit(difference: pd.DataFrame, unit: str = "dataset") -> dict[str, float]:
+    """Name of the unit, such as "DTD, seed 1" → difference, from the differences of the two frames of `paired`.
+
+    `unit` is a key of `UNITS`. Several sources of a dataset are averaged.
+    """
+    by_dataset = difference.groupby(level="dataset").mean()  # datasets × seeds
     if unit == "dataset":
         return {str(name): value for name, value in by_dataset.mean(axis=1).items()}
     if unit == "run":

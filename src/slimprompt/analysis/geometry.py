@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from slimprompt.analysis.arms import backbone_title, dataset_title
+from slimprompt.analysis.frame import backbone_title, dataset_title
 from slimprompt.analysis.subspaces import compare_pairs, random_overlaps, subspaces
 from slimprompt.files import write_file
 from slimprompt.forked import run_forked

@@ -15,7 +15,6 @@ import typer
 from slimprompt import __version__
 from slimprompt.allocator import keep_freed_memory
 from slimprompt.cli import (
-    analysis,
     backbones,
     cache,
     check_labels,
@@ -25,14 +24,13 @@ from slimprompt.cli import (
     export,
     fit,
     import_coop,
+    laboratory,
     predict,
     push,
     quickstart,
     report,
-    runs,
     serve,
     show,
-    study,
     suggest,
     theory,
 )
@@ -44,7 +42,7 @@ from slimprompt.extras import explain_mismatch, explain_missing
 from slimprompt.startup import import_lightly
 
 if TYPE_CHECKING:
-    from slimprompt.lab.studies import Catalogue
+    from slimprompt.report.paper import Paper
 
 #: What torch says if an allocation fails, on GPUs and on the CPU.
 _NO_MEMORY = re.compile("out of memory|allocate memory")
@@ -76,10 +74,13 @@ def _main(
     pass
 
 
-def _studies() -> Catalogue:
+def _paper() -> Paper:
+    from slimprompt.paper.claims import CLAIMS
     from slimprompt.paper.studies import CATALOGUE
+    from slimprompt.paper.tables import published_paper, tables_of_runs
+    from slimprompt.report.paper import Paper
 
-    return CATALOGUE
+    return Paper(CATALOGUE, tables_of_runs, CLAIMS, published_paper)
 
 
 _USE, _STUDY, _LOOK = "Use it", "Study it", "Look around"
@@ -93,13 +94,8 @@ app.command("check-labels", rich_help_panel=_USE)(check_labels.check_labels)
 app.command(rich_help_panel=_USE)(export.export)
 app.command(rich_help_panel=_USE)(push.push)
 app.command("import-coop", rich_help_panel=_USE)(import_coop.import_coop)
-app.command(rich_help_panel=_STUDY)(study.offering(_studies))
-app.add_typer(runs.app, name="runs", rich_help_panel=_STUDY)
+laboratory.add_commands(app, _paper, _STUDY)
 app.command(rich_help_panel=_STUDY)(report.report)
-app.command(rich_help_panel=_STUDY)(analysis.tables)
-app.command(rich_help_panel=_STUDY)(analysis.claims)
-app.command(rich_help_panel=_STUDY)(analysis.compare)
-app.command(rich_help_panel=_STUDY)(analysis.geometry)
 app.command(rich_help_panel=_STUDY)(theory.theory)
 app.command(rich_help_panel=_LOOK)(doctor.doctor)
 app.command(rich_help_panel=_LOOK)(show.show)

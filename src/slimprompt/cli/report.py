@@ -36,20 +36,21 @@ def report(
     from slimprompt.paper.page import build_report, write_report
     from slimprompt.paper.theory.reader import read_theory
     from slimprompt.report.folder import check_result_folder
+    from slimprompt.report.html import count
 
     check_result_folder(out)
     if theory is not None:
         read_theory(theory)  # a wrong folder is an error before the runs are read
     found = build_report(runs, where=where or (), compare_published=compare_published, show=True)
-    page = write_report(found, out, theory=theory, show=True)
+    page = write_report(found, out, theory=theory)
     for note in found.notes:
         say(f"note: {note}", err=True)
     plotted = [figure for figure in (*found.figures, *found.methods_figures) if not figure.missing]
     filled = [table for table in (*found.tables, *found.methods_tables) if not table.empty]
-    counts = f"{len(filled)} tables, {len(plotted)} figures, {len(found.findings)} claims"
-    say(f"{len(found.records):,} runs, {counts}")
+    parts = ((filled, "table"), (plotted, "figure"), (found.findings, "claim"))
+    say(", ".join([count(len(found.records), "run"), *(count(len(made), noun) for made, noun in parts)]))
     if found.failed:
-        say(f"{len(found.failed)} failed runs are not included; the page shows their errors")
+        say(f"{count(len(found.failed), 'failed run')} not included; the page shows the errors")
     missing = [figure.name for figure in found.figures if figure.missing]
     missing += [table.name for table in found.tables if table.empty]
     if missing:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from slimprompt.analysis.claims import Finding, check, geometry_table
-from slimprompt.analysis.frame import cells, observations, runs_of
+from slimprompt.analysis.frame import Measurements, cells, costs_of, observations, runs_of
 from slimprompt.analysis.geometry import class_subset_of, measure
 from slimprompt.analysis.verdict import VERDICTS
 from slimprompt.errors import InputError
@@ -25,11 +26,15 @@ from slimprompt.paper.summary import (
     uses_pocket,
     without_constants,
 )
+from slimprompt.paper.tables import paper_tables
+from slimprompt.paper.tables.extra import comparisons, summaries
+from slimprompt.paper.tables.methods import published_methods, with_protocols
 from slimprompt.paper.theory.reader import report_section
 from slimprompt.progress import progress
 from slimprompt.report.folder import check_result_folder, write_result_folder
 from slimprompt.report.html import render
 from slimprompt.report.methods_figures import methods_figures
+from slimprompt.report.methods_tables import methods_tables
 from slimprompt.report.plotting import Figure, figure_files
 from slimprompt.report.runs import RUNS_CSV, runs_csv, runs_section
 from slimprompt.report.table import Table
@@ -96,34 +101,36 @@ def build_report(
         raise InputError(f"no complete runs{conditions} in {runs}{broken}{unmet}; create some with `slimprompt study`")
     geometry = measure(records, class_subset=class_subset_of(where), draws=500, show=show)
     observed = observations(records)
-    frame, folders = cells(observed), runs_of(observed)
-    plots = figure_functions(frame, geometry, records)
-    figures = []
-    with progress("tables and figures", len(plots) + 2, "parts", show=show) as advance:
-        for plot in plots:
-            figures.append(plot())
+    results = Measurements(cells(observed), runs_of(observed), costs_of(observed))
+    medians = geometry.medians()
+    plots = figure_functions(results.frame, geometry, records)
+    specs = [record.spec for record in records]
+    tables = {
+        **paper_tables(results, lambda: (medians, geometry.compared), specs=specs, compare_published=compare_published),
+        "comparisons": lambda: comparisons(results),
+        "summaries": lambda: summaries(results),
+    }
+    parts: list[Callable[[], Any]] = [*plots, *tables.values()]
+    with progress("tables and figures", len(parts), "parts", show=show) as advance:
+        made = []
+        for part in parts:
+            made.append(part())
             advance()
-        tables = _tables(records, compare_published)
-        advance()
-        others = methods_figures(frame, observed)
-        advance()
+    published = published_methods(results.frame) if compare_published else None
+    compared = methods_tables(results, published)
     return Report(
         folder=runs,
         records=records,
         failed=failed,
-        summary_table=summary_table(frame, folders),
-        questions=questions_table(frame),
-        findings=check(CLAIMS, observed, geometry_table(geometry.medians(), geometry.displacement)),
-        figures=figures,
-        tables=tables,
+        summary_table=summary_table(results),
+        questions=questions_table(results.frame),
+        findings=check(CLAIMS, observed, geometry_table(medians, geometry.displacement)),
+        figures=made[: len(plots)],
+        tables=made[len(plots) :],
         notes=[*limitations(records, len(failed)), *geometry.notes],
-        methods_figures=others,
-        methods_tables=(),
+        methods_figures=methods_figures(results),
+        methods_tables=with_protocols(compared, results.frame) if compare_published else compared,
     )
-
-
-def _tables(records: Sequence[Record], compare_published: bool) -> list[Table]:
-    return []
 
 
 def write_report(report: Report, out: Path, *, theory: Path | None = None) -> Path:

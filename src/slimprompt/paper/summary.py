@@ -10,6 +10,7 @@ import pandas as pd
 from slimprompt.analysis.frame import (
     BACKBONE_TITLES,
     HOW,
+    Measurements,
     average,
     axis,
     backbone_title,
@@ -33,6 +34,7 @@ from slimprompt.lab.spec import RunSpec
 from slimprompt.paper.studies import PAPER
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.progress import duration
+from slimprompt.report.html import signed
 from slimprompt.report.table import Cell, Column, Pivot, Table, entries, make_table
 
 _METRICS = {"accuracy": "accuracy", "seen": "base classes", "unseen": "new classes", "harmonic": "H"}
@@ -58,11 +60,13 @@ _SUMMARY = Pivot(
         "H is their harmonic mean, per run.",
         "Click a number to see the runs behind it.",
     ),
+    complete=False,
 )
 
 
-def summary_table(frame: pd.DataFrame, runs: pd.Series) -> Table:
-    """Chance, zero-shot and the main comparison, for each backbone, metric and number of shots; `runs` are `runs_of`."""
+def summary_table(results: Measurements) -> Table:
+    """Chance, zero-shot and the main comparison, for each backbone, metric and number of shots."""
+    frame = results.frame
     found: list[pd.DataFrame] = []
     remarks: dict[str, list[str]] = {}
     for backbone in axis(frame, "backbone"):
@@ -74,7 +78,7 @@ def summary_table(frame: pd.DataFrame, runs: pd.Series) -> Table:
                 continue
             for label, role in roles.items():
                 remarks.setdefault(_COLUMNS[role], []).append(label)
-            numbers = entries(here, runs, datasets={backbone: datasets}, along=HOW, decimals=1, show_sd=True)
+            numbers = entries(here, results.runs, datasets={backbone: datasets}, along=HOW, decimals=1, show_sd=True)
             levels = [
                 {"backbone": backbone, "metric": metric, "shots": k, "role": role, "mean": level, "n": 0, "decimals": 1}
                 for k in axis(average(here, datasets), "shots")
@@ -106,10 +110,14 @@ def questions_table(frame: pd.DataFrame) -> Table:
                 found = differences(frame, *pair, backbone=backbone, shots=shots, metric=metric)
                 if found:
                     test = compare(list(found.values()))
-                    cells = [Cell(value, n=test.n, signed=True) for value in (test.mean, test.low, test.high)]
+                    interval = (
+                        "—"
+                        if test.low is None or test.high is None
+                        else f"{signed(test.low, 2)} to {signed(test.high, 2)}"
+                    )
                     labels = (question, " − ".join(pair), backbone, _METRICS[metric], f"{shots}")
-                    rows.append((labels, [*cells, Cell(f"{test.n}")]))
-    columns = [*(Column(label, "Points") for label in ("Difference", "95 % low", "95 % high")), Column("Datasets")]
+                    rows.append((labels, [Cell(test.mean, n=test.n, signed=True), Cell(interval), Cell(f"{test.n}")]))
+    columns = [Column("Difference (points)"), Column("95 % interval"), Column("Datasets")]
     note = (
         "Paired by seed within each dataset; the confidence interval is over datasets, so one dataset has none. "
         "An interval that contains zero is compatible with no difference. "
@@ -127,7 +135,7 @@ def without_constants(table: Table) -> Table:
     constant = {name: values[0] for name, values in levels.items() if values.nunique() == 1}
     if not constant or len(table.frame) < 2 or len(constant) == len(levels):
         return table
-    note = f"In every row: {', '.join(f'{name.lower()} {value}' for name, value in constant.items())}."
+    note = f"In every row: {', '.join(f'{name.lower()} = {value}' for name, value in constant.items())}."
     kept = [name for name in table.headers if name not in constant]
     index = pd.MultiIndex.from_arrays([levels[name] for name in kept], names=kept)
     return replace(table, frame=table.frame.set_axis(index), notes=(note, *table.notes))

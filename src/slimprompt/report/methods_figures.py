@@ -9,15 +9,16 @@ import pandas as pd
 
 from slimprompt.analysis.frame import (
     CROSS_DATASET,
+    Measurements,
     average,
     axis,
     best_covered,
-    main_labels,
     reference,
     select,
     summary,
 )
 from slimprompt.methods.table import METHODS
+from slimprompt.report.methods_tables import compared_labels
 from slimprompt.report.plotting import (
     BLACK,
     BLUE,
@@ -91,13 +92,10 @@ def averaged_over(used: Mapping[str, Sequence[str]], frame: pd.DataFrame) -> str
     return text + (f"; left out because some runs are missing: {', '.join(sorted(omitted))}" if omitted else "")
 
 
-def methods_figures(frame: pd.DataFrame, observed: pd.DataFrame) -> list[Figure]:
-    """All figures that compare methods; none if there are no runs of other methods or of prompts beyond the paper.
-
-    `observed` are the `slimprompt.analysis.frame.observations` of the frame, for the costs.
-    """
-    shots, trained, seconds = methods_by_shots(frame), by_trained_numbers(frame, observed), by_seconds(frame, observed)
-    return [one for one in (shots, trained, seconds) if not one.missing]
+def methods_figures(results: Measurements) -> list[Figure]:
+    """All figures that compare methods; none if there are no runs of other methods or of prompts beyond the paper."""
+    made = methods_by_shots(results.frame), by_trained_numbers(results), by_seconds(results)
+    return [one for one in made if not one.missing]
 
 
 @figure("methods_by_shots", "Methods: accuracy against shots", _NEEDED)
@@ -118,24 +116,24 @@ def methods_by_shots(frame: pd.DataFrame) -> Plotted:
 
 
 @figure("methods_by_trained_numbers", "Methods: accuracy against trained numbers", _NEEDED)
-def by_trained_numbers(frame: pd.DataFrame, observed: pd.DataFrame) -> Plotted:
+def by_trained_numbers(results: Measurements) -> Plotted:
     """Accuracy against the numbers that are learned, at the highest number of shots."""
-    return _by_cost(frame, observed, "parameters", "numbers learned from the training images")
+    return _by_cost(results, "parameters", "numbers learned from the training images")
 
 
 @figure("methods_by_seconds", "Methods: accuracy against training time", _NEEDED)
-def by_seconds(frame: pd.DataFrame, observed: pd.DataFrame) -> Plotted:
+def by_seconds(results: Measurements) -> Plotted:
     """Accuracy against the time of training, at the highest number of shots."""
-    return _by_cost(frame, observed, "seconds", "seconds of training, without encoding images")
+    return _by_cost(results, "seconds", "seconds of training, without encoding images")
 
 
-def _by_cost(frame: pd.DataFrame, observed: pd.DataFrame, cost: str, label: str) -> Plotted:
-    """Accuracy against a column of the observations; None if no run recorded it."""
+def _by_cost(results: Measurements, cost: str, label: str) -> Plotted:
+    """Accuracy against a column of the costs; None if no run recorded it."""
+    frame = results.frame
     backbones = _backbones(frame)
-    if not backbones:
+    if not backbones or results.costs is None:
         return None
-    known = observed[(observed["metric"] == _METRIC) & (observed[cost] > 0)]
-    costs = known.groupby(["backbone", "label", "shots", "dataset"])[cost].mean()
+    costs = results.costs.loc[results.costs[cost] > 0, cost]
     used = {backbone: _covered(frame, backbone) for backbone in backbones}
     canvas, axes = panels(1, len(backbones), width=max(4.2, 7.6 / len(backbones)), height=3.3)
     plotted = 0
@@ -168,17 +166,15 @@ def _by_cost(frame: pd.DataFrame, observed: pd.DataFrame, cost: str, label: str)
 
 
 def _backbones(frame: pd.DataFrame) -> list[str]:
-    """Backbones with another method than the paper's prompts."""
-    return axis(frame, "backbone", metric=_METRIC, variant="")
+    """Backbones with labels to compare."""
+    return [name for name in axis(frame, "backbone", metric=_METRIC) if compared_labels(frame, name)]
 
 
 def _styles(frame: pd.DataFrame, backbone: str) -> dict[str, dict[str, dict[str, Any]]]:
     """Group → label → line style: methods have filled markers, prompts open ones. Zero-shot is a level and has none."""
-    present = axis(frame, "label", backbone=backbone, metric=_METRIC, variant="")
-    own = [name for name in present if is_user_function(name)]
-    methods = [name for name in (*METHODS, *own) if name in present and name != "zero-shot"]
-    main = [label for role, label in main_labels(frame, backbone).items() if role != "dense short"]
-    prompts = [*main, *(name for name in present if name not in (*METHODS, *own))]
+    labels = [name for name in compared_labels(frame, backbone) if name != "zero-shot"]
+    methods = [name for name in labels if name in METHODS or is_user_function(name)]
+    prompts = [name for name in labels if name not in methods]
     return {
         group: {name: _style(index) | look for index, name in enumerate(names)}
         for (group, look), names in zip(_GROUPS.items(), (methods, prompts), strict=True)
@@ -191,5 +187,4 @@ def _style(index: int) -> dict[str, Any]:
 
 
 def _covered(frame: pd.DataFrame, backbone: str) -> list[str]:
-    labels = [name for group in _styles(frame, backbone).values() for name in group] or ["zero-shot"]
-    return best_covered(frame, labels, backbone=backbone, metric=_METRIC, source="")
+    return best_covered(frame, compared_labels(frame, backbone), backbone=backbone, metric=_METRIC, source="")

@@ -144,6 +144,10 @@ class Table:
         """All cells, row by row."""
         return list(self.frame.to_numpy().ravel())
 
+    def with_notes(self, *notes: str) -> Table:
+        """The table with further notes."""
+        return replace(self, notes=(*self.notes, *notes))
+
     def map(self, change: Callable[[Cell], Cell]) -> Table:
         """The table with changed cells."""
         return replace(self, frame=self.frame.map(change))
@@ -216,7 +220,9 @@ def entries(
     found = summary(values)
     found["bold"] = False
     if along:
-        found["bold"] = best_marks(select(values, **(among or {})), along, decimals).reindex(found.index, fill_value=False)
+        found["bold"] = best_marks(select(values, **(among or {})), along, decimals).reindex(
+            found.index, fill_value=False
+        )
     if runs is not None:
         found["runs"] = _linked(found.index, runs, datasets)
     found = found.reset_index().assign(decimals=decimals, **style)

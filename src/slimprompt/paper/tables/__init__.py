@@ -12,6 +12,21 @@ The rows and columns follow the runs: other datasets, shots, ranks and backbones
 A cell without runs is empty, and an average needs all datasets of its table.
 """
 
-from slimprompt.paper.tables.collection import paper_tables, published_tables
+from slimprompt.paper.tables.collection import (
+    methods_tables_of,
+    paper_tables,
+    published_paper,
+    published_tables,
+    tables_of_runs,
+)
+from slimprompt.paper.tables.extra import comparisons, summaries
 
-__all__ = ["paper_tables", "published_tables"]
+__all__ = [
+    "comparisons",
+    "methods_tables_of",
+    "paper_tables",
+    "published_paper",
+    "published_tables",
+    "summaries",
+    "tables_of_runs",
+]

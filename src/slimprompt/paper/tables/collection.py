@@ -10,10 +10,19 @@ import pandas as pd
 
 from slimprompt.analysis.frame import Measurements, axis, select, sorted_backbones
 from slimprompt.lab.spec import RunSpec
-from slimprompt.paper.published import N_CTX, SEEDS, geometry_mismatch, published_geometry, published_measurements
+from slimprompt.paper.published import (
+    N_CTX,
+    SEEDS,
+    geometry_mismatch,
+    published_geometry,
+    published_measurements,
+    published_observations,
+)
 from slimprompt.paper.studies import PAPER
 from slimprompt.paper.tables.best import best_delta
+from slimprompt.paper.tables.extra import comparisons, summaries
 from slimprompt.paper.tables.geometry import factor_geometry
+from slimprompt.paper.tables.methods import published_methods, with_protocols
 from slimprompt.paper.tables.pivots import (
     base2new,
     base_to_new_full,
@@ -25,7 +34,34 @@ from slimprompt.paper.tables.pivots import (
     slug,
 )
 from slimprompt.paper.tables.transfer import transfer_best_delta, transfer_four_modes, transfer_pairs
+from slimprompt.report.methods_tables import methods_tables
+from slimprompt.report.paper import MeasuredRuns, Published
 from slimprompt.report.table import Cell, Table
+
+def tables_of_runs(runs: MeasuredRuns, compare_published: bool = False) -> dict[str, Callable[[], Table]]:
+    """Name → function that makes it: the tables of the paper, of comparisons of methods, of paired tests and of averages."""
+    results = runs.results
+    specs = [record.spec for record in runs.records]
+    return {
+        **methods_tables_of(results, compare_published),
+        **paper_tables(
+            results,
+            lambda: (runs.geometry.medians(), runs.geometry.compared),
+            specs=specs,
+            compare_published=compare_published,
+        ),
+        "comparisons": lambda: comparisons(results),
+        "summaries": lambda: summaries(results),
+    }
+
+
+def methods_tables_of(results: Measurements, compare_published: bool = False) -> dict[str, Callable[[], Table]]:
+    """The tables that compare methods, optionally beside published numbers."""
+    if not compare_published:
+        return methods_tables(results)
+    frame = results.frame
+    makers = methods_tables(results, lambda: published_methods(frame))
+    return {name: lambda make=make: with_protocols(make(), frame) for name, make in makers.items()}
 
 
 #: Medians of the factor geometry and the runs behind them; measured when a table asks for them.
@@ -141,6 +177,17 @@ def published_tables() -> dict[str, Table]:
     return {name: _as_printed(make()) for name, make in makers.items()}
 
 
+def published_paper() -> Published:
+    """The published numbers, with the paper's tables as printed and the paired tests that they allow."""
+    makers: dict[str, Callable[[], Table]] = {name: lambda name=name: published_tables()[name] for name in _names()}
+    tested = {"comparisons": lambda: comparisons(published_measurements())}
+    return Published(published_observations(), published_geometry(), {**makers, **tested})
+
+
+def _names() -> list[str]:
+    return list(paper_tables(published_measurements()))
+
+
 def _as_printed(table: Table) -> Table:
     notes = []
     for row in table.rows:
@@ -153,7 +200,8 @@ def _as_printed(table: Table) -> Table:
     def printed_cell(cell: Cell) -> Cell:
         if cell.published is None:
             return cell
-        return replace(cell, value=cell.published, sd=cell.published_sd, n=SEEDS, published=None, published_sd=None)
+        n = SEEDS if cell.n else 0
+        return replace(cell, value=cell.published, sd=cell.published_sd, n=n, published=None, published_sd=None)
 
     kept = [note for note in table.notes if not note.startswith(("n = ", "In brackets", "There are no published"))]
     return replace(table.map(printed_cell), compare=False, notes=(*kept, *notes))

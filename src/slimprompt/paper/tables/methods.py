@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pandas as pd
 
-from slimprompt.analysis.frame import BACKBONE_TITLES, CELL, dataset_title, select
+from slimprompt.analysis.frame import BACKBONE_TITLES, CELL, dataset_title
 from slimprompt.paper.published import PublishedBaseline, published, published_baselines
 from slimprompt.report.table import Table
 
@@ -40,17 +39,12 @@ def _baselines(frame: pd.DataFrame) -> list[tuple[PublishedBaseline, int]]:
     return found
 
 
-def with_protocols(tables: Iterable[Table], frame: pd.DataFrame) -> list[Table]:
-    """The tables with notes on how the published numbers were obtained: what was chosen on validation or test images."""
-    methods = {(row.method, row.protocol, row.source) for row, _ in _baselines(select(frame, metric=list(_METRICS.values())))}
-    protocols = [f"Published {method}: {protocol} ({source})." for method, protocol, source in sorted(methods)]
-    noted = []
-    for table in tables:
-        shown = {row.labels[-1] for row in table.rows if any(cell.published is not None for cell in row.cells)}
-        notes = [note for note in protocols if any(note.startswith(f"Published {label}:") for label in shown)]
-        if shown:
-            notes = ["In brackets: the published number and the difference.", *notes]
-        else:
-            notes = ["There are no published numbers for these cells."]
-        noted.append(replace(table, compare=bool(shown), notes=(*table.notes, *notes)))
-    return noted
+def with_protocols(table: Table, frame: pd.DataFrame) -> Table:
+    """The table with notes on how its published numbers were obtained: what was chosen on validation or test images."""
+    shown = {row.labels[-1] for row in table.rows if any(cell.published is not None for cell in row.cells)}
+    if not shown:
+        return table.with_notes("There are no published numbers for these cells.")
+    protocols = {(row.method, row.protocol, row.source) for row, _ in _baselines(frame) if row.method in shown}
+    notes = [f"Published {method}: {protocol} ({source})." for method, protocol, source in sorted(protocols)]
+    note = "In brackets: the published number and the difference."
+    return replace(table, compare=True).with_notes(note, *notes)

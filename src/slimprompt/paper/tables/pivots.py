@@ -87,8 +87,8 @@ def headline(results: Measurements) -> Table:
     found = entries(roles, results.runs, datasets=datasets, along=("role", *HOW))
     ranks = {role: joined(found.loc[found["role"] == role, "rank"]) for role in dict.fromkeys(found["role"])}
     short = ranks.get("dense short", ranks.get("dense", ""))
-    titles = {"dense": f"Dense-{ranks.get('dense')}", "dense short": f"Dense-{short}"}
-    titles |= {"trainable": f"Fact. r={ranks.get('trainable')}", "delta": "Δ"}
+    names = {"dense": "Dense-{}", "dense short": "Dense-{}", "trainable": "Fact. r={}"}
+    titles = {role: names[role].format(ranks[role]) for role in names if role in ranks} | {"delta": "Δ"}
     found = pd.concat([found, _gain_over_short_dense(roles, results.runs, datasets)], ignore_index=True)
     pivot = Pivot(
         "headline",
@@ -190,9 +190,9 @@ def fixed_bases(results: Measurements) -> Table:
 def basis_ablation(results: Measurements, backbone: str, rank: int) -> Table:
     """The trained basis, the four fixed ones and the user's own on every dataset, for one backbone and rank."""
     low = of_datasets(select(low_rank_cells(results.frame), backbone=backbone, rank=rank))
-    results = results.with_best_dense()
     where = {"backbone": backbone, "dataset": axis(low, "dataset"), "shots": axis(low, "shots")}
-    reference = select(results.frame, metric="accuracy", label=BEST_DENSE, **where)
+    results = results._replace(frame=select(results.frame, metric="accuracy", **where)).with_best_dense()
+    reference = select(results.frame, label=BEST_DENSE)
     parts = [entries(reference, results.runs, show_sd=True), entries(low, results.runs, along=_BASES, show_sd=True)]
     own = own_bases(low)
     pivot = Pivot(

@@ -40,8 +40,8 @@ def _pair_cells(results: Measurements) -> Measurements:
 
     The cells that do not depend on a source (random factors, the best dense and the joint prompts of the target) stand once per source.
     """
-    results = results.with_best_dense()
-    frame = of_datasets(select(results.frame, metric="accuracy"))
+    results = results._replace(frame=of_datasets(select(results.frame, metric="accuracy"))).with_best_dense()
+    frame = results.frame
     both = frame.join(results.runs.rename("runs")) if results.runs is not None else frame.assign(runs=None)
     sourced = select(both, variant=["fixed-A", "fixed-B"], basis="source").reset_index()
     sourced["setting"] = sourced["rank"]
@@ -159,7 +159,7 @@ def transfer_best_delta(results: Measurements) -> Table:
             winner, best(select(frame, mode="joint"), along), _PAIR, runs, what="joint", metric="delta_best_factorized"
         ),
     ]
-    which = parts[0].assign(what="which", metric="", mean=float("nan"), sd=float("nan"), n=0)
+    which = parts[0][[*_PAIR, "rank", "mode"]].assign(what="which", metric="")
     which["text"] = which["mode"].map(_MODES)
     open_ends = undecided(modes, parts[0], _PAIR)
     of_pair = ("backbone", "dataset", "shots", "metric", "source", "rank")
