@@ -299,7 +299,7 @@ def _values(claim: Claim, name: str, rows: pd.DataFrame) -> pd.Series:
     if callable(claim.value):
         values = claim.value(rows)
     else:
-        values = rows.eval(claim.value) if claim.value else rows.iloc[:, 0] - rows.iloc[:, 1]
+        values = pd.Series(rows.eval(claim.value)) if claim.value else rows.iloc[:, 0] - rows.iloc[:, 1]
     return pd.concat({name: values}, names=["name"]) if "name" in claim.each else values
 
 
