@@ -72,7 +72,9 @@ def agreement(numbers: Sequence[tuple[str, float, float]]) -> Result:
     """Counts the (name, printed, recomputed) numbers that agree, agree within rounding, or differ."""
     gaps = {name: abs(one - other) for name, one, other in numbers}
     rounded = [name for name, gap in gaps.items() if 0.005 + 1e-9 < gap <= ROUNDING]
-    wrong = [f"{name}: printed {one:.2f}, recomputed {two:.3f}" for name, one, two in numbers if not gaps[name] <= ROUNDING]
+    wrong = [
+        f"{name}: printed {one:.2f}, recomputed {two:.3f}" for name, one, two in numbers if not gaps[name] <= ROUNDING
+    ]
     value = f"{len(numbers) - len(rounded) - len(wrong)} of {len(numbers)} as printed"
     value += f", {len(rounded)} within rounding" if rounded else ""
     value += f", {len(wrong)} different" if wrong else ""
@@ -90,7 +92,11 @@ def repeated_cells() -> Result:
     frame.loc[frame["basis"].ne("source"), "source"] = ""
     found = frame.groupby(list(CELL))["mean"].agg(["size", "nunique"])
     found = found[found["size"] > 1]
-    return count(list(found["nunique"] == 1), "repeated cells are the same", [str(cell) for cell in found.index[found["nunique"] > 1]])
+    return count(
+        list(found["nunique"] == 1),
+        "repeated cells are the same",
+        [str(cell) for cell in found.index[found["nunique"] > 1]],
+    )
 
 
 def averages(table: str) -> Result:
@@ -104,10 +110,15 @@ def averages(table: str) -> Result:
 
 def same_average_in_two_tables() -> Result:
     """The rank-4 average is the same number in both tables."""
-    rows = (rows_of(table, label=joint(4), metric="accuracy", dataset=AVERAGE)["mean"] for table in ("headline", "fixedB"))
+    rows = (
+        rows_of(table, label=joint(4), metric="accuracy", dataset=AVERAGE)["mean"] for table in ("headline", "fixedB")
+    )
     both = pd.concat(rows, axis=1, keys=["headline", "fixedB"]).dropna()
     differing = both[both["headline"] != both["fixedB"]].reset_index()
-    lines = [f"{one.backbone}, {one.shots}-shot: {one.headline:.2f} in headline, {one.fixedB:.2f} in fixedB" for one in differing.itertuples()]
+    lines = [
+        f"{one.backbone}, {one.shots}-shot: {one.headline:.2f} in headline, {one.fixedB:.2f} in fixedB"
+        for one in differing.itertuples()
+    ]
     return count(list(both["headline"] == both["fixedB"]), "the same", lines)
 
 
@@ -134,7 +145,9 @@ def pairs_shown() -> Result:
     """The main table lists every source–target pair."""
     everything, shown = published_pairs("transfer_four_modes"), published_pairs()
     missing = [f"{target} from {source}" for target, source in everything if (target, source) not in shown]
-    return count([pair in shown for pair in everything], "pairs", ["left out: " + "; ".join(missing)] if missing else [])
+    return count(
+        [pair in shown for pair in everything], "pairs", ["left out: " + "; ".join(missing)] if missing else []
+    )
 
 
 def dense_reference() -> Result:
@@ -168,9 +181,14 @@ def best_rank() -> Result:
 
 def best_dense() -> Result:
     """The best dense prompt is the better of 4 and 16 tokens (ViT-B/16)."""
-    rows = rows_of("b_ablation", label=BEST_DENSE, backbone="ViT-B/16")["mean"].groupby(level=["dataset", "shots"]).first()
+    rows = (
+        rows_of("b_ablation", label=BEST_DENSE, backbone="ViT-B/16")["mean"].groupby(level=["dataset", "shots"]).first()
+    )
     return agreement(
-        [(f"{name}, {k}-shot", mean, max(accuracy(dense(m), name, k) for m in (4, N_CTX))) for (name, k), mean in rows.items()]
+        [
+            (f"{name}, {k}-shot", mean, max(accuracy(dense(m), name, k) for m in (4, N_CTX)))
+            for (name, k), mean in rows.items()
+        ]
     )
 
 
@@ -215,7 +233,10 @@ def rank_of_products() -> Result:
     """The overlap of BA across seeds is that of subspaces of rank at most 8."""
     shown = float(geometry_table(published_geometry()).loc["seed", "BA"])
     generator = np.random.default_rng(0)
-    chance = {rank: float(np.median(random_overlaps(WIDTH, rank, rank, draws=300, generator=generator)[0])) for rank in (*RANKS, N_CTX)}
+    chance = {
+        rank: float(np.median(random_overlaps(WIDTH, rank, rank, draws=300, generator=generator)[0]))
+        for rank in (*RANKS, N_CTX)
+    }
     remark = "the printed value is that of 16-dimensional subspaces, with the rounding noise of the stored products"
     value = f"printed {shown:.2f}; chance {chance[8]:.2f} at rank 8, {chance[N_CTX]:.2f} at rank 16"
     return Result(shown <= max(chance[rank] for rank in RANKS) + 0.005, value, [remark])
@@ -236,7 +257,9 @@ def bold_marks() -> Result:
     reference = frame["table"].isin(["b_ablation", "transfer_pairs"]) & frame["variant"].eq("dense")
     reference |= frame["table"].eq("transfer_pairs") & frame["variant"].eq("joint")
     by_rank = frame["table"].isin(["b_ablation", "fixedB"])
-    frame["group"] = frame["rank"].where(by_rank, 0).astype(str) + frame["variant"].where(frame["table"].eq("factor_geometry"), "")
+    frame["group"] = frame["rank"].where(by_rank, 0).astype(str) + frame["variant"].where(
+        frame["table"].eq("factor_geometry"), ""
+    )
     sign = np.where(frame["metric"].eq("angle"), -1, 1)
     keys = ["table", "backbone", "dataset", "shots", "metric", "source", "group"]
     groups = frame.assign(mean=frame["mean"] * sign)[~reference].groupby(keys)["mean"]
@@ -266,8 +289,16 @@ CHECKS: tuple[tuple[str, str, Callable[[], Result]], ...] = (
     ("base2new, full", "H averaged over runs is at most the H of the averages.", concavity),
     ("factor_geometry", "Median overlap is at most the cosine of the median angle.", overlap_below_cosine),
     ("factor_geometry", "The overlap of BA across seeds is that of subspaces of rank at most 8.", rank_of_products),
-    ("b_ablation", "At rank 1 the Gaussian and the orthogonal basis are the same (RN50).", lambda: rank_one_bases("RN50")),
-    ("b_ablation", "At rank 1 the Gaussian and the orthogonal basis are the same (ViT-B/16).", lambda: rank_one_bases("ViT-B/16")),
+    (
+        "b_ablation",
+        "At rank 1 the Gaussian and the orthogonal basis are the same (RN50).",
+        lambda: rank_one_bases("RN50"),
+    ),
+    (
+        "b_ablation",
+        "At rank 1 the Gaussian and the orthogonal basis are the same (ViT-B/16).",
+        lambda: rank_one_bases("ViT-B/16"),
+    ),
     ("all", "The best numbers are bold: all tied ones, but none if the whole group is tied.", bold_marks),
 )
 
@@ -289,8 +320,14 @@ def text_numbers() -> Iterator[tuple[str, str, str]]:
         s = (cells["joint_seen"] - cells["dense_seen"]).round(9)
         yield f"cells with a gain in H, {backbone}", wins, f"{(h > 0).sum()} of {h.count()}"
         yield f"cells matched on seen classes, {backbone}", seen, f"{(s >= 0).sum()} of {s.count()}"
-        yield f"gain in H at 1, 4, 16 shots, {backbone}", gains, " ".join(f"{x:+.2f}" for x in h.groupby(level="shots").mean())
-    headline = rows_of("headline", metric="accuracy")["mean"].droplevel(["variant", "basis", "rank", "dataset", "metric", "source"])
+        yield (
+            f"gain in H at 1, 4, 16 shots, {backbone}",
+            gains,
+            " ".join(f"{x:+.2f}" for x in h.groupby(level="shots").mean()),
+        )
+    headline = rows_of("headline", metric="accuracy")["mean"].droplevel(
+        ["variant", "basis", "rank", "dataset", "metric", "source"]
+    )
     labels = headline.unstack("label")
     for length, text in ((4, {"RN50": "+1.99", "ViT-B/16": "+1.93"}), (16, {"RN50": "+2.00", "ViT-B/16": "+1.85"})):
         for backbone, number in text.items():
@@ -310,7 +347,11 @@ def text_numbers() -> Iterator[tuple[str, str, str]]:
         yield f"training A and training B, {name}", "about 89, about 78", f"{a:.2f}, {b:.2f}"
         yield f"largest difference of source and random B, {name}", "at most about 0.3", f"{gaps.abs().max():.2f}"
         yield f"average difference of source and random B, {name}", "less than 0.1", f"{gaps.mean():+.3f}"
-        yield f"joint and frozen B, {name}", "89.01, identical", f"{chosen['joint'].mean():.2f}, {chosen['source_B'].mean():.2f}"
+        yield (
+            f"joint and frozen B, {name}",
+            "89.01, identical",
+            f"{chosen['joint'].mean():.2f}, {chosen['source_B'].mean():.2f}",
+        )
         yield f"dense, {name}", "within about 0.2 of 89.2", f"{chosen['best_dense'].mean():.2f}"
     flowers, caltech = (pairs.loc[target, "source_B"] for target in ("Oxford Flowers", "Caltech101"))
     yield "Oxford Flowers from any source", "96.0 to 96.2", f"{flowers.min():.2f} to {flowers.max():.2f}"

@@ -90,7 +90,7 @@ def test_claims_on_runs(runs):
     assert re.search(r"\d hold, \d violated, \d+ undecided, \d+ not applicable", output)
     assert re.search(r"\(n = \d datasets\)", output)
     assert re.search(r"\(n = \d+ cells\)", output)
-    assert "needs transfers to Food101" in output
+    assert "needs r8, r2;" in output
     verbose = invoke("claims", runs, "--name", "harmonic_wins", "--verbose").output
     assert "compared:" in verbose and "DTD, 4-shot" in verbose
     assert "rank_saturation" not in verbose

@@ -6,31 +6,18 @@ import pandas as pd
 import pytest
 
 from slimprompt.analysis.claims import check, geometry_table
-from slimprompt.analysis.frame import CELL, dense, fixed_a, fixed_b, joint, observations
+from slimprompt.analysis.frame import dense, fixed_a, fixed_b, joint, observations
 from slimprompt.analysis.geometry import measure
 from slimprompt.analysis.statistics import compare
 from slimprompt.errors import InputError
 from slimprompt.lab.records import load_records
 from slimprompt.paper.claims import CLAIMS
 from slimprompt.paper.published import published_pairs
+from tests.observed import counted, observed
 from tests.synthetic_runs import write_run, write_study
 
 NAMES = [claim.name for claim in CLAIMS]
 BASE = {"backbone": "pocket", "dataset": "dtd", "shots": 1, "seed": 1, "n_ctx": 8}
-SEEDS = {1: -0.1, 2: 0.0, 3: 0.1}
-
-
-def observed(entries, *, seeds=SEEDS, backbone="pocket"):
-    """(dataset, label, shots, metric, value[, source]) → observations, with the value plus an offset per seed."""
-    rows = []
-    for dataset, label, shots, metric, value, *source in entries:
-        variant, *basis, size = label.split()
-        length = int(size[1:])
-        how = (label, variant, basis[0] if basis else "", length)
-        cell = (backbone, dataset, *how, shots, metric, source[0] if source else "")
-        n_ctx = length if variant == "dense" else 16
-        rows += [(*cell, seed, value + more, f"{label} {dataset} {seed}", n_ctx, None) for seed, more in seeds.items()]
-    return pd.DataFrame(rows, columns=[*CELL, "seed", "value", "run", "n_ctx", "parameters"])
 
 
 def finding(name, data, geometry=None):
@@ -271,7 +258,7 @@ BAD = {
 )
 def test_transfer_by_hand(name, value, verdict, n):
     found = finding(name, transfers(GOOD))
-    assert (found.value, found.verdict, found.n, found.scope) == (value, verdict, n, "pocket, all 4 pairs")
+    assert (found.value, found.verdict, found.n, found.scope) == (value, verdict, n, "pocket, all pairs (4)")
 
 
 @pytest.mark.parametrize(
@@ -344,7 +331,7 @@ def test_pairs_of_the_main_table_are_a_scope_of_their_own():
     target, source = published_pairs()[0]
     rows = GOOD | {(target, source): (81.0, 81.0, 66.0, 66.0)}
     scopes = [one.scope for one in check(CLAIMS, transfers(rows), names=["train_a_beats_train_b"])]
-    assert scopes == ["pocket, the 1 pairs of the main table", "pocket, all 5 pairs"]
+    assert scopes == ["pocket, pairs of the main table (1)", "pocket, all pairs (5)"]
 
 
 def seeds_of(gains):
@@ -411,14 +398,6 @@ def test_displacement_decides_whether_b_moves(overlap, verdict):
     assert finding("b_hardly_moves", observed([]), medians(0.9, 0.2, 0.4, overlap)).verdict == verdict
 
 
-def counted(*rows):
-    """(label, tokens, trained parameters) → observations."""
-    parts = [
-        observed([("a", label, 1, "accuracy", 50.0)]).assign(n_ctx=m, parameters=count) for label, m, count in rows
-    ]
-    return pd.concat(parts)
-
-
 PAPER = (
     (dense(4), 4, 2048),
     (dense(16), 16, 8192),
@@ -456,7 +435,7 @@ def test_claims_at_width_512_do_not_apply_to_other_widths():
     assert finding("parameter_counts", narrow).verdict == "holds"
     for name in ("parameter_share", "matched_parameters"):
         found = finding(name, narrow)
-        assert found.verdict == "not applicable" and "width 512" in found.note
+        assert found.verdict == "not applicable" and "width = 512" in found.note
 
 
 def test_small_study_decides_all_claims_it_has_runs_for(tmp_path):

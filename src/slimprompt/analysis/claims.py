@@ -19,7 +19,7 @@ single exception violates it.
 
 The table `arms` has one row per backbone, dataset, source, rank, number of shots and seed, and one column per arm: `joint`, the fixed
 bases `gaussian`, `orthogonal`, `svd`, `learned` or one of your own, `source_B`, `random_B`, `source_A`, `random_A` (named after the
-frozen factor), `r2`, `r8`, … (joint prompts of that rank), `dense` (as many tokens), `short` (as many tokens as the rank) and
+frozen factor), `r2`, `r8`, … (joint prompts of that rank), `dense` (as many tokens), `short_dense` (as many as the rank) and
 `best_dense` (the better length on that dataset). Columns are accuracies; `joint_seen`, `joint_unseen` and `joint_harmonic` are those
 of base-to-new runs. The table `parameters` has counts of trained parameters (`parameter_table`), the table `geometry` medians of
 overlaps and angles of factors per axis (`geometry_table`).
@@ -137,11 +137,6 @@ share = Statistic("share of {}s", _share)
 every = Statistic("every {}", _itself)
 
 
-def first_minus_second(rows: pd.DataFrame) -> pd.Series:
-    """The first column minus the second, the default of `Claim.value`."""
-    return rows.iloc[:, 0] - rows.iloc[:, 1]
-
-
 def together(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """One finding for all rows."""
     return {"": rows}
@@ -162,14 +157,15 @@ class Claim:
     """The claim in words."""
     of: Sequence[str] | Mapping[str, Sequence[str]]
     """Columns of the table, compared on their common seeds; several groups of columns by name, for a number or observation each."""
-    measure: str
-    """What is computed, in words."""
     each: Sequence[str]
     """Levels that identify one observation: columns are averaged over all others. "name" is the name of a group in `of`."""
     bound: Bound
     statistic: Statistic = mean
-    value: Callable[[pd.DataFrame], pd.Series] = first_minus_second
-    """Maps the averaged columns, with the levels `each`, to one value per observation."""
+    value: str | Callable[[pd.DataFrame], pd.Series] = ""
+    """The value of each observation: an expression of columns and levels, or a function of the averaged columns with the levels
+    `each`; empty for the first column minus the second."""
+    measure: str = ""
+    """The value in words; by default, the expression."""
     where: str = ""
     """Rows of the table, as a query of levels and columns, such as "rank == 4 and shots > 1"."""
     datasets: Sequence[str] = ()
@@ -180,10 +176,8 @@ class Claim:
     """The findings by name, each with its rows."""
     table: str = "arms"
     """arms, parameters or geometry."""
-    needs: str = ""
-    """The runs that it needs, in words."""
     least: int = 1
-    """Number of observations that it needs."""
+    """Number of observations without which it is not applicable."""
     unit: str = "dataset"
     """What an observation is, in the singular."""
     form: str = "+.2f"
@@ -263,9 +257,8 @@ def check(
 
 
 def _findings(claim: Claim, table: pd.DataFrame, folders: pd.DataFrame) -> list[Finding]:
-    groups = claim.of if isinstance(claim.of, Mapping) else {"": claim.of}
-    columns = list(dict.fromkeys(name for group in groups.values() for name in group))
-    known = table.reindex(columns=columns).dropna(how="all")
+    groups = _groups(claim)
+    known = table.reindex(columns=_columns(claim)).dropna(how="all")
     findings = []
     for scope, rows in (claim.scopes(known) if len(known) else {}).items():
         used = {name: _averaged(claim, rows[list(group)]) for name, group in groups.items()}
@@ -278,6 +271,14 @@ def _findings(claim: Claim, table: pd.DataFrame, folders: pd.DataFrame) -> list[
         )
     everything = claim.paper if isinstance(claim.paper, str) else "; ".join(map(": ".join, claim.paper.items()))
     return findings or [_missing(claim, "", everything)]
+
+
+def _groups(claim: Claim) -> Mapping[str, Sequence[str]]:
+    return claim.of if isinstance(claim.of, Mapping) else {"": claim.of}
+
+
+def _columns(claim: Claim) -> list[str]:
+    return list(dict.fromkeys(chain(*_groups(claim).values())))
 
 
 def _averaged(claim: Claim, rows: pd.DataFrame) -> pd.DataFrame:
@@ -294,7 +295,11 @@ def _averaged(claim: Claim, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _values(claim: Claim, name: str, rows: pd.DataFrame) -> pd.Series:
     """The value of each observation."""
-    values = claim.value(rows.groupby(level=[level for level in claim.each if level != "name"]).mean())
+    rows = rows.groupby(level=[level for level in claim.each if level != "name"]).mean()
+    if callable(claim.value):
+        values = claim.value(rows)
+    else:
+        values = pd.Series(rows.eval(claim.value)) if claim.value else rows.iloc[:, 0] - rows.iloc[:, 1]
     return pd.concat({name: values}, names=["name"]) if "name" in claim.each else values
 
 
@@ -334,8 +339,13 @@ def _verdict(bound: Bound, numbers: Sequence[Number], cautious: Sequence[Number]
 
 
 def _missing(claim: Claim, scope: str, paper: str) -> Finding:
+    on = f" on {', '.join(claim.datasets)}" if claim.datasets else ""
+    where = f" where {claim.where.replace('==', '=')}" if claim.where else ""
+    least = max(claim.least, claim.statistic.least)
+    columns = ", ".join(map(_plain, _columns(claim)))
+    note = f"needs {columns}{on}{where}; {least} {claim.unit}{'s' if least > 1 else ''} or more"
     found = Finding(claim.name, claim.sentence, claim.place, scope, "not applicable", "—")
-    return replace(found, bound=_condition(claim), unit=claim.unit, paper=paper, note=f"needs {claim.needs}")
+    return replace(found, bound=_condition(claim), unit=claim.unit, paper=paper, note=note)
 
 
 def _runs(folders: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
@@ -351,6 +361,7 @@ def _runs(folders: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
 # --- text --------------------------------------------------------------------------------------------------------------
 
 _LEVELS = {"shots": "{}-shot", "rank": "r={}", "source": "from {}", "n_ctx": "m={}", "width": "d={}", "seed": "seed {}"}
+_NUMBERS = {"shots": "number of shots", "name": "of them"}
 
 
 def _title(levels: Sequence[Any], key: Any) -> str:
@@ -360,7 +371,14 @@ def _title(levels: Sequence[Any], key: Any) -> str:
 
 
 def _condition(claim: Claim) -> str:
-    return f"{claim.measure}, {claim.statistic.title.format(claim.unit)}: {claim.bound.text}"
+    each = f", for each {' and '.join(_NUMBERS.get(name, name) for name in claim.numbers)}" if claim.numbers else ""
+    value = claim.value if isinstance(claim.value, str) else ""
+    measure = claim.measure or value or " - ".join(next(iter(_groups(claim).values()))[:2])
+    return f"{_plain(measure)}, {claim.statistic.title.format(claim.unit)}{each}: {claim.bound.text}"
+
+
+def _plain(column: str) -> str:
+    return column.replace("_", " ").replace(" - ", " − ")
 
 
 def _form(claim: Claim, value: float) -> str:
@@ -415,7 +433,7 @@ def arm_table(observed: pd.DataFrame, content: str = "value") -> pd.DataFrame:
     columns = (
         (joint.assign(arm="r" + joint["rank"].astype(str) + joint["suffix"]), [*cell, "n_ctx"]),
         (dense.assign(arm="dense" + dense["suffix"]), [*cell, "n_ctx"]),
-        (dense.assign(arm="short" + dense["suffix"]), [*cell, "rank"]),
+        (dense.assign(arm="short_dense" + dense["suffix"]), [*cell, "rank"]),
         (_best_dense(observed, dense, content), cell),
     )
     for rows, on in columns:
@@ -437,7 +455,7 @@ def parameter_table(observed: pd.DataFrame) -> pd.DataFrame:
     """Counts of trained parameters, with the levels backbone, variant, rank, n_ctx and width.
 
     The columns are `count`; `formula`, the count that the shape gives; and the counts of prompts on the same backbone: `dense` with
-    as many tokens, `short` with as many tokens as the rank, and `fixed_A` of the same shape. The width is the one that most counts of
+    as many tokens, `short_dense` with as many as the rank, and `fixed_A` of the same shape. The width is the one that most counts of
     the backbone imply.
     """
     levels = ["backbone", "variant", "rank", "n_ctx"]
@@ -456,7 +474,7 @@ def parameter_table(observed: pd.DataFrame) -> pd.DataFrame:
     dense = counts[counts["variant"].eq("dense")].set_index(["backbone", "n_ctx"])["count"]
     fixed_a = counts[counts["variant"].eq("fixed-A")].set_index(["backbone", "rank", "n_ctx"])["count"]
     counts = counts.join(dense.rename("dense"), on=["backbone", "n_ctx"])
-    counts = counts.join(dense.rename("short"), on=["backbone", "rank"])
+    counts = counts.join(dense.rename("short_dense"), on=["backbone", "rank"])
     counts = counts.join(fixed_a.rename("fixed_A"), on=["backbone", "rank", "n_ctx"])
     return counts.set_index([*levels, "width"])
 

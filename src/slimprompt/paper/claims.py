@@ -50,10 +50,8 @@ PARAMETERS = (
         place="§4.1, App. B.2",
         sentence="Dense, joint, fixed-B and fixed-A prompts train md, r(m+d), rd and mr parameters.",
         of=("count", "formula"),
-        measure="count minus formula, with one width d per backbone",
         bound=EQUAL,
         form=".0f",
-        needs="prompts that record how many parameters they train",
         paper="8192 / 2112 / 2048 / 64 (dense, joint, fixed-B, fixed-A at m=16, d=512, r=4)",
     ),
     _shape(
@@ -62,24 +60,20 @@ PARAMETERS = (
         sentence="The joint rank-4 prompt of 16 tokens trains about a quarter of the parameters of the dense one at width 512.",
         of=("count", "dense"),
         where="variant == 'joint' and rank == 4 and n_ctx == 16 and width == 512",
-        measure="joint over dense",
-        value=lambda rows: rows["count"] / rows["dense"],
+        value="count / dense",
         bound=between(0.2, 0.3),
         form=".3f",
-        needs="dense and joint rank-4 prompts of 16 tokens on a backbone of width 512",
         paper="roughly a quarter (2112 of 8192; dense about four times larger)",
     ),
     _shape(
         name="matched_parameters",
         place="§6 few-shot",
         sentence="A dense prompt of 4 tokens trains nearly as many parameters as the joint rank-4 prompt of 16 at width 512.",
-        of=("short", "count"),
+        of=("short_dense", "count"),
         where="variant == 'joint' and rank == 4 and n_ctx == 16 and width == 512",
-        measure="dense over joint",
-        value=lambda rows: rows["short"] / rows["count"],
+        value="short_dense / count",
         bound=at_least(0.95),
         form=".3f",
-        needs="dense prompts of 4 tokens and joint rank-4 prompts of 16 on a backbone of width 512",
         paper="2048 against 2112",
     ),
     _shape(
@@ -88,11 +82,9 @@ PARAMETERS = (
         sentence="Training A with B fixed has d/m times as many directions as training B with A fixed.",
         of=("count", "fixed_A"),
         where="variant == 'fixed-B'",
-        measure="fixed-B over fixed-A, minus d/m",
-        value=lambda rows: rows["count"] / rows["fixed_A"] - rows.eval("width / n_ctx"),
+        value="count / fixed_A - width / n_ctx",
         bound=EQUAL,
         form=".0f",
-        needs="fixed-B and fixed-A prompts of the same rank and length",
         paper="d/m = 32",
     ),
 )
@@ -105,7 +97,6 @@ _new = partial(
     of=("joint_harmonic", "dense_harmonic"),
     where="rank == 4",
     each=("dataset", "shots"),
-    needs="dense and rank-4 base-to-new runs",
 )
 
 
@@ -126,8 +117,7 @@ NEW_CLASSES = (
     _new(
         name="harmonic_wins",
         sentence="Rank 4 has a higher harmonic mean than dense in most dataset–shot cells.",
-        measure="rank 4 has a higher H",
-        value=lambda rows: rows["joint_harmonic"] > rows["dense_harmonic"],
+        value="joint_harmonic > dense_harmonic",
         statistic=share,
         bound=above(1 / 2),
         unit="cell",
@@ -136,7 +126,6 @@ NEW_CLASSES = (
     _new(
         name="harmonic_gain",
         sentence="The gain in H, averaged over the datasets, is positive at every shot count.",
-        measure="gain in H over dense, per number of shots",
         numbers=("shots",),
         bound=above(0),
         paper={"RN50": "+4.21 / +3.01 / +2.05 at 1/4/16 shots", "ViT-B/16": "+3.58 / +4.25 / +1.74 at 1/4/16 shots"},
@@ -148,7 +137,6 @@ NEW_CLASSES = (
         measure="gain in H at 1 shot minus that at the most shots",
         value=_decline,
         bound=above(0),
-        needs="dense and rank-4 base-to-new runs at 1 shot and at more, on two datasets",
         paper={"RN50": "+4.21 at 1 shot, +2.05 at 16", "ViT-B/16": "+3.58 at 1 shot, +1.74 at 16"},
     ),
     _new(
@@ -156,8 +144,7 @@ NEW_CLASSES = (
         sentence="The gains concentrate on the unseen classes.",
         of=("joint_unseen", "dense_unseen", "joint_seen", "dense_seen"),
         each=("dataset",),
-        measure="gain on unseen classes minus gain on seen classes",
-        value=lambda rows: rows.eval("joint_unseen - dense_unseen - joint_seen + dense_seen"),
+        value="joint_unseen - dense_unseen - joint_seen + dense_seen",
         bound=above(0),
         paper="unseen > seen",
     ),
@@ -165,8 +152,7 @@ NEW_CLASSES = (
         name="seen_wins",
         sentence="Rank 4 matches or improves on dense on the seen classes in most cells.",
         of=("joint_seen", "dense_seen"),
-        measure="rank 4 is at least as accurate",
-        value=lambda rows: rows["joint_seen"] >= rows["dense_seen"],
+        value="joint_seen >= dense_seen",
         statistic=share,
         bound=above(1 / 2),
         unit="cell",
@@ -181,7 +167,6 @@ NEW_CLASSES = (
         statistic=share,
         bound=above(1 / 2),
         unit="cell",
-        needs="base-to-new runs at 1 shot and at more, and cells in which dense is better on seen classes",
         paper="mainly at higher shots",
     ),
     _new(
@@ -189,11 +174,9 @@ NEW_CLASSES = (
         sentence="Even where dense is better on seen classes at higher shot counts, rank 4 is better on H.",
         of=("joint_harmonic", "dense_harmonic", "joint_seen", "dense_seen"),
         where="rank == 4 and shots > 1 and joint_seen < dense_seen",
-        measure="gain in H over dense",
         statistic=every,
         bound=above(0),
         unit="cell",
-        needs="cells above 1 shot in which dense is better on seen classes",
         paper="in all of them",
     ),
 )
@@ -206,7 +189,6 @@ _higher_shots = partial(
     where="rank == 4 and shots > 1",
     each=("dataset", "shots"),
     numbers=("shots",),
-    measure="rank 4 minus dense, per number of shots",
     bound=within(HALF_POINT),
 )
 
@@ -226,24 +208,21 @@ FEW_SHOT = (
     _few_shot(
         name="one_shot_gain_over_matched_dense",
         sentence="At 1 shot rank 4 is clearly better than the dense prompt of 4 tokens, which trains about as many parameters.",
-        of=("joint", "short"),
+        of=("joint", "short_dense"),
         where="rank == 4 and shots == 1",
-        measure="rank 4 minus dense of 4 tokens",
         bound=above(0),
-        needs="dense prompts of 4 tokens and rank-4 prompts at 1 shot on two datasets",
         paper={"RN50": "+1.99 at 1 shot", "ViT-B/16": "+1.93 at 1 shot"},
     ),
     _higher_shots(
         name="matched_dense_indistinguishable",
         sentence="At higher shot counts rank 4 and the dense prompt of 4 tokens are equally accurate.",
-        of=("joint", "short"),
-        needs="dense prompts of 4 tokens and rank-4 prompts above 1 shot on two datasets",
+        of=("joint", "short_dense"),
         paper="statistically indistinguishable at 4 and 16 shots (no test is given)",
     ),
     _few_shot(
         name="within_seed_variance",
         sentence="At higher shot counts rank 4 and both dense prompts are within seed variance of each other.",
-        of={"full": ("joint", "dense"), "4 tokens": ("joint", "short")},
+        of={"full": ("joint", "dense"), "4 tokens": ("joint", "short_dense")},
         where="rank == 4 and shots > 1",
         each=("name", "shots", "seed", "dataset"),
         measure="difference of the averages over √(sd² + sd²) of the seeds",
@@ -252,7 +231,6 @@ FEW_SHOT = (
         bound=at_most(1),
         unit="difference",
         form=".2f",
-        needs="dense and rank-4 prompts above 1 shot with two seeds",
         paper="the three methods fall within seed variance at 4 and 16 shots (no spread is given)",
     ),
     _few_shot(
@@ -260,16 +238,13 @@ FEW_SHOT = (
         sentence="At 1 shot rank 4 is better than the full dense prompt.",
         of=("joint", "dense"),
         where="rank == 4 and shots == 1",
-        measure="rank 4 minus full dense",
         bound=above(0),
-        needs="full dense and rank-4 prompts at 1 shot on two datasets",
         paper={"RN50": "+2.00 at 1 shot", "ViT-B/16": "+1.85 at 1 shot"},
     ),
     _higher_shots(
         name="full_dense_within_half_point",
         sentence="At higher shot counts rank 4 is within half a point of the full dense prompt.",
         of=("joint", "dense"),
-        needs="full dense and rank-4 prompts above 1 shot on two datasets",
         paper="within half a point at 4 and 16 shots",
     ),
     _few_shot(
@@ -278,9 +253,7 @@ FEW_SHOT = (
         of=("r8", "r2"),
         each=("dataset", "shots"),
         numbers=("shots",),
-        measure="rank 8 minus rank 2, per number of shots",
         bound=within(HALF_POINT),
-        needs="joint prompts of ranks 2 and 8 on two datasets",
         paper="near-saturated at r=2, little change up to r=8 (no number given)",
     ),
 )
@@ -293,7 +266,6 @@ _fixed = partial(
     each=("backbone", "rank", "shots"),
     scopes=together,
     unit="setting",
-    needs="joint prompts and all four fixed bases",
 )
 _each_basis = {basis: (basis, "joint") for basis in FIXED_BASES}
 _five = ("joint", *FIXED_BASES)
@@ -316,7 +288,6 @@ FIXED_BASIS = (
         statistic=share,
         bound=above(1 / 2),
         unit="gap",
-        needs="fixed-basis and joint prompts",
         paper="usually within a few tenths of a point",
     ),
     _fixed(
@@ -324,12 +295,11 @@ FIXED_BASIS = (
         sentence="The largest gap of a fixed basis is about 1.5 points.",
         of=_each_basis,
         each=("name", "backbone", "rank", "shots"),
-        measure="fixed minus trainable, averaged over datasets",
+        measure="fixed basis - joint",
         statistic=every,
         bound=within(1.55),
         least=3,
         unit="gap",
-        needs="fixed-basis and joint prompts in three settings",
         paper="within roughly 1.5 points",
     ),
     _fixed(
@@ -358,10 +328,9 @@ FIXED_BASIS = (
         of={basis: ("learned", basis, *_five) for basis in FIXED_BASES if basis != "learned"},
         each=("name", "dataset"),
         numbers=("name",),
-        measure="learned minus the other basis",
+        measure="learned - other basis",
         bound=below(0),
         unit="dataset",
-        needs="joint prompts and all four fixed bases on two datasets",
         paper="the weakest of the four",
     ),
     _fixed(
@@ -372,10 +341,9 @@ FIXED_BASIS = (
         each=("name", "dataset"),
         numbers=("name",),
         scopes=by_backbone,
-        measure="fixed minus trainable, per basis",
+        measure="fixed basis - joint",
         bound=within(HALF_POINT),
         unit="dataset",
-        needs="fixed-basis and joint prompts on two datasets",
         paper="on par, costs nothing (no test is given)",
     ),
 )
@@ -390,8 +358,8 @@ def by_pairs(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
         pairs = group.index.droplevel([name for name in group.index.names if name not in ("dataset", "source")])
         main = pairs.isin(published_pairs())
         if main.any() and not main.all():
-            scopes[f"{backbone}, the {pairs[main].nunique()} pairs of the main table"] = group[main]
-        scopes[f"{backbone}, all {pairs.nunique()} pairs"] = group
+            scopes[f"{backbone}, pairs of the main table ({pairs[main].nunique()})"] = group[main]
+        scopes[f"{backbone}, all pairs ({pairs.nunique()})"] = group
     return scopes
 
 
@@ -401,14 +369,10 @@ _transfer = partial(
     each=("dataset",),
     scopes=by_pairs,
     unit="target",
-    needs="transfers in all four modes to two targets",
 )
 _modes = ("source_B", "random_B", "source_A", "random_A")
+_a_minus_b = "(source_B + random_B - source_A - random_A) / 2"
 _not_food = "dataset != 'Food101'"
-
-
-def _train_a_minus_train_b(rows: pd.DataFrame) -> pd.Series:
-    return rows.eval("(source_B + random_B - source_A - random_A) / 2")
 
 
 def _range_over_sources(rows: pd.DataFrame) -> pd.Series:
@@ -423,8 +387,7 @@ TRANSFER = (
         name="train_a_beats_train_b",
         sentence="Training A with B frozen is ten points better than training B with A frozen.",
         of=_modes,
-        measure="training A minus training B",
-        value=_train_a_minus_train_b,
+        value=_a_minus_b,
         bound=at_least(10),
         paper="about 89 against about 78, a ten-point gap",
     ),
@@ -433,12 +396,10 @@ TRANSFER = (
         sentence="Training A is better on every target except Food101.",
         of=_modes,
         where=_not_food,
-        measure="training A minus training B",
-        value=_train_a_minus_train_b,
+        value=_a_minus_b,
         statistic=every,
         bound=above(0),
         least=3,
-        needs="transfers in all four modes to three targets besides Food101",
         paper="every target except Food101",
     ),
     _transfer(
@@ -446,12 +407,10 @@ TRANSFER = (
         sentence="The ten-point gap holds on every target except Food101.",
         of=_modes,
         where=_not_food,
-        measure="training A minus training B",
-        value=_train_a_minus_train_b,
+        value=_a_minus_b,
         statistic=every,
         bound=at_least(10),
         least=3,
-        needs="transfers in all four modes to three targets besides Food101",
         paper="this ten-point gap holds on every target except Food101",
     ),
     _transfer(
@@ -465,7 +424,6 @@ TRANSFER = (
         statistic=every,
         bound=at_most(1),
         unit="pair",
-        needs="transfers to Food101 in all four modes",
         paper="all four modes within a point",
     ),
     _transfer(
@@ -473,21 +431,17 @@ TRANSFER = (
         sentence="A source-trained and a random frozen B differ by at most about 0.3 on any pair.",
         of=("source_B", "random_B"),
         each=("dataset", "source", "rank", "shots"),
-        measure="source minus random B",
         statistic=every,
         bound=within(0.349),
         least=3,
         unit="pair",
-        needs="transfers of a source-trained and a random B on three pairs",
         paper="at most about 0.3 on any pair",
     ),
     _transfer(
         name="source_b_like_random_b_on_average",
         sentence="They differ by less than 0.1 on average.",
         of=("source_B", "random_B"),
-        measure="source minus random B",
         bound=within(0.1),
-        needs="transfers of a source-trained and a random B to two targets",
         paper="less than 0.1 on average",
     ),
     _transfer(
@@ -495,9 +449,7 @@ TRANSFER = (
         place="abstract, §6 transfer",
         sentence="A source-trained B has no advantage over a random one.",
         of=("source_B", "random_B"),
-        measure="source minus random B",
         bound=at_most(HALF_POINT),
-        needs="transfers of a source-trained and a random B to two targets",
         paper="no advantage (no test is given)",
     ),
     _transfer(
@@ -510,16 +462,13 @@ TRANSFER = (
         statistic=every,
         bound=at_most(HALF_POINT),
         form=".2f",
-        needs="transfers to one target from two sources",
         paper="essentially the same: Flowers 96.0–96.2, Caltech101 identical",
     ),
     _transfer(
         name="training_b_adds_nothing",
         sentence="Training both factors gives the same average as training A with B frozen.",
         of=("joint", "source_B"),
-        measure="joint minus frozen source B",
         bound=within(HALF_POINT),
-        needs="transfers of a source-trained B and joint prompts on two targets",
         paper="89.01, identical to freezing B",
     ),
     _transfer(
@@ -528,9 +477,8 @@ TRANSFER = (
         of={"frozen B": ("source_B", "best_dense"), "joint": ("joint", "best_dense", "source_B")},
         each=("name", "dataset"),
         numbers=("name",),
-        measure="minus dense, for frozen B and joint",
+        measure="source B - best dense, joint - best dense",
         bound=within(0.25),
-        needs="transfers of a source-trained B, dense and joint prompts on two targets",
         paper="within about 0.2 of dense (89.2)",
     ),
     _transfer(
@@ -542,7 +490,6 @@ TRANSFER = (
         value=lambda rows: rows[["source_B", "joint"]].min(axis=1) - rows["best_dense"],
         statistic=every,
         bound=at_least(0),
-        needs="transfers to Caltech101, Food101 and Oxford Pets, with dense and joint prompts",
         paper="Caltech101, Food101 and Oxford Pets",
     ),
 )
@@ -574,12 +521,11 @@ GEOMETRY = (
         sentence="B spans nearly the same subspace across datasets, shots and ranks.",
         of=("B",),
         where=_tasks,
-        value=lambda rows: rows["B"],
+        value="B",
         measure="median overlap of B",
         bound=at_least(0.8),
         form=".2f",
         least=3,
-        needs="joint prompts on two datasets, at two numbers of shots and of two ranks",
         paper="0.86 to 0.89 (angles near 27–30°)",
     ),
     _median(
@@ -593,7 +539,6 @@ GEOMETRY = (
         bound=at_most(0.4),
         form=".2f",
         least=6,
-        needs="joint prompts on two datasets, at two numbers of shots and of two ranks",
         paper="0.17 to 0.35 (angles near 70–80°)",
     ),
     _median(
@@ -606,7 +551,6 @@ GEOMETRY = (
         measure="margin of B in overlap and in angle over 90°",
         bound=above(0),
         least=4,
-        needs="joint prompts on two datasets, at two numbers of shots, of two ranks and of two seeds",
         paper="B in all four comparisons",
     ),
     _median(
@@ -618,7 +562,6 @@ GEOMETRY = (
         measure="smallest median overlap across datasets, shots and ranks, minus that across seeds",
         bound=above(0),
         unit="comparison",
-        needs="joint prompts that differ in the seed, and joint prompts with the same seed",
         paper="0.41 across seeds, 0.86 to 0.89 across tasks",
     ),
     _median(
@@ -626,12 +569,11 @@ GEOMETRY = (
         sentence="Training moves B very little from its initial value.",
         of=("B",),
         where="axis == 'start'",
-        value=lambda rows: rows["B"],
-        measure="median overlap of the final with the initial B",
+        value="B",
+        measure="median overlap of B",
         bound=at_least(0.9),
         form=".2f",
         unit="median",
-        needs="joint prompts with their initial and final factors",
         paper="moves very little (not measured in the paper)",
     ),
 )
