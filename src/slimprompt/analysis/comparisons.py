@@ -98,5 +98,7 @@ def aggregates(frame: pd.DataFrame) -> pd.DataFrame:
     means = both.groupby(level=keys[:-1]).mean()
     harmonic = [harmonic_mean(*pair) for pair in means.itertuples(index=False)]
     places = [(*place, "harmonic") for place in means.index]
-    found["harmonic_of_averages"] = pd.Series(dict(zip(places, harmonic, strict=True)), dtype=float).reindex(found.index)
+    found["harmonic_of_averages"] = pd.Series(dict(zip(places, harmonic, strict=True)), dtype=float).reindex(
+        found.index
+    )
     return found.reset_index().fillna({"seeds": 0}).astype({"seeds": int})

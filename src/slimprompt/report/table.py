@@ -254,9 +254,10 @@ def difference(
 
     def matched(values: Any) -> Any:
         """What belongs to the rows of the second frame, for those of the first."""
-        by_key = values.droplevel([name for name in values.index.names if name not in on]).reorder_levels(list(on))
-        keys = one.index.droplevel([name for name in one.index.names if name not in on]).reorder_levels(list(on))
-        return by_key.reindex(keys).set_axis(one.index)
+        return values.set_axis(keys(values.index)).reindex(keys(one.index)).set_axis(one.index)
+
+    def keys(index: pd.Index) -> pd.MultiIndex:
+        return pd.MultiIndex.from_arrays([index.get_level_values(name) for name in on])
 
     found = summary(one - matched(other))
     if runs is not None:
