@@ -39,7 +39,6 @@ import pandas as pd
 from slimprompt.analysis.frame import AVERAGE, BEST_DENSE, cells, select, with_best_dense
 from slimprompt.analysis.statistics import compare
 from slimprompt.analysis.verdict import Verdict
-from slimprompt.errors import choose
 from slimprompt.prompts.spec import count_parameters
 
 #: One-sided level of the tests: an interval covers 1 − 2 · LEVEL.
@@ -223,9 +222,7 @@ class Finding:
 # --- checking ----------------------------------------------------------------------------------------------------------
 
 
-def check(
-    claims: Sequence[Claim], observed: pd.DataFrame, geometry: pd.DataFrame | None = None, names: Sequence[str] = ()
-) -> list[Finding]:
+def check(claims: Sequence[Claim], observed: pd.DataFrame, geometry: pd.DataFrame | None = None) -> list[Finding]:
     """Check claims on a set of runs, or on published numbers.
 
     Parameters
@@ -236,24 +233,20 @@ def check(
         `observations` of runs, or published numbers in the same form.
     geometry
         `geometry_table` of the same runs; without it, claims about geometry are not applicable.
-    names
-        Names of the claims to check; all if empty.
 
     Returns
     -------
     list of Finding
         One finding per claim and scope.
     """
-    known = {claim.name: claim for claim in claims}
-    chosen = [choose("claim", name, known) for name in dict.fromkeys(names)] or claims
     nothing = pd.DataFrame()
     tables = {
         "parameters": (parameter_table(observed), nothing),
         "geometry": (geometry if geometry is not None else nothing, nothing),
     }
-    if any(claim.table == "arms" for claim in chosen):
+    if any(claim.table == "arms" for claim in claims):
         tables["arms"] = arm_table(observed), arm_table(observed, "run")
-    return [finding for claim in chosen for finding in _findings(claim, *tables[claim.table])]
+    return [finding for claim in claims for finding in _findings(claim, *tables[claim.table])]
 
 
 def _findings(claim: Claim, table: pd.DataFrame, folders: pd.DataFrame) -> list[Finding]:
