@@ -177,6 +177,8 @@ class Claim:
     """arms, parameters or geometry."""
     least: int = 1
     """Number of observations without which it is not applicable."""
+    needs: str = ""
+    """The runs that it needs, in words; by default the columns, rows and number of observations."""
     unit: str = "dataset"
     """What an observation is, in the singular."""
     form: str = "+.2f"
@@ -332,13 +334,17 @@ def _verdict(bound: Bound, numbers: Sequence[Number], cautious: Sequence[Number]
 
 
 def _missing(claim: Claim, scope: str, paper: str) -> Finding:
+    needs = claim.needs or _needs(claim)
+    found = Finding(claim.name, claim.sentence, claim.place, scope, "not applicable", "—")
+    return replace(found, bound=_condition(claim), unit=claim.unit, paper=paper, note=f"needs {needs}")
+
+
+def _needs(claim: Claim) -> str:
+    columns = ", ".join(map(_plain, _columns(claim)))
     on = f" on {', '.join(claim.datasets)}" if claim.datasets else ""
     where = f" where {claim.where.replace('==', '=')}" if claim.where else ""
     least = max(claim.least, claim.statistic.least)
-    columns = ", ".join(map(_plain, _columns(claim)))
-    note = f"needs {columns}{on}{where}; {least} {claim.unit}{'s' if least > 1 else ''} or more"
-    found = Finding(claim.name, claim.sentence, claim.place, scope, "not applicable", "—")
-    return replace(found, bound=_condition(claim), unit=claim.unit, paper=paper, note=note)
+    return f"{columns}{on}{where}" + (f"; {least} {claim.unit}s or more" if least > 1 else "")
 
 
 def _runs(folders: pd.DataFrame, rows: pd.DataFrame) -> list[str]:

@@ -135,6 +135,7 @@ NEW_CLASSES = (
         sentence="The gain in H is larger with 1 shot than with the most shots.",
         measure="gain in H at 1 shot minus that at the most shots",
         value=_decline,
+        needs="dense and rank-4 base-to-new runs at 1 shot and at more, on two datasets",
         bound=above(0),
         paper={"RN50": "+4.21 at 1 shot, +2.05 at 16", "ViT-B/16": "+3.58 at 1 shot, +1.74 at 16"},
     ),
@@ -163,6 +164,7 @@ NEW_CLASSES = (
         of=("joint_seen", "dense_seen"),
         measure="of those in which dense is better, it has more than 1 shot",
         value=_above_one_shot,
+        needs="base-to-new runs at 1 shot and at more, with cells in which dense is better on seen classes",
         statistic=share,
         bound=above(1 / 2),
         unit="cell",
@@ -224,6 +226,7 @@ FEW_SHOT = (
         each=("name", "shots", "seed", "dataset"),
         measure="|difference of the averages| − √(sd² + sd²) of the seeds",
         value=_beyond_spread,
+        needs="dense and rank-4 prompts above 1 shot with two seeds",
         statistic=every,
         bound=at_most(0),
         unit="difference",
@@ -455,6 +458,7 @@ TRANSFER = (
         each=("dataset", "source", "rank", "shots"),
         measure="range over sources",
         value=_range_over_sources,
+        needs="transfers of a source-trained B to one target from two sources",
         statistic=every,
         bound=at_most(HALF_POINT),
         form=".2f",
@@ -493,7 +497,14 @@ TRANSFER = (
 # --- subspaces of the trained factors ----------------------------------------------------------------------------------
 
 _median = partial(
-    Claim, place="§6 geometry", table="geometry", each=("axis",), statistic=every, scopes=together, unit="comparison"
+    Claim,
+    place="§6 geometry",
+    table="geometry",
+    each=("axis",),
+    statistic=every,
+    needs="joint prompts that differ only in dataset, shots, rank or seed, and their factors",
+    scopes=together,
+    unit="comparison",
 )
 _tasks = "axis in ('dataset', 'shots', 'rank')"
 
@@ -570,6 +581,7 @@ GEOMETRY = (
         bound=at_least(0.9),
         form=".2f",
         unit="median",
+        needs="joint prompts with their initial and final factors",
         paper="moves very little (not measured in the paper)",
     ),
 )
