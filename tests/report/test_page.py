@@ -55,7 +55,7 @@ def test_one_folder_gives_all_class_geometry_and_base_to_new_tables(report: Repo
     alone = {table.name: table for table in build_report(report.folder, where=WHOLE_GEOMETRY).tables}
     assert to_markdown(tables["factor_geometry"]) == to_markdown(alone["factor_geometry"])
     assert "base_to_new_pocket" in tables and alone["base2new"].empty
-    assert any("left out; select a subset with --where class_subset=base" in note for note in report.notes)
+    assert any("left out, not trained on all classes" in note for note in report.notes)
 
 
 FACTS: dict[str, Any] = {
@@ -338,7 +338,7 @@ def test_settings_that_differ_are_named_after_what_is_missing(tmp_path: Path):
         write_run(tmp_path, {**cell, "seed": seed, "recipe": {"epochs": epochs}})
     found = build_report(tmp_path)
     assert any("recipe.epochs" in note for note in found.notes)
-    assert "recipe.epochs = 50 (1 runs), 60 (1 runs)" in Page(render_report(found)).text
+    assert "recipe.epochs = 50 (1 run), 60 (1 run)" in Page(render_report(found)).text
 
 
 def test_every_number_of_a_claim_links_to_its_runs(report: Report):

@@ -146,19 +146,21 @@ def measure(
     chosen = [record for record in records if record.spec.variant == variant]
     notes: list[str] = []
     if deep := len(factorised) - len(shallow):
-        notes.append(f"geometry: {deep} runs of deep prompts are left out: they have coefficients for several layers")
+        notes.append(
+            f"geometry: {count(deep, 'run')} of deep prompts left out, which have coefficients for several layers"
+        )
     if other := len(shallow) - len(plain):
         notes.append(
-            f"geometry: {other} runs of prompts with words or a loss that keeps them close to zero-shot are left out"
+            f"geometry: {count(other, 'run')} left out, of prompts with words or a loss that keeps them close to zero-shot"
         )
     if repeated := len(plain) - len(low_rank):
         notes.append(
-            f"geometry: {repeated} cross-dataset runs are left out: they are trained like the runs of other studies"
+            f"geometry: {count(repeated, 'cross-dataset run')} left out, trained like the runs of other studies"
         )
     if left_out := len(low_rank) - len(records):
         notes.append(
-            f"geometry: {left_out} runs on another class subset than {class_subset!r} are left out; "
-            "select a subset with --where class_subset=base (or class_subset=all,base for both)"
+            f"geometry: {count(left_out, 'run')} left out, not trained on {class_subset} classes; "
+            "for these add --where class_subset=base, or class_subset=all,base for both"
         )
     specs = [record.spec for record in chosen]
     found = one_axis_pairs(specs)
