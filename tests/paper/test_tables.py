@@ -30,8 +30,9 @@ from slimprompt.paper.published import (
     published_geometry,
     published_measurements,
 )
-from slimprompt.paper.summary import questions_table, summary_table
+from slimprompt.paper.questions import questions_table
 from slimprompt.paper.tables import comparisons, methods_tables_of, paper_tables, published_tables, summaries
+from slimprompt.report.summary import summary_table
 from slimprompt.report.table import Cell, Table
 from slimprompt.report.table_formats import latex_document, table_files, to_frame, to_latex, to_markdown
 from tests.report.test_table_formats import HOSTILE

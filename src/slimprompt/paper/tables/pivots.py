@@ -119,7 +119,7 @@ def _gain_over_short_dense(
 def _ranks_note(found: pd.DataFrame) -> list[str]:
     """Which rank represents low rank on which backbone, if they differ."""
     low = found[found["role"] == "trainable"] if len(found) else found
-    ranks = {str(row.backbone): int(row.rank) for row in low.itertuples()}
+    ranks = dict(zip(low["backbone"], low["rank"], strict=True)) if len(low) else {}
     return (
         [", ".join(f"{name}: r={rank}" for name, rank in ranks.items()) + "."] if len(set(ranks.values())) > 1 else []
     )
