@@ -13,20 +13,20 @@ from typing import Any
 
 import pytest
 
+from slimprompt.analysis.frame import select
 from slimprompt.errors import InputError
 from slimprompt.files import json_checksum
 from slimprompt.lab.records import load_records
+from slimprompt.lab.studies import Catalogue
 from slimprompt.paper.contents import PAPER
 from slimprompt.paper.theory import check_theory
 from slimprompt.paper.theory.page import write_theory
 from slimprompt.paper.theory.reader import report_section
 from slimprompt.report import page as report_page
-from slimprompt.analysis.frame import select
-from slimprompt.lab.studies import Catalogue
-from slimprompt.report.paper import MeasuredRuns, Paper, Tables
-from slimprompt.report.table import Pivot, entries
 from slimprompt.report.page import Report, render_report, write_report
+from slimprompt.report.paper import MeasuredRuns, Paper, Tables
 from slimprompt.report.summary import key_figures
+from slimprompt.report.table import Pivot, entries
 from slimprompt.report.table_formats import to_markdown
 from tests.html_page import Page
 from tests.synthetic_runs import write_methods, write_run
