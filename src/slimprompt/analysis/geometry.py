@@ -20,6 +20,7 @@ import pandas as pd
 
 from slimprompt.analysis.frame import backbone_title, dataset_title
 from slimprompt.analysis.subspaces import compare_pairs, random_overlaps, subspaces
+from slimprompt.errors import count
 from slimprompt.forked import run_forked
 from slimprompt.lab.records import Record
 from slimprompt.lab.spec import RunSpec
