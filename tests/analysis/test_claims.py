@@ -112,7 +112,7 @@ def test_where_and_datasets_choose_the_cells():
     (found,) = check([named], data)
     assert (found.verdict, found.note) == (
         "not applicable",
-        "needs joint, dense on dataset 0, dataset 7; 1 dataset or more",
+        "needs joint, dense on dataset 0, dataset 7",
     )
     assert check([claim(datasets=("dataset 0",), statistic=every)], data)[0].n == 1
     enough = claim(statistic=every, least=3)

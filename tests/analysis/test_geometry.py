@@ -48,7 +48,7 @@ def test_overlap_and_angle_agree_with_scipy(generator, dimension, rank, other):
 def test_deep_prompts_are_left_out_with_a_note(records, geometry):
     deep = replace(records[-1], spec=records[-1].spec.model_copy(update={"depth": 2}))
     found = measure([*records[:-1], deep], draws=10)
-    assert any("1 runs of deep prompts are left out" in note for note in found.notes)
+    assert any("1 run of deep prompts left out" in note for note in found.notes)
     assert len(found.displacement) < len(geometry.displacement)
 
 
@@ -202,7 +202,7 @@ def test_default_is_the_runs_on_all_classes(records, geometry):
     pd.testing.assert_frame_equal(geometry.medians(), alone.medians())
     pd.testing.assert_frame_equal(geometry.displacement_medians(), alone.displacement_medians())
     assert {spec.class_subset for spec in geometry.compared} == {"all"}
-    assert "on another class subset than 'all' are left out" in geometry.notes[0]
+    assert "left out, not trained on all classes" in geometry.notes[0]
     assert alone.notes == ()
 
 

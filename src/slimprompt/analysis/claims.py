@@ -39,7 +39,6 @@ import pandas as pd
 from slimprompt.analysis.frame import AVERAGE, BEST_DENSE, cells, select, with_best_dense
 from slimprompt.analysis.statistics import compare
 from slimprompt.analysis.verdict import Verdict
-from slimprompt.errors import choose
 from slimprompt.prompts.spec import count_parameters
 
 #: One-sided level of the tests: an interval covers 1 − 2 · LEVEL.
@@ -178,6 +177,8 @@ class Claim:
     """arms, parameters or geometry."""
     least: int = 1
     """Number of observations without which it is not applicable."""
+    needs: str = ""
+    """The runs that it needs, in words; by default the columns, rows and number of observations."""
     unit: str = "dataset"
     """What an observation is, in the singular."""
     form: str = "+.2f"
@@ -223,9 +224,7 @@ class Finding:
 # --- checking ----------------------------------------------------------------------------------------------------------
 
 
-def check(
-    claims: Sequence[Claim], observed: pd.DataFrame, geometry: pd.DataFrame | None = None, names: Sequence[str] = ()
-) -> list[Finding]:
+def check(claims: Sequence[Claim], observed: pd.DataFrame, geometry: pd.DataFrame | None = None) -> list[Finding]:
     """Check claims on a set of runs, or on published numbers.
 
     Parameters
@@ -236,24 +235,20 @@ def check(
         `observations` of runs, or published numbers in the same form.
     geometry
         `geometry_table` of the same runs; without it, claims about geometry are not applicable.
-    names
-        Names of the claims to check; all if empty.
 
     Returns
     -------
     list of Finding
         One finding per claim and scope.
     """
-    known = {claim.name: claim for claim in claims}
-    chosen = [choose("claim", name, known) for name in dict.fromkeys(names)] or claims
     nothing = pd.DataFrame()
     tables = {
         "parameters": (parameter_table(observed), nothing),
         "geometry": (geometry if geometry is not None else nothing, nothing),
     }
-    if any(claim.table == "arms" for claim in chosen):
+    if any(claim.table == "arms" for claim in claims):
         tables["arms"] = arm_table(observed), arm_table(observed, "run")
-    return [finding for claim in chosen for finding in _findings(claim, *tables[claim.table])]
+    return [finding for claim in claims for finding in _findings(claim, *tables[claim.table])]
 
 
 def _findings(claim: Claim, table: pd.DataFrame, folders: pd.DataFrame) -> list[Finding]:
@@ -339,13 +334,17 @@ def _verdict(bound: Bound, numbers: Sequence[Number], cautious: Sequence[Number]
 
 
 def _missing(claim: Claim, scope: str, paper: str) -> Finding:
+    needs = claim.needs or _needs(claim)
+    found = Finding(claim.name, claim.sentence, claim.place, scope, "not applicable", "—")
+    return replace(found, bound=_condition(claim), unit=claim.unit, paper=paper, note=f"needs {needs}")
+
+
+def _needs(claim: Claim) -> str:
+    columns = ", ".join(map(_plain, _columns(claim)))
     on = f" on {', '.join(claim.datasets)}" if claim.datasets else ""
     where = f" where {claim.where.replace('==', '=')}" if claim.where else ""
     least = max(claim.least, claim.statistic.least)
-    columns = ", ".join(map(_plain, _columns(claim)))
-    note = f"needs {columns}{on}{where}; {least} {claim.unit}{'s' if least > 1 else ''} or more"
-    found = Finding(claim.name, claim.sentence, claim.place, scope, "not applicable", "—")
-    return replace(found, bound=_condition(claim), unit=claim.unit, paper=paper, note=note)
+    return f"{columns}{on}{where}" + (f"; {least} {claim.unit}s or more" if least > 1 else "")
 
 
 def _runs(folders: pd.DataFrame, rows: pd.DataFrame) -> list[str]:

@@ -19,6 +19,7 @@ import pandas as pd
 
 from slimprompt.analysis.frame import backbone_title, dataset_title
 from slimprompt.analysis.subspaces import compare_pairs, random_overlaps, subspaces
+from slimprompt.errors import count
 from slimprompt.forked import run_forked
 from slimprompt.lab.records import Record
 from slimprompt.lab.spec import RunSpec
@@ -152,28 +153,28 @@ def measure(
 
 def _left_out(records: Sequence[Record], class_subset: str | None) -> tuple[list[Record], list[str]]:
     """The runs that can be compared, and a note for each kind of runs that cannot."""
-    reasons: list[tuple[Callable[[RunSpec], bool], str]] = [
-        (lambda spec: spec.depth > 1, "runs of deep prompts are left out: they have coefficients for several layers"),
+    run, cross_dataset = "run", "cross-dataset run"
+    reasons: list[tuple[Callable[[RunSpec], bool], str, str]] = [
+        (lambda spec: spec.depth > 1, run, "of deep prompts left out, which have coefficients for several layers"),
         (
             lambda spec: bool(spec.beyond),
-            "runs of prompts with words or a loss that keeps them close to zero-shot are left out",
+            run,
+            "left out, of prompts with words or a loss that keeps them close to zero-shot",
         ),
-        (
-            lambda spec: bool(spec.evaluate_on),
-            "cross-dataset runs are left out: they are trained like the runs of other studies",
-        ),
+        (lambda spec: bool(spec.evaluate_on), cross_dataset, "left out, trained like the runs of other studies"),
         (
             lambda spec: class_subset not in (None, spec.class_subset),
-            f"runs on another class subset than {class_subset!r} are left out; "
-            "select a subset with --where class_subset=base (or class_subset=all,base for both)",
+            run,
+            f"left out, not trained on {class_subset} classes; "
+            "for these add --where class_subset=base, or class_subset=all,base for both",
         ),
     ]
     kept, notes = list(records), []
-    for is_left_out, reason in reasons:
+    for is_left_out, noun, reason in reasons:
         before = len(kept)
         kept = [record for record in kept if not is_left_out(record.spec)]
         if before > len(kept):
-            notes.append(f"geometry: {before - len(kept)} {reason}")
+            notes.append(f"geometry: {count(before - len(kept), noun)} {reason}")
     return kept, notes
 
 
