@@ -37,26 +37,16 @@ COMMANDS = {
 #: Stage → its functions, as module:name.
 STAGES = {
     "read records": ["lab.records:scan_records", "lab.records:select_records"],
-    "cells": ["analysis.observations:observe", "analysis.results:Results.of"],
-    "settings": ["analysis.observations:mixed_settings"],
-    "geometry": ["analysis.geometry:measure", "analysis.geometry:medians"],
+    "cells": ["analysis.frame:observations", "analysis.frame:cells", "analysis.frame:runs_of"],
+    "settings": ["analysis.frame:mixed_settings"],
+    "geometry": ["analysis.geometry:measure"],
     "claims": ["analysis.claims:check"],
-    "summary": ["paper.summary:summary_table", "paper.summary:questions_table"],
-    "tables": [
-        "paper.tables.collection:paper_tables",
-        "report.methods_tables:methods_tables",
-        "analysis.methods:costs",
-    ],
-    "paired tests": ["paper.tables.extra:comparisons", "analysis.comparisons:compare_arms"],
+    "summary": ["report.summary:summary_table", "paper.questions:questions_table"],
+    "paired tests": ["paper.tables.extra:comparisons"],
     "averages": ["paper.tables.extra:summaries"],
-    "figures": [
-        *("paper.figures:shots_curve", "paper.figures:gain_over_dense", "paper.figures:rank_curve"),
-        *("paper.figures:fixed_against_trained", "paper.figures:transfer_matrix", "paper.figures:geometry_violin"),
-        *("paper.figures:displacement", "paper.figures:learning_curves", "report.methods_figures:methods_figures"),
-    ],
+    "figures": ["report.plotting:to_figure", "report.methods_figures:methods_figures"],
     "files of tables": ["report.table_formats:table_files"],
-    "write figures": ["report.plotting:write_figures"],
-    "page": ["paper.page:render_report"],
+    "page": ["report.page:render_report"],
 }
 WIDTH, EPOCHS = 512, 200
 
@@ -189,7 +179,8 @@ def run_here(arguments: list[str], notes: Path) -> None:
     from slimprompt import forked
     from slimprompt.cli import main as slimprompt
 
-    importlib.import_module("slimprompt.paper.page")
+    importlib.import_module("slimprompt.paper.contents")
+    importlib.import_module("slimprompt.report.page")
     forked.default_workers = lambda: 1
     seconds: dict[str, float] = {"imports": time.process_time() - started}
     note_stages(seconds)

@@ -11,8 +11,8 @@ from slimprompt.analysis.frame import CELL, cells, dense, fixed_a, fixed_b, join
 from slimprompt.analysis.geometry import Geometry, measure
 from slimprompt.lab.records import Record, load_records
 from slimprompt.paper import figures
-from slimprompt.paper.page import Report
 from slimprompt.paper.published import published
+from slimprompt.report.page import Report
 from slimprompt.report.plotting import Figure
 from tests.svg import texts
 from tests.synthetic_runs import accuracy_of, write_run, write_study

@@ -86,7 +86,7 @@ def load_libraries() -> None:
 
     import slimprompt.lab.plan
     import slimprompt.lab.study
-    import slimprompt.paper.page  # noqa: F401
+    import slimprompt.report.page  # noqa: F401
     from slimprompt.lab.provenance import git_state, machine, versions
     from slimprompt.report.plotting import load_matplotlib
 

@@ -55,8 +55,8 @@ def compare_pairs_of_labels(
     rows.sort(key=lambda row: (row["backbone"], row["shots"]))
     names = ["backbone", "shots", "first", "second", "metric", "unit", *Comparison.__dataclass_fields__, "cells"]
     found = pd.DataFrame(rows, columns=names, dtype=object)
-    for test in _TESTS:
-        found[f"holm_{test}"] = pd.Series(holm(found[f"p_{test}"].tolist()), found.index, dtype=object)
+    for name in _TESTS:
+        found[f"holm_{name}"] = pd.Series(holm(found[f"p_{name}"].tolist()), found.index, dtype=object)
     return found
 
 
@@ -98,5 +98,7 @@ def aggregates(frame: pd.DataFrame) -> pd.DataFrame:
     means = both.groupby(level=keys[:-1]).mean()
     harmonic = [harmonic_mean(*pair) for pair in means.itertuples(index=False)]
     places = [(*place, "harmonic") for place in means.index]
-    found["harmonic_of_averages"] = pd.Series(dict(zip(places, harmonic, strict=True)), dtype=float).reindex(found.index)
+    found["harmonic_of_averages"] = pd.Series(dict(zip(places, harmonic, strict=True)), dtype=float).reindex(
+        found.index
+    )
     return found.reset_index().fillna({"seeds": 0}).astype({"seeds": int})

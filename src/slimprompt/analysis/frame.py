@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -47,6 +47,8 @@ CROSS_DATASET = ("cross_dataset", "source_accuracy")
 AVERAGE = "Average"
 #: Label of the best of the dense prompts over their lengths, see `with_best_dense`.
 BEST_DENSE = "dense, best length"
+#: A frame, or a series with the same index.
+Rows = TypeVar("Rows", pd.DataFrame, pd.Series)
 #: open_clip's names of the paper's two backbones → their names in the tables.
 BACKBONE_TITLES = {
     "ViT-B-16": "ViT-B/16",
@@ -205,15 +207,15 @@ class Measurements(NamedTuple):
 # --- selection ---------------------------------------------------------------------------------------------------------
 
 
-def select(frame: pd.DataFrame, **where: Any) -> pd.DataFrame:
-    """The rows whose index levels have the given value, or one of a list, tuple or set of values."""
+def select(frame: Rows, **where: Any) -> Rows:
+    """The rows of a frame or series whose index levels have the given value, or one of a list, tuple or set of values."""
     index = frame.index
     assert isinstance(index, pd.MultiIndex)
     chosen = np.ones(len(frame), dtype=bool)
     for name, value in where.items():
         level = index.names.index(name)
         several = isinstance(value, Collection) and not isinstance(value, str)
-        known = index.levels[level].get_indexer(list(value) if several else [value])
+        known = index.levels[level].get_indexer(pd.Index(list(value) if several else [value]))
         chosen &= np.isin(index.codes[level], known[known >= 0])
     return frame[chosen]
 
@@ -374,8 +376,8 @@ def by_unit(difference: pd.DataFrame, unit: str = "dataset") -> dict[str, float]
     if unit == "dataset":
         return {str(name): value for name, value in by_dataset.mean(axis=1).items()}
     if unit == "run":
-        runs = by_dataset.stack().dropna()
-        return {f"{dataset}, seed {seed}": value for (dataset, seed), value in runs.items()}
+        runs = by_dataset.stack().dropna().to_dict()
+        return {f"{dataset}, seed {seed}": value for (dataset, seed), value in runs.items()}  # type: ignore[misc]
     complete = by_dataset.dropna(axis=1) if len(by_dataset) else by_dataset
     return {f"seed {seed}": value for seed, value in complete.mean().dropna().items()}
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,6 @@ import pandas as pd
 
 from slimprompt.analysis.frame import backbone_title, dataset_title
 from slimprompt.analysis.subspaces import compare_pairs, random_overlaps, subspaces
-from slimprompt.files import write_file
 from slimprompt.forked import run_forked
 from slimprompt.lab.records import Record
 from slimprompt.lab.spec import RunSpec
@@ -96,10 +94,10 @@ class Geometry:
         table["n"] = grouped.size()
         return table.reset_index()
 
-    def write(self, folder: Path) -> list[Path]:
-        """Write pairs.csv, displacement.csv and chance.csv; returns the files."""
+    def files(self) -> dict[str, str]:
+        """pairs.csv, displacement.csv and chance.csv with their content."""
         tables = {"pairs": self.pairs, "displacement": self.displacement, "chance": self.chance}
-        return [write_file(folder / f"{name}.csv", frame_csv(table)) for name, table in tables.items()]
+        return {f"{name}.csv": frame_csv(table) for name, table in tables.items()}
 
 
 def class_subset_of(where: Sequence[str]) -> str | None:

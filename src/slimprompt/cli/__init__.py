@@ -28,7 +28,6 @@ from slimprompt.cli import (
     predict,
     push,
     quickstart,
-    report,
     serve,
     show,
     suggest,
@@ -75,12 +74,9 @@ def _main(
 
 
 def _paper() -> Paper:
-    from slimprompt.paper.claims import CLAIMS
-    from slimprompt.paper.studies import CATALOGUE
-    from slimprompt.paper.tables import published_paper, tables_of_runs
-    from slimprompt.report.paper import Paper
+    from slimprompt.paper.contents import PAPER
 
-    return Paper(CATALOGUE, tables_of_runs, CLAIMS, published_paper)
+    return PAPER
 
 
 _USE, _STUDY, _LOOK = "Use it", "Study it", "Look around"
@@ -95,7 +91,6 @@ app.command(rich_help_panel=_USE)(export.export)
 app.command(rich_help_panel=_USE)(push.push)
 app.command("import-coop", rich_help_panel=_USE)(import_coop.import_coop)
 laboratory.add_commands(app, _paper, _STUDY)
-app.command(rich_help_panel=_STUDY)(report.report)
 app.command(rich_help_panel=_STUDY)(theory.theory)
 app.command(rich_help_panel=_LOOK)(doctor.doctor)
 app.command(rich_help_panel=_LOOK)(show.show)

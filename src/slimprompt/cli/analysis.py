@@ -13,7 +13,6 @@ import typer
 from slimprompt.cli.options import Where
 from slimprompt.cli.printing import count, print_json, print_table, say
 from slimprompt.errors import InputError, choose
-from slimprompt.files import check_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,16 +94,18 @@ def geometry(
     """
     from slimprompt.analysis.geometry import class_subset_of, measure
     from slimprompt.prompts.spec import VARIANTS
+    from slimprompt.report.folder import check_result_folder, write_result_folder
 
     for name in by or ():
         choose("column to group by", name, dict.fromkeys(_GROUPS))
     choose("variant", variant, {name: row for name, row in VARIANTS.items() if name != "dense"})
     if out is not None:
-        check_folder(out)
+        check_result_folder(out)
     records, class_subset = _records(runs, where), class_subset_of(where or ())
     found = measure(records, variant=variant, class_subset=class_subset, draws=draws, seed=seed, show=True)
     medians, displacement = found.medians(("axis", *dict.fromkeys(by or ()))), found.displacement_medians()
-    written = found.write(out) if out else []
+    if out is not None:
+        write_result_folder(out, found.files())
     if as_json:
         content = {"medians": _plain(medians), "displacement": _plain(displacement)}
         print_json(content | {"draws": draws, "notes": list(found.notes)})
@@ -120,8 +121,8 @@ def geometry(
         say("B: column space, A and BA: row space. In exact arithmetic, BA equals A and BA columns equals B.\n")
     say("Displacement from the initial factors, medians over runs (relative norm: ‖X−X₀‖/‖X₀‖)")
     _print_frame(displacement)
-    if written:
-        say(f"wrote {', '.join(map(str, written))}")
+    if out is not None:
+        say(f"wrote {', '.join(found.files())} in {out}")
 
 
 def _print_frame(frame: pd.DataFrame) -> None:
@@ -242,8 +243,12 @@ def compare(
     metrics = [name for name in axis(frame, "metric") if not name.startswith("chance_")]
     choose("metric of these runs", metric, dict.fromkeys(metrics))
     names = _names(records)
-    labels, sources = zip(*(choose("method of these runs", _unquoted(one), names) for one in (first, second)), strict=True)
-    found = compare_pairs_of_labels(_of_sources(frame, labels, sources), [labels], metric=metric, unit=unit, margin=margin)
+    labels, sources = zip(
+        *(choose("method of these runs", _unquoted(one), names) for one in (first, second)), strict=True
+    )
+    found = compare_pairs_of_labels(
+        _of_sources(frame, labels, sources), [labels], metric=metric, unit=unit, margin=margin
+    )
     if found.empty:
         raise InputError(f"no cell of these runs has both {first!r} and {second!r} with metric {metric!r}")
     rows = found.to_dict("records")
@@ -285,7 +290,7 @@ def _unquoted(label: str) -> str:
     return label.translate({ord(mark): None for mark in "“”\"'"})
 
 
-def _comparison_row(test: Mapping[str, Any]) -> list[str]:
+def _comparison_row(test: Mapping[Any, Any]) -> list[str]:
     """One line of the printed table."""
     low, high = test["low"], test["high"]
     interval = "—" if low is None or high is None else f"[{_points(low)}, {_points(high)}]"

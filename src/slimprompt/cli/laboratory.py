@@ -9,31 +9,29 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
-from slimprompt.cli import analysis, runs, study
+from slimprompt.cli import analysis, report, runs, study
 
 if TYPE_CHECKING:
     from slimprompt.report.paper import Paper
 
 
 def add_commands(app: typer.Typer, paper: Callable[[], Paper], panel: str | None = None) -> None:
-    """Add `study`, `runs`, `tables`, `claims`, `compare` and `geometry`; the paper is imported when one of them runs."""
+    """Add `study`, `runs`, `report`, `tables`, `claims`, `compare` and `geometry`; the paper is imported when one of them runs."""
     app.command(rich_help_panel=panel)(study.offering(lambda: paper().studies))
     app.add_typer(runs.app, name="runs", rich_help_panel=panel)
-    for command in (analysis.tables, analysis.claims):
-        app.command(rich_help_panel=panel)(_of_paper(command, paper))
-    for command in (analysis.compare, analysis.geometry):
-        app.command(rich_help_panel=panel)(command)
+    for of_paper in (report.report, analysis.tables, analysis.claims):
+        app.command(rich_help_panel=panel)(_bind(of_paper, paper))
+    for of_runs in (analysis.compare, analysis.geometry):
+        app.command(rich_help_panel=panel)(of_runs)
 
 
-def _of_paper(command: Callable[..., None], paper: Callable[[], Paper]) -> Callable[..., None]:
+def _bind(command: Callable[..., None], paper: Callable[[], Paper]) -> Callable[..., None]:
     """The command without its argument `paper`."""
 
     @wraps(command)
     def bound(**given: Any) -> None:
         command(**given, paper=paper())
 
-    signature = inspect.signature(command)
-    parameters = [parameter for name, parameter in signature.parameters.items() if name != "paper"]
     hints = get_type_hints(command, localns={"Paper": Any}, include_extras=True)
     del hints["paper"], hints["return"]
     parameters = inspect.signature(command).parameters

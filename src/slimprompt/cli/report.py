@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slimprompt.cli.options import Where
-from slimprompt.cli.printing import say
+from slimprompt.cli.printing import count, say
+
+if TYPE_CHECKING:
+    from slimprompt.report.paper import Paper
 
 
 def report(
@@ -25,6 +28,8 @@ def report(
         Path | None,
         typer.Option("--theory", help="Folder written by `slimprompt theory --out`; adds its statements to the page."),
     ] = None,
+    *,
+    paper: Paper,
 ) -> None:
     """Write a self-contained HTML page about a folder of runs: summary, claims, figures, tables, provenance.
 
@@ -33,16 +38,15 @@ def report(
 
     Example: slimprompt report runs/ --out report/
     """
-    from slimprompt.paper.page import build_report, write_report
-    from slimprompt.paper.theory.reader import read_theory
+    from slimprompt.paper.theory.reader import read_theory, report_section
     from slimprompt.report.folder import check_result_folder
-    from slimprompt.report.html import count
+    from slimprompt.report.page import build_report, write_report
 
     check_result_folder(out)
     if theory is not None:
         read_theory(theory)  # a wrong folder is an error before the runs are read
-    found = build_report(runs, where=where or (), compare_published=compare_published, show=True)
-    page = write_report(found, out, theory=theory)
+    found = build_report(runs, paper, where=where or (), compare_published=compare_published, show=True)
+    page = write_report(found, out, section=report_section(theory) if theory else "")
     for note in found.notes:
         say(f"note: {note}", err=True)
     plotted = [figure for figure in (*found.figures, *found.methods_figures) if not figure.missing]

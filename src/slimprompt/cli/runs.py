@@ -77,7 +77,7 @@ def show_run(
     facts = {**record.metrics, **{name: value for name, value in record.facts.items() if name != "traceback"}}
     rows = [(name, _plain(value)) for name, value in [*record.spec.flat().items(), *facts.items()] if value is not None]
     print_table((), rows)
-    if (record.folder / CURVE).is_file():
+    if (record.folder / CURVE).exists():
         _print_curve(record)
 
 

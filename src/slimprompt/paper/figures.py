@@ -31,6 +31,7 @@ from slimprompt.errors import InputError
 from slimprompt.lab.records import CURVE, Record
 from slimprompt.prompts.spec import FIXED_BASES
 from slimprompt.report.methods_figures import averaged_over, plot_shots
+from slimprompt.report.paper import MeasuredRuns
 from slimprompt.report.plotting import (
     BLACK,
     FACTOR_STYLES,
@@ -431,15 +432,16 @@ def _metric_name(metric: str) -> str:
     return "H" if metric == "harmonic" else metric
 
 
-#: In the order of the report; those of the frame, of the geometry, and the learning curves.
+#: In the order of the report; the last figure is that of the learning curves.
 OF_FRAME = (shots_curve, gain_over_dense, rank_curve, fixed_against_trained, transfer_matrix)
 OF_GEOMETRY = (geometry_violin, displacement)
 
 
-def figure_functions(frame: pd.DataFrame, geometry: Geometry, records: Sequence[Record]) -> list[Callable[[], Figure]]:
-    """A function for every figure, in the order of the report."""
+def figures_of_runs(runs: MeasuredRuns) -> list[Callable[[], Figure]]:
+    """A function for every figure."""
+    frame = runs.results.frame
     return [
         *(partial(plot, frame) for plot in OF_FRAME),
-        *(partial(plot, geometry) for plot in OF_GEOMETRY),
-        partial(learning_curves, frame, records),
+        *(partial(plot, runs.geometry) for plot in OF_GEOMETRY),
+        partial(learning_curves, frame, runs.records),
     ]

@@ -199,8 +199,10 @@ def cross_dataset(results: Measurements) -> Table:
     parts = [own.assign(group="", column="Source")]
     each = entries(others, results.runs, **_STYLE)
     parts.append(each.assign(group="Other datasets", column=each["dataset"]))
-    for (backbone, source), part in others.groupby(level=["backbone", "source"]):
-        found = entries(part, results.runs, datasets={backbone: axis(others, "dataset", source=source)}, **_STYLE)
+    for source in axis(others, "source"):
+        part = select(others, source=source)
+        datasets = {name: axis(part, "dataset", backbone=name) for name in axis(part, "backbone")}
+        found = entries(part, results.runs, datasets=datasets, **_STYLE)
         parts.append(found.assign(group="Other datasets", column=AVERAGE))
     names = ["Source", *axis(others, "dataset"), AVERAGE]
     return _pivot(
@@ -240,7 +242,7 @@ def basis_transfer(results: Measurements) -> Table:
                 ("depth", [depth for _, depth in origins]),
             ):
                 chosen = chosen.set_index(pd.Index(values, name=name), append=True)
-            runs = None if results.runs is None else select(results.runs.to_frame(), label=list(cells))["run"]
+            runs = None if results.runs is None else select(results.runs, label=list(cells))
             style = {**_STYLE, "along": (*HOW, "title")}
             part = entries(_over_sources(chosen), runs, datasets={backbone: datasets}, **style)
             parts.append(part.assign(size=rank))

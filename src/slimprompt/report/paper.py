@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from slimprompt.analysis.claims import Claim
     from slimprompt.analysis.geometry import Geometry
     from slimprompt.lab.studies import Catalogue
+    from slimprompt.report.plotting import Figure
 
 #: Name of a table → function that makes it.
 Tables = Mapping[str, Callable[[], Table]]
@@ -63,10 +64,18 @@ class Published(NamedTuple):
 
 
 class Paper(NamedTuple):
-    """A list of studies, a list of tables and a list of claims."""
+    """A list of studies, a list of tables and a list of claims; for a report also figures, and what its page says and shows first."""
 
     studies: Catalogue
     tables: Callable[[MeasuredRuns, bool], Tables]
     """Maps runs, and whether published numbers are added, to the tables."""
     claims: Sequence[Claim] = ()
     published: Callable[[], Published] | None = None
+    figures: Callable[[MeasuredRuns], Sequence[Callable[[], Figure]]] = lambda _: ()
+    title: str = "Report"
+    question: str = ""
+    """What the runs are about, a sentence."""
+    answers: Callable[[pd.DataFrame], Table] | None = None
+    """Maps cells to the table below the summary, which answers the question."""
+    unfolded: Collection[str] = ()
+    """Names of the tables that the page does not fold."""

@@ -116,12 +116,13 @@ class Table:
     @property
     def headers(self) -> tuple[str, ...]:
         """Titles of the label columns."""
-        return tuple(self.frame.index.names)
+        return tuple(map(str, self.frame.index.names))
 
     @property
     def columns(self) -> list[Column]:
         """The columns of cells."""
-        return [Column(label, group, remark) for group, label, remark in self.frame.columns]
+        levels = (self.frame.columns.get_level_values(name) for name in Column._fields)
+        return [Column(*titles) for titles in zip(*levels, strict=True)]
 
     @property
     def rows(self) -> list[Row]:
@@ -254,9 +255,10 @@ def difference(
 
     def matched(values: Any) -> Any:
         """What belongs to the rows of the second frame, for those of the first."""
-        by_key = values.droplevel([name for name in values.index.names if name not in on]).reorder_levels(list(on))
-        keys = one.index.droplevel([name for name in one.index.names if name not in on]).reorder_levels(list(on))
-        return by_key.reindex(keys).set_axis(one.index)
+        return values.set_axis(keys(values.index)).reindex(keys(one.index)).set_axis(one.index)
+
+    def keys(index: pd.Index) -> pd.MultiIndex:
+        return pd.MultiIndex.from_arrays([index.get_level_values(name) for name in on])
 
     found = summary(one - matched(other))
     if runs is not None:
@@ -315,10 +317,9 @@ class Pivot(NamedTuple):
             found = found[found[name].isin(list(titles))]
         texts = [*self.rows.values(), self.group, self.column]
         shown = {text: self._shown(text, found) for text in texts}
-        frame = pd.DataFrame(
-            {**{header: shown[text] for header, text in self.rows.items()}, "group": shown[self.group]}
-            | {"label": shown[self.column], "cell": [_cell(entry) for entry in found.to_dict("records")]}
-        )
+        frame = pd.DataFrame({header: shown[text] for header, text in self.rows.items()})
+        frame["group"], frame["label"] = shown[self.group], shown[self.column]
+        frame["cell"] = [_cell(entry) for entry in found.to_dict("records")]
         frame["remark"] = frame["label"].map(remarks or {}).fillna("") if len(frame) else ""
         headers = list(self.rows)
         if frame.empty:
@@ -359,7 +360,7 @@ def _levels(index: pd.Index, names: Sequence[str]) -> pd.MultiIndex:
     return pd.MultiIndex.from_tuples(rows, names=list(names))
 
 
-def _cell(entry: Mapping[str, Any]) -> Cell:
+def _cell(entry: Mapping[Any, Any]) -> Cell:
     def known(name: str) -> float | None:
         value = entry.get(name)
         return None if value is None or math.isnan(value) else float(value)

@@ -71,7 +71,9 @@ def best_delta(results: Measurements) -> Table:
         {"Dataset": "{dataset}", "Shots": "{shots}"},
         "{what}",
         titles={"what": titles},
-        notes=(f"Ctx{r}, Ctx{m}: dense CoOp with that many tokens on the backbone of the best. Differences in points.",),
+        notes=(
+            f"Ctx{r}, Ctx{m}: dense CoOp with that many tokens on the backbone of the best. Differences in points.",
+        ),
     ).of(found)
 
 

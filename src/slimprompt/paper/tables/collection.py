@@ -38,6 +38,7 @@ from slimprompt.report.methods_tables import methods_tables
 from slimprompt.report.paper import MeasuredRuns, Published
 from slimprompt.report.table import Cell, Table
 
+
 def tables_of_runs(runs: MeasuredRuns, compare_published: bool = False) -> dict[str, Callable[[], Table]]:
     """Name → function that makes it: the tables of the paper, of comparisons of methods, of paired tests and of averages."""
     results = runs.results
@@ -60,8 +61,12 @@ def methods_tables_of(results: Measurements, compare_published: bool = False) ->
     if not compare_published:
         return methods_tables(results)
     frame = results.frame
+
+    def compared(make: Callable[[], Table]) -> Table:
+        return with_protocols(make(), frame)
+
     makers = methods_tables(results, lambda: published_methods(frame))
-    return {name: lambda make=make: with_protocols(make(), frame) for name, make in makers.items()}
+    return {name: partial(compared, make) for name, make in makers.items()}
 
 
 #: Medians of the factor geometry and the runs behind them; measured when a table asks for them.
@@ -124,7 +129,7 @@ def paper_tables(
 def _protocol_remarks(specs: Sequence[RunSpec]) -> list[str]:
     """What differs between the paper's prompts of these runs and those of the paper's grid: length, position, precision, recipe."""
     prompts = [spec for spec in specs if spec.is_prompt and not spec.beyond]
-    lengths = sorted({spec.n_ctx for spec in prompts if spec.rank} - {N_CTX})
+    lengths = sorted({spec.n_ctx for spec in prompts if spec.rank and spec.n_ctx} - {N_CTX})
     remarks = [f"Here low-rank prompts have {m} context tokens, the published ones {N_CTX}." for m in lengths]
     paper = {"position": PAPER.position, "precision": PAPER.precision}
     paper |= {f"recipe.{name}": value for name, value in PAPER.recipe}
@@ -173,19 +178,22 @@ def _with_published(table: Table, mismatch: str, remarks: Sequence[str]) -> Tabl
 @cache
 def published_tables() -> dict[str, Table]:
     """The paper's own tables with every number as printed; notes list the numbers that its cells do not reproduce."""
+    return {name: make() for name, make in _printed_tables().items()}
+
+
+def _printed_tables() -> dict[str, Callable[[], Table]]:
     makers = paper_tables(published_measurements(), lambda: (published_geometry(), ()), compare_published=True)
-    return {name: _as_printed(make()) for name, make in makers.items()}
+
+    def as_printed(make: Callable[[], Table]) -> Table:
+        return _as_printed(make())
+
+    return {name: partial(as_printed, make) for name, make in makers.items()}
 
 
 def published_paper() -> Published:
     """The published numbers, with the paper's tables as printed and the paired tests that they allow."""
-    makers: dict[str, Callable[[], Table]] = {name: lambda name=name: published_tables()[name] for name in _names()}
     tested = {"comparisons": lambda: comparisons(published_measurements())}
-    return Published(published_observations(), published_geometry(), {**makers, **tested})
-
-
-def _names() -> list[str]:
-    return list(paper_tables(published_measurements()))
+    return Published(published_observations(), published_geometry(), {**_printed_tables(), **tested})
 
 
 def _as_printed(table: Table) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -21,8 +22,9 @@ def comparisons(results: Measurements, *, margin: float = 0.5) -> Table:
     rows = []
     for title, metric, pairs in _families(results.frame):
         tested = compare_pairs_of_labels(results.frame, pairs, metric=metric, margin=margin)
-        for one in tested.itertuples():
-            rows.append(((title, one.backbone, str(one.shots), one.first, one.second), _comparison_cells(one)))
+        for one in tested.to_dict("records"):
+            labels = (title, *(str(one[name]) for name in ("backbone", "shots", "first", "second")))
+            rows.append((labels, _comparison_cells(one)))
     points, corrected = "Points", "Holm-corrected p"
     columns = (
         Column("n"),
@@ -56,14 +58,14 @@ def _families(frame: pd.DataFrame) -> list[tuple[str, str, list[tuple[str, str]]
     return families
 
 
-def _comparison_cells(test: Any) -> list[Cell]:
-    p_values = (test.holm_t, test.holm_wilcoxon, test.holm_equivalence)
+def _comparison_cells(test: Mapping[Any, Any]) -> list[Cell]:
+    n = test["n"]
     return [
-        Cell(str(test.n)),
-        *(Cell(value, n=test.n, signed=True) for value in (test.mean, test.low, test.high, test.effect)),
-        *(Cell(p, n=test.n, decimals=3) for p in p_values),
-        Cell(f"{test.wins}/{test.ties}/{test.losses}"),
-        Cell(_reading(test.holm_t, test.holm_equivalence)),
+        Cell(str(n)),
+        *(Cell(test[name], n=n, signed=True) for name in ("mean", "low", "high", "effect")),
+        *(Cell(test[f"holm_{name}"], n=n, decimals=3) for name in ("t", "wilcoxon", "equivalence")),
+        Cell(f"{test['wins']}/{test['ties']}/{test['losses']}"),
+        Cell(_reading(test["holm_t"], test["holm_equivalence"])),
     ]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from slimprompt.analysis.frame import BACKBONE_TITLES, CELL, dataset_title
+from slimprompt.analysis.frame import BACKBONE_TITLES, CELL, axis, dataset_title
 from slimprompt.paper.published import PublishedBaseline, published, published_baselines
 from slimprompt.report.table import Table
 
@@ -33,7 +33,7 @@ def _baselines(frame: pd.DataFrame) -> list[tuple[PublishedBaseline, int]]:
     found = []
     for row in published_baselines():
         place = BACKBONE_TITLES.get(row.backbone, row.backbone), dataset_title(row.dataset), row.method
-        for shots in frame.index.levels[CELL.index("shots")] if row.method == "zero-shot" else [row.shots]:
+        for shots in axis(frame, "shots") if row.method == "zero-shot" else [row.shots]:
             if (*place, shots, _METRICS[row.class_subset]) in present:
                 found.append((row, shots))
     return found

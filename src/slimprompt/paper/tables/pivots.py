@@ -119,8 +119,10 @@ def _gain_over_short_dense(
 def _ranks_note(found: pd.DataFrame) -> list[str]:
     """Which rank represents low rank on which backbone, if they differ."""
     low = found[found["role"] == "trainable"] if len(found) else found
-    ranks = {str(row.backbone): int(row.rank) for row in low.itertuples()}
-    return [", ".join(f"{name}: r={rank}" for name, rank in ranks.items()) + "."] if len(set(ranks.values())) > 1 else []
+    ranks = dict(zip(low["backbone"], low["rank"], strict=True)) if len(low) else {}
+    return (
+        [", ".join(f"{name}: r={rank}" for name, rank in ranks.items()) + "."] if len(set(ranks.values())) > 1 else []
+    )
 
 
 def _counts(results: Measurements, found: pd.DataFrame, titles: Mapping[str, str]) -> dict[str, str]:
@@ -178,7 +180,10 @@ def fixed_bases(results: Measurements) -> Table:
         {"Backbone": "{backbone}", "Rank": "{rank}"},
         "{basis}",
         "{shots}-shot",
-        {"backbone": backbones_in_order(low, resnet_first=False), "basis": _AVERAGED | dict(zip(own, own, strict=True))},
+        {
+            "backbone": backbones_in_order(low, resnet_first=False),
+            "basis": _AVERAGED | dict(zip(own, own, strict=True)),
+        },
         (
             "Fixed-B variants train only A. The best number of each row and shot count is bold.",
             datasets_note(few_shot_cells(results.frame)),

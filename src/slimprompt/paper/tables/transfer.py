@@ -169,5 +169,3 @@ def transfer_best_delta(results: Measurements) -> Table:
     note = "Rand–Freeze: frozen random B minus frozen source B. Dense, Factorized: the best over lengths and ranks."
     title = "Best transfer result per pair: accuracy (%)"
     return _pivot("transfer_best_delta", title, "{what}", found, (note,), what=titles).of(found)
-
-

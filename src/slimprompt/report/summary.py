@@ -1,9 +1,10 @@
-"""The summary of the report: the main comparison, the paper's two questions, key figures and limitations of the runs."""
+"""The summary of a report: the main comparison, key figures, and what the runs do not cover."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
@@ -16,26 +17,16 @@ from slimprompt.analysis.frame import (
     backbone_title,
     best_covered,
     dataset_title,
-    dense,
-    differences,
-    fixed_b,
-    full_length,
-    headline_rank,
-    joint,
     main_labels,
-    mixed_settings,
     reference,
     select,
 )
-from slimprompt.analysis.statistics import compare
 from slimprompt.analysis.verdict import VERDICTS
+from slimprompt.lab.grid import Grid, parse_backbone
 from slimprompt.lab.records import Record
-from slimprompt.lab.spec import RunSpec
-from slimprompt.paper.studies import PAPER
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.progress import duration
-from slimprompt.report.html import signed
-from slimprompt.report.table import Cell, Column, Pivot, Table, entries, make_table
+from slimprompt.report.table import Pivot, Table, entries
 
 _METRICS = {"accuracy": "accuracy", "seen": "base classes", "unseen": "new classes", "harmonic": "H"}
 #: Role of a label (see `main_labels`), or reference level → column title.
@@ -92,43 +83,6 @@ def summary_table(results: Measurements) -> Table:
     return _SUMMARY.of(pd.concat(found) if found else pd.DataFrame(columns=columns), shown)
 
 
-def questions_table(frame: pd.DataFrame) -> Table:
-    """The paper's two questions as paired differences, at the highest shot count of each backbone."""
-    rows = []
-    for metric in ("accuracy", "harmonic"):
-        for backbone in axis(frame, "backbone", metric=metric):
-            rank, shots = (
-                headline_rank(frame, backbone, metric),
-                axis(frame, "shots", backbone=backbone, metric=metric)[-1],
-            )
-            low = joint(rank)
-            questions = {
-                "Is low rank enough?": (low, dense(full_length(frame, backbone))),
-                "Must B be trained?": (fixed_b("orthogonal", rank), low),
-            }
-            for question, pair in questions.items():
-                found = differences(frame, *pair, backbone=backbone, shots=shots, metric=metric)
-                if found:
-                    test = compare(list(found.values()))
-                    interval = (
-                        "—"
-                        if test.low is None or test.high is None
-                        else f"{signed(test.low, 2)} to {signed(test.high, 2)}"
-                    )
-                    labels = (question, " − ".join(pair), backbone, _METRICS[metric], f"{shots}")
-                    rows.append((labels, [Cell(test.mean, n=test.n, signed=True), Cell(interval), Cell(f"{test.n}")]))
-    columns = [Column("Difference (points)"), Column("95 % interval"), Column("Datasets")]
-    note = (
-        "Paired by seed within each dataset; the confidence interval is over datasets, so one dataset has none. "
-        "An interval that contains zero is compatible with no difference. "
-        "“Paired comparisons” below lists all shots and ranks, with tests of difference and of equivalence."
-    )
-    headers = ("Question", "Compared", "Backbone", "Metric", "Shots")
-    return make_table(
-        "questions", "The two questions, at the highest shot count", headers, columns, sorted(rows), [note]
-    )
-
-
 def without_constants(table: Table) -> Table:
     """Move label columns with one value into a note, so that the table fits a small screen."""
     levels = {name: table.frame.index.get_level_values(name) for name in table.headers}
@@ -177,10 +131,16 @@ def _name_or_count(noun: str, names: set[str]) -> tuple[str, str]:
     return f"{noun}s: {', '.join([*ordered[:_MOST_NAMES], *more])}", str(len(ordered))
 
 
-def limitations(records: Sequence[Record], n_failed: int) -> list[str]:
-    """What these runs do not cover of the paper's study, and what makes their numbers hard to compare: one sentence each."""
+def limitations(records: Sequence[Record], n_failed: int, grid: Grid) -> list[str]:
+    """What these runs do not cover of a paper's grid, one sentence each."""
     specs = [record.spec for record in records]
-    found = [text for text in map(_not_covered, *zip(*_coverage(specs), strict=True)) if text]
+    axes = {
+        "datasets": (map(dataset_title, grid.datasets), [dataset_title(spec.dataset) for spec in specs]),
+        "backbones": (map(_backbone_name, grid.backbones), [backbone_title(spec) for spec in specs]),
+        "numbers of shots": (grid.shots, [spec.shots for spec in specs]),
+        "seeds": (grid.seeds, [spec.seed for spec in specs]),
+    }
+    found = [text for name, (planned, present) in axes.items() if (text := _not_covered(name, [*planned], present))]
     if any(map(uses_pocket, records)):
         found.append(
             "Some runs are of the pocket world, a small CLIP and rendered images: their numbers say nothing about CLIP on photographs."
@@ -190,21 +150,15 @@ def limitations(records: Sequence[Record], n_failed: int) -> list[str]:
     if n_failed:
         several = "1 run failed and is" if n_failed == 1 else f"{n_failed:,} runs failed and are"
         found.append(f"{several} not included in any number; “Environment and provenance” lists the errors.")
-    return [*found, *mixed_settings(records)]
+    return found
 
 
-def _coverage(specs: Sequence[RunSpec]) -> list[tuple[str, list[str], list[str]]]:
-    """(axis, the values of the paper's study, the values of these runs)."""
-    return [
-        ("datasets", [dataset_title(name) for name in PAPER.datasets], [dataset_title(spec.dataset) for spec in specs]),
-        ("backbones", [BACKBONE_TITLES[name] for name in PAPER.backbones], [backbone_title(spec) for spec in specs]),
-        ("numbers of shots", [str(k) for k in PAPER.shots], [str(spec.shots) for spec in specs]),
-        ("seeds", [str(seed) for seed in PAPER.seeds], [str(spec.seed) for spec in specs]),
-    ]
+def _backbone_name(text: str) -> str:
+    name, weights = parse_backbone(text)
+    return BACKBONE_TITLES.get(name, name) if weights in (None, "openai") else f"{name} ({weights})"
 
 
-def _not_covered(axis: str, paper: Sequence[str], present: Sequence[str]) -> str:
-    missing = [value for value in paper if value not in present]
-    if not missing:
-        return ""
-    return f"Of the {len(paper)} {axis} of the paper's study, these runs cover {len(paper) - len(missing)}; not run: {', '.join(missing)}."
+def _not_covered(axis: str, planned: Sequence[Any], present: Sequence[Any]) -> str:
+    missing = [f"{value}" for value in planned if value not in present]
+    covered = f"{len(planned) - len(missing)} of the {len(planned)} {axis} of the paper's study"
+    return f"These runs cover {covered}; not run: {', '.join(missing)}." if missing else ""
