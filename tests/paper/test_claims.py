@@ -366,6 +366,15 @@ def test_transfers_are_compared_on_common_seeds():
     assert finding("train_a_beats_train_b", found).verdict == "not applicable"
 
 
+def test_transfers_do_not_weigh_in_other_claims():
+    """Arms without a source are repeated for every source, but count once."""
+    shots = {("a", 1): (1, 3, 2), ("b", 1): (1, 3.1, 2), ("a", 16): (-1, 2, 1), ("b", 16): (0, 1, -1)}
+    alone = base_to_new(shots)
+    both = pd.concat([alone, transfers({("a", source): (81.0, 81.0, 66.0, 66.0) for source in "bcd"})])
+    for name in ("gain_on_unseen", "harmonic_wins", "harmonic_gain"):
+        assert finding(name, both).as_dict() == finding(name, alone).as_dict()
+
+
 def test_the_runs_behind_a_finding():
     found = finding("harmonic_wins", base_to_new({("a", 1): (1, 3, 2)}))
     assert found.runs == tuple(f"{label} a {seed}" for seed in (1, 2, 3) for label in (joint(4), dense(16)))

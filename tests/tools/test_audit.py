@@ -116,7 +116,7 @@ def test_claims_that_the_tables_contradict_or_cannot_decide(claims):
         ("full_dense_within_half_point", "ViT-B/16"),
         *(("rank_saturation", backbone) for backbone in ("RN50", "ViT-B/16")),
         ("learned_weakest", ""),
-        ("fixed_basis_equivalent", "RN50"),
+        *(("fixed_basis_equivalent", backbone) for backbone in ("RN50", "ViT-B/16")),
         *(
             (name, main)
             for name in ("train_a_beats_train_b", "source_b_like_random_b_on_average", "transfer_near_dense")

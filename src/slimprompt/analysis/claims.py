@@ -252,11 +252,13 @@ def check(claims: Sequence[Claim], observed: pd.DataFrame, geometry: pd.DataFram
 
 
 def _findings(claim: Claim, table: pd.DataFrame, folders: pd.DataFrame) -> list[Finding]:
-    groups = _groups(claim)
-    known = table.reindex(columns=_columns(claim)).dropna(how="all")
+    groups, columns = _groups(claim), _columns(claim)
+    known = table.reindex(columns=columns).dropna(how="all")
+    if "source" in known.index.names and not any(name.startswith("source_") for name in columns):
+        known = known[known.index.get_level_values("source") == ""]  # other arms are repeated for every source
     findings = []
     for scope, rows in (claim.scopes(known) if len(known) else {}).items():
-        used = {name: _averaged(claim, rows[list(group)]) for name, group in groups.items()}
+        used = {name: _averaged(claim, rows[list(dict.fromkeys(group))]) for name, group in groups.items()}
         values = [_values(claim, name, cells_) for name, cells_ in used.items() if len(cells_)]
         paper = claim.paper if isinstance(claim.paper, str) else claim.paper.get(scope, "")
         finding = _finding(claim, scope, paper, pd.concat(values).dropna().round(9)) if values else None

@@ -7,6 +7,7 @@ list of its topic, and a case that can be solved by hand to tests/paper/test_cla
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import pandas as pd
@@ -270,9 +271,9 @@ _each_basis = {basis: (basis, "joint") for basis in FIXED_BASES}
 _five = ("joint", *FIXED_BASES)
 
 
-def _rounded(rows: pd.DataFrame) -> pd.DataFrame:
-    """Averages as tables print them, so that equal printed numbers are tied."""
-    return rows.round(2)
+def _wins(rows: pd.DataFrame, bases: Sequence[str]) -> pd.Series:
+    """Whether one of the bases has the highest average, rounded as in tables so that equal printed numbers are tied."""
+    return rows.round(2)[list(bases)].max(axis=1) >= rows.round(2).max(axis=1)
 
 
 FIXED_BASIS = (
@@ -306,7 +307,7 @@ FIXED_BASIS = (
         sentence="A fixed basis is the best of the five variants in most settings.",
         of=_five,
         measure="a fixed basis has the highest average",
-        value=lambda rows: _rounded(rows)[list(FIXED_BASES)].max(axis=1) >= _rounded(rows)["joint"],
+        value=partial(_wins, bases=FIXED_BASES),
         statistic=share,
         bound=above(1 / 2),
         paper="18 of 24",
@@ -316,7 +317,7 @@ FIXED_BASIS = (
         sentence="The Gaussian basis wins more settings than its share, one in five.",
         of=_five,
         measure="the Gaussian basis has the highest average",
-        value=lambda rows: _rounded(rows)["gaussian"] >= _rounded(rows).max(axis=1),
+        value=partial(_wins, bases=("gaussian",)),
         statistic=share,
         bound=above(1 / 5),
         paper="among the most frequent winners",
