@@ -153,28 +153,25 @@ def measure(
 
 def _left_out(records: Sequence[Record], class_subset: str | None) -> tuple[list[Record], list[str]]:
     """The runs that can be compared, and a note for each kind of runs that cannot."""
-    run, cross_dataset = "run", "cross-dataset run"
-    reasons: list[tuple[Callable[[RunSpec], bool], str, str]] = [
-        (lambda spec: spec.depth > 1, run, "of deep prompts left out, which have coefficients for several layers"),
+    reasons: list[tuple[Callable[[RunSpec], bool], str]] = [
+        (lambda spec: spec.depth > 1, "of deep prompts left out, which have coefficients for several layers"),
         (
             lambda spec: bool(spec.beyond),
-            run,
             "left out, of prompts with words or a loss that keeps them close to zero-shot",
         ),
-        (lambda spec: bool(spec.evaluate_on), cross_dataset, "left out, trained like the runs of other studies"),
+        (lambda spec: bool(spec.evaluate_on), "left out: cross-dataset runs are trained like those of other studies"),
         (
             lambda spec: class_subset not in (None, spec.class_subset),
-            run,
             f"left out, not trained on {class_subset} classes; "
             "for these add --where class_subset=base, or class_subset=all,base for both",
         ),
     ]
     kept, notes = list(records), []
-    for is_left_out, noun, reason in reasons:
+    for is_left_out, reason in reasons:
         before = len(kept)
         kept = [record for record in kept if not is_left_out(record.spec)]
         if before > len(kept):
-            notes.append(f"geometry: {count(before - len(kept), noun)} {reason}")
+            notes.append(f"geometry: {count(before - len(kept), 'run')} {reason}")
     return kept, notes
 
 
