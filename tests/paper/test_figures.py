@@ -3,7 +3,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -13,7 +12,7 @@ from slimprompt.lab.records import Record, load_records
 from slimprompt.paper import figures
 from slimprompt.paper.published import published
 from slimprompt.report.page import Report
-from slimprompt.report.plotting import Figure
+from slimprompt.report.paper import MeasuredRuns
 from tests.svg import texts
 from tests.synthetic_runs import accuracy_of, write_run, write_study
 
@@ -49,8 +48,7 @@ def test_a_whole_study_gives_every_figure(study_report: Report):
 def test_a_few_runs_give_some_figures_and_the_others_name_the_missing_runs(tmp_path: Path):
     for seed in (1, 2):
         write_run(tmp_path, {"backbone": "pocket", "dataset": "dtd", "shots": 4, "seed": seed, "variant": "dense"})
-    records = load_records(tmp_path)
-    plots = figures.figure_functions(frame_of(tmp_path), measure(records, draws=10), records)
+    plots = figures.figures_of_runs(MeasuredRuns(load_records(tmp_path), draws=10))
     built = {one.name: one for one in (plot() for plot in plots)}
     assert {name for name, one in built.items() if one.svg} == {"accuracy_by_shots", "learning_curves"}
     for name, needed in (
@@ -100,12 +98,6 @@ def test_averages_are_over_the_best_covered_datasets_and_the_caption_names_them(
     caption = figures.shots_curve(frame_of(tmp_path)).caption
     assert "averaged over 2 datasets (DTD, Food101)" in caption
     assert "left out because some runs are missing: pocket-toy" in caption
-
-
-def at(figure: Figure) -> np.ndarray:
-    """The x coordinates of the markers of a figure, left to right."""
-    uses = re.findall(r'<use [^>]*x="([\d.]+)"', figure.svg)
-    return np.array(sorted({round(float(x), 2) for x in uses}))
 
 
 def test_gains_are_paired_by_seed():

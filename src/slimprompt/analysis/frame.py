@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pandas as pd
 
-from slimprompt.errors import InputError
+from slimprompt.errors import InputError, count
 from slimprompt.lab.inputs import inputs
 from slimprompt.lab.records import Record
 from slimprompt.lab.spec import RunSpec
@@ -423,7 +423,7 @@ def mixed_settings(records: Iterable[Record]) -> list[str]:
             found[one][fingerprint] += 1
     return [
         f"{what}: the runs mix {name} = "
-        + ", ".join(f"{value} ({count} runs)" for value, count in sorted(counts.items()))
+        + ", ".join(f"{value} ({count(number, 'run')})" for value, number in sorted(counts.items()))
         for (what, name), counts in found.items()
         if len(counts) > 1
     ]

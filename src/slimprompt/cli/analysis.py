@@ -118,7 +118,7 @@ def geometry(
         say(f"Median overlap and mean principal angle of pairs of {variant} runs that differ in one field")
         _print_frame(medians)
         say(f"start: the same pairs before training. chance: {draws} random pairs of subspaces per shape.")
-        say("B: column space, A and BA: row space. In exact arithmetic, BA equals A and BA columns equals B.\n")
+        say("B: column space, A and BA: row space. In exact arithmetic, BA equals A.\n")
     say("Displacement from the initial factors, medians over runs (relative norm: ‖X−X₀‖/‖X₀‖)")
     _print_frame(displacement)
     if out is not None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimprompt import __version__
 from slimprompt.calibration import probability_text
+from slimprompt.errors import count
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -95,11 +96,6 @@ def signed(value: float, decimals: int = 1) -> str:
     return f"{round(value, decimals) + 0.0:+.{decimals}f}".replace(
         "-", "−"
     )  # + 0.0 turns a negative zero into a positive one
-
-
-def count(number: int, noun: str) -> str:
-    """A number of things: `1 dataset`, `1,200 runs`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def prose(text: str) -> Markup:

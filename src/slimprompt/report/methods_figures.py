@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -133,7 +134,7 @@ def _by_cost(results: Measurements, cost: str, label: str) -> Plotted:
     backbones = _backbones(frame)
     if not backbones or results.costs is None:
         return None
-    costs = results.costs.loc[results.costs[cost] > 0, cost]
+    costs = results.costs.loc[results.costs[cost] > 0, [cost]]
     used = {backbone: _covered(frame, backbone) for backbone in backbones}
     canvas, axes = panels(1, len(backbones), width=max(4.2, 7.6 / len(backbones)), height=3.3)
     plotted = 0
@@ -141,16 +142,12 @@ def _by_cost(results: Measurements, cost: str, label: str) -> Plotted:
         most, datasets = axis(frame, "shots", backbone=backbone, metric=_METRIC)[-1], used[backbone]
         panel.set_title(f"{shorten(backbone, 30)}, {most}-shot")
         means = summary(average(select(frame, backbone=backbone, metric=_METRIC, shots=most, source=""), datasets))
-        for name, style in {
-            name: one for group in _styles(frame, backbone).values() for name, one in group.items()
-        }.items():
-            paid, rows = (
-                select(costs, backbone=backbone, label=name, shots=most, dataset=datasets),
-                select(means, label=name),
-            )
+        for name, style in chain.from_iterable(group.items() for group in _styles(frame, backbone).values()):
+            paid = select(costs, backbone=backbone, label=name, shots=most, dataset=datasets)
+            rows = select(means, label=name)
             if len(paid) == len(datasets) and len(rows):
                 mean, sd = rows["mean"].to_numpy(), rows["sd"].fillna(0.0).to_numpy()
-                error_bars(panel, x=[paid.mean()], y=mean, yerr=sd, **style, linestyle="none", label=name)
+                error_bars(panel, x=paid.mean(), y=mean, yerr=sd, **style, linestyle="none", label=name)
                 plotted += 1
         if panel.containers:
             reference_lines(panel, {most: reference(frame, "zero_shot", backbone, datasets, most, _METRIC)})

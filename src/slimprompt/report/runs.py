@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from slimprompt.analysis.frame import backbone_title, dataset_title
+from slimprompt.errors import count
 from slimprompt.lab.records import Record
 from slimprompt.report.table import Cell, Column, Table, make_table
 from slimprompt.spreadsheet import csv_text
@@ -124,7 +125,7 @@ def _distinct(values: Iterable[Any]) -> list[str]:
     counts = Counter(str(value) for value in values if value not in (None, ""))
     if len(counts) == 1:
         return list(counts)
-    shown = [f"{value} ({count} runs)" for value, count in counts.most_common(_MAX_VALUES)]
+    shown = [f"{value} ({count(number, 'run')})" for value, number in counts.most_common(_MAX_VALUES)]
     return [*shown, f"and {len(counts) - _MAX_VALUES} more"] if len(counts) > _MAX_VALUES else shown
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from slimprompt.analysis.frame import (
     reference,
     select,
 )
-from slimprompt.analysis.verdict import VERDICTS
+from slimprompt.analysis.verdict import VERDICTS, Verdict
 from slimprompt.lab.grid import Grid, parse_backbone
 from slimprompt.lab.records import Record
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
@@ -103,7 +103,7 @@ def uses_pocket(record: Record) -> bool:
     return record.spec.backbone.split("-")[0] == "pocket" or record.spec.dataset in POCKET_BENCHMARKS
 
 
-def key_figures(records: Sequence[Record], n_failed: int, verdicts: Mapping[str, int]) -> list[tuple[str, str]]:
+def key_figures(records: Sequence[Record], n_failed: int, verdicts: Mapping[Verdict, int]) -> list[tuple[str, str]]:
     """(label, value) of the tiles at the top of the page; `verdicts` are the numbers of findings by verdict."""
     specs = [record.spec for record in records]
     seconds = sum(record.facts.get("times", {}).get("total", 0.0) for record in records)
@@ -134,7 +134,7 @@ def _name_or_count(noun: str, names: set[str]) -> tuple[str, str]:
 def limitations(records: Sequence[Record], n_failed: int, grid: Grid) -> list[str]:
     """What these runs do not cover of a paper's grid, one sentence each."""
     specs = [record.spec for record in records]
-    axes = {
+    axes: dict[str, tuple[Iterable[Any], Sequence[Any]]] = {
         "datasets": (map(dataset_title, grid.datasets), [dataset_title(spec.dataset) for spec in specs]),
         "backbones": (map(_backbone_name, grid.backbones), [backbone_title(spec) for spec in specs]),
         "numbers of shots": (grid.shots, [spec.shots for spec in specs]),

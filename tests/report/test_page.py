@@ -13,16 +13,20 @@ from typing import Any
 
 import pytest
 
+from slimprompt.analysis.frame import select
 from slimprompt.errors import InputError
 from slimprompt.files import json_checksum
 from slimprompt.lab.records import load_records
+from slimprompt.lab.studies import Catalogue
 from slimprompt.paper.contents import PAPER
 from slimprompt.paper.theory import check_theory
 from slimprompt.paper.theory.page import write_theory
 from slimprompt.paper.theory.reader import report_section
 from slimprompt.report import page as report_page
 from slimprompt.report.page import Report, render_report, write_report
+from slimprompt.report.paper import MeasuredRuns, Paper, Tables
 from slimprompt.report.summary import key_figures
+from slimprompt.report.table import Pivot, entries
 from slimprompt.report.table_formats import to_markdown
 from tests.html_page import Page
 from tests.synthetic_runs import write_methods, write_run
@@ -51,7 +55,7 @@ def test_one_folder_gives_all_class_geometry_and_base_to_new_tables(report: Repo
     alone = {table.name: table for table in build_report(report.folder, where=WHOLE_GEOMETRY).tables}
     assert to_markdown(tables["factor_geometry"]) == to_markdown(alone["factor_geometry"])
     assert "base_to_new_pocket" in tables and alone["base2new"].empty
-    assert any("left out; select a subset with --where class_subset=base" in note for note in report.notes)
+    assert any("left out, not trained on all classes" in note for note in report.notes)
 
 
 FACTS: dict[str, Any] = {
@@ -297,3 +301,50 @@ def test_a_page_of_methods_alone(tmp_path: Path, fields: dict[str, Any]):
     write_run(tmp_path, {"backbone": "RN50", "dataset": "dtd", "shots": 4, "seed": 1, **fields}, **FACTS)
     text = render_report(build_report(tmp_path))
     assert '<h2 id="methods">Methods</h2>' in text
+
+
+def test_another_paper_brings_its_own_grid_and_tables(tmp_path: Path):
+    for seed in (1, 2):
+        write_run(tmp_path, {"backbone": "pocket", "dataset": "dtd", "shots": 4, "seed": seed, "variant": "dense"})
+    pivot = Pivot("mine", "My table", {"Dataset": "{dataset}"}, "{label}")
+
+    def tables(runs: MeasuredRuns, compare_published: bool) -> Tables:
+        return {"mine": lambda: pivot.of(entries(select(runs.results.frame, metric="accuracy"), runs.results.runs))}
+
+    grid = PAPER.studies.grid.model_copy(update={"backbones": ("pocket",), "datasets": ("dtd",), "shots": (4,)})
+    mine = Paper(Catalogue({}, {}, grid, grid), tables, title="My paper")
+    found = report_page.build_report(tmp_path, mine)
+    assert [text for text in found.limitations if text.startswith("These runs cover")] == [
+        "These runs cover 2 of the 3 seeds of the paper's study; not run: 3."
+    ]
+    page = Page(render_report(found))
+    assert "My paper: 2 runs" in page.text and page.all("table", id="table-mine")
+    assert page.all("table", id="table-summary") and not page.all("ul", id="claim-list") and not page.all("figure")
+
+
+def test_the_page_says_what_the_runs_do_not_cover(small: Report):
+    text = Page(render_report(small)).text
+    for part in (
+        "These runs cover 1 of the 7 datasets of the paper's study; not run: Caltech101,",
+        "These runs cover 1 of the 2 backbones of the paper's study; not run: RN50.",
+        "not run: 1, 16.",
+    ):
+        assert part in text
+
+
+def test_settings_that_differ_are_named_after_what_is_missing(tmp_path: Path):
+    cell = {"backbone": "RN50", "dataset": "dtd", "shots": 4, "variant": "dense"}
+    for seed, epochs in ((1, 50), (2, 60)):
+        write_run(tmp_path, {**cell, "seed": seed, "recipe": {"epochs": epochs}})
+    found = build_report(tmp_path)
+    assert any("recipe.epochs" in note for note in found.notes)
+    assert "recipe.epochs = 50 (1 run), 60 (1 run)" in Page(render_report(found)).text
+
+
+def test_every_number_of_a_claim_links_to_its_runs(report: Report):
+    linked = [finding for finding in report.findings if finding.runs]
+    assert len(linked) > 10
+    number = {str(record.folder): number for number, record in enumerate(report.records)}
+    shown = {str(link["data-runs"]) for link in Page(render_report(report)).all("a", class_="n")}
+    for finding in linked:
+        assert " ".join(map(str, sorted({number[run] for run in finding.runs}))) in shown
