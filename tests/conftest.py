@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from slimprompt.lab.executors import Executor
     from slimprompt.lab.spec import RunSpec
     from slimprompt.lab.study import Event, Outcome
-    from slimprompt.paper.page import Report
     from slimprompt.paper.studies import Grid
+    from slimprompt.report.page import Report
 
 TINY = "tiny-for-tests"
 TINY_CONFIG = {
@@ -295,12 +295,13 @@ def small_grid(tiny_folder: str, collections: dict[str, str]) -> Callable[..., G
 @pytest.fixture(scope="session")
 def study_report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """The report of a synthetic study of the paper, which has every table and figure."""
-    from slimprompt.paper.page import build_report
+    from slimprompt.paper.contents import PAPER
+    from slimprompt.report.page import build_report
     from tests.synthetic_runs import write_study
 
     root = tmp_path_factory.mktemp("study") / "runs"
     write_study(root, backbones=("pocket",), datasets=("dtd", "food101"), seeds=(1, 2))
-    return build_report(root)
+    return build_report(root, PAPER)
 
 
 def complete_study(

@@ -47,7 +47,7 @@ def test_the_page_of_suggestions(images: list[Path], tiny: Backbone, tmp_path: P
         "2. otter (60 %) or cat (35 %) margin 25.0, similarity 0.83",
         "(3 here)",
         "my-<b>",
-        "1 unreadable images left out: cannot read x.png",
+        "1 unreadable image left out: cannot read x.png",
         "caf\\udce9.png",
     ):
         assert part in text, part

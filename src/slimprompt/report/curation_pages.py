@@ -20,8 +20,9 @@ from slimprompt.curation.labels import LabelCheck, LabelledImage
 from slimprompt.curation.suggest import Suggestions
 from slimprompt.data.benchmark import SPLITS, Benchmark
 from slimprompt.errors import first_few, printable
+from slimprompt.files import write_file
 from slimprompt.images.decode import open_image
-from slimprompt.report.html import asset, render, thumbnail, write_page
+from slimprompt.report.html import asset, render, thumbnail, weights_of
 
 #: Findings of each kind that a page shows.
 MOST_SHOWN = 300
@@ -68,7 +69,7 @@ class _Rows:
             "script": Markup(script),
             "script_hash": Markup(f"sha256-{digest}"),
         }
-        return write_page(Path(path), render(template, values))
+        return write_file(Path(path), render(template, values))
 
 
 def write_suggestions_page(
@@ -93,7 +94,7 @@ def write_suggestions_page(
         "contents": [("suggestions", "Suggestions"), ("method", "How they were chosen")],
         "found": found,
         "rows": [(rows.shown(one.image, one.best, one.second), one) for one in chosen],
-        "about": [("Classifier", printable(model)), ("Model", _weights(classifier.backbone_))],
+        "about": [("Classifier", printable(model)), ("Model", weights_of(classifier.backbone_))],
         "pocket": classifier.backbone_.name in EMBEDDED,
     }
     return rows.page("suggest.html.j2", path, values, file="labels.csv", names=names)
@@ -116,7 +117,7 @@ def write_labels_page(
     pairs = found.duplicates[:MOST_SHOWN]
     about = [
         ("Images", printable(source)),
-        ("Model", _weights(backbone)),
+        ("Model", weights_of(backbone)),
         ("Suspected", f"labels with a score below {max_score:g}"),
         (
             "Near-duplicates",
@@ -139,8 +140,3 @@ def write_labels_page(
         "pocket": backbone.name in EMBEDDED,
     }
     return rows.page("labels.html.j2", path, values, file="corrected.csv", names=found.class_names)
-
-
-def _weights(backbone: Backbone) -> str:
-    weights = f" ({backbone.pretrained})" if backbone.pretrained else ""
-    return f"{backbone.name}{weights}, weights {backbone.fingerprint[:12]}"

@@ -7,19 +7,31 @@ import io
 import json
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slimprompt.analysis.frame import select
 from slimprompt.errors import InputError
+from slimprompt.files import json_checksum
 from slimprompt.lab.records import load_records
-from slimprompt.paper.page import Report, build_report, render_report, write_report
-from slimprompt.paper.summary import key_figures
+from slimprompt.lab.studies import Catalogue
+from slimprompt.paper.contents import PAPER
 from slimprompt.paper.theory import check_theory
 from slimprompt.paper.theory.page import write_theory
+from slimprompt.paper.theory.reader import report_section
+from slimprompt.report import page as report_page
+from slimprompt.report.page import Report, render_report, write_report
+from slimprompt.report.paper import MeasuredRuns, Paper, Tables
+from slimprompt.report.summary import key_figures
+from slimprompt.report.table import Pivot, entries
+from slimprompt.report.table_formats import to_markdown
 from tests.html_page import Page
 from tests.synthetic_runs import write_methods, write_run
+
+build_report = partial(report_page.build_report, paper=PAPER)
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +53,9 @@ def test_one_folder_gives_all_class_geometry_and_base_to_new_tables(report: Repo
     assert subsets == {"all", "base"}
     tables = {table.name: table for table in report.tables if not table.empty}
     alone = {table.name: table for table in build_report(report.folder, where=WHOLE_GEOMETRY).tables}
-    assert tables["factor_geometry"] == alone["factor_geometry"]
+    assert to_markdown(tables["factor_geometry"]) == to_markdown(alone["factor_geometry"])
     assert "base_to_new_pocket" in tables and alone["base2new"].empty
-    assert any("left out; select a subset with --where class_subset=base" in note for note in report.notes)
+    assert any("left out, not trained on all classes" in note for note in report.notes)
 
 
 FACTS: dict[str, Any] = {
@@ -148,10 +160,10 @@ def test_the_page_contains_banner_claims_and_summary(report: Report, page: Page)
     summary_table = report.summary_table
     assert summary_table.rows and "Zero-shot" in [column.label for column in summary_table.columns]
     joint = next(row for row in summary_table.rows if row.labels[:3] == ("pocket", "accuracy", "4"))
-    values = [cell.value for cell in joint.cells if cell.show_sd]
+    values = [cell.value for cell in joint.cells if cell.show_sd and cell.value is not None]
     assert all(isinstance(value, float) and 60 < value < 80 for value in values)
-    assert "In every row: backbone pocket, datasets 2." in text  # a note replaces the constant columns
-    assert [row.labels[0] for row in report.questions.rows].count("Must B be trained?") == 2
+    assert "In every row: backbone = pocket, datasets = 2." in text  # a note replaces the constant columns
+    assert [row.labels[0] for row in report.answers.rows].count("Must B be trained?") == 2
 
 
 def test_a_real_backbone_has_no_banner_and_shows_published_numbers(small: Report):
@@ -186,16 +198,15 @@ def test_special_characters_in_names_are_escaped(tmp_path: Path):
     failed = root / "0000failed"
     failed.mkdir()
     spec = {"backbone": "pocket", "dataset": name, "shots": 1, "seed": 1, "variant": "dense"}
-    (failed / "record.json").write_text(
-        json.dumps({"spec": spec, "status": "failed", "error": "<script>boom</script>"})
-    )
+    record = {"spec": spec, "status": "failed", "error": "<script>boom</script>"}
+    (failed / "record.json").write_text(json.dumps(record | {"checksum": json_checksum(record)}))
     text = render_report(build_report(root))
     page = Page(text)
     words = "".join(page.words)
     assert text.count("<script") == 1
     assert not [tag for tag, attributes in page.elements if tag == "img" or "onerror" in attributes]
     assert name in words and "<script>boom</script>" in words and "<i>h</i>" in words and str(root) in words
-    assert "1 runs failed" in page.text
+    assert "1 run failed" in page.text
 
 
 def test_provenance(small: Report):
@@ -226,7 +237,21 @@ def test_tables_figures_and_claims_are_written(small: Report, tmp_path: Path):
     assert not (tmp_path / "out" / "figures" / "transfer_matrix.svg").exists()
     findings = json.loads((tmp_path / "out" / "claims.json").read_text(encoding="utf-8"))
     assert len(findings) == len(small.findings)
-    assert not [one for one in path.parent.iterdir() if one.name.startswith(".")]
+    assert [one.name for one in path.parent.iterdir() if one.name.startswith(".")] == [".contents"]
+
+
+def test_the_folder_holds_one_report(report: Report, small: Report, tmp_path: Path):
+    """A report of fewer tables into the folder of a larger one, and into a folder with files of somebody else."""
+
+    def written(found: Report, out: Path) -> set[str]:
+        write_report(found, out)
+        return {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+
+    alone = written(small, tmp_path / "alone")
+    assert written(report, tmp_path / "out") - alone and written(small, tmp_path / "out") == alone
+    (tmp_path / "out" / "tables" / "mine.csv").write_text("1")
+    with pytest.raises(InputError, match="tables/mine.csv"):
+        write_report(report, tmp_path / "out")
 
 
 def test_theory_is_included_on_request(small: Report, tmp_path: Path):
@@ -234,11 +259,11 @@ def test_theory_is_included_on_request(small: Report, tmp_path: Path):
     assert "theory" not in [attributes.get("id") for _, attributes in Page(render_report(report)).elements]
     folder = tmp_path / "theory"
     write_theory(check_theory(m=4, d=10, rank=1, trials=10), folder)
-    page = Page(render_report(report, theory=folder))
+    page = Page(render_report(report, section=report_section(folder)))
     assert page.all("section", **{"aria-labelledby": "theory"}) and "Dimension gap" in page.text
     assert page.all("figure", id="figure-theory-residual")
     with pytest.raises(InputError, match="holds no theory result"):
-        render_report(report, theory=tmp_path)
+        report_section(tmp_path)
 
 
 def test_errors_name_the_next_step(small: Report, tmp_path: Path):
@@ -276,3 +301,50 @@ def test_a_page_of_methods_alone(tmp_path: Path, fields: dict[str, Any]):
     write_run(tmp_path, {"backbone": "RN50", "dataset": "dtd", "shots": 4, "seed": 1, **fields}, **FACTS)
     text = render_report(build_report(tmp_path))
     assert '<h2 id="methods">Methods</h2>' in text
+
+
+def test_another_paper_brings_its_own_grid_and_tables(tmp_path: Path):
+    for seed in (1, 2):
+        write_run(tmp_path, {"backbone": "pocket", "dataset": "dtd", "shots": 4, "seed": seed, "variant": "dense"})
+    pivot = Pivot("mine", "My table", {"Dataset": "{dataset}"}, "{label}")
+
+    def tables(runs: MeasuredRuns, compare_published: bool) -> Tables:
+        return {"mine": lambda: pivot.of(entries(select(runs.results.frame, metric="accuracy"), runs.results.runs))}
+
+    grid = PAPER.studies.grid.model_copy(update={"backbones": ("pocket",), "datasets": ("dtd",), "shots": (4,)})
+    mine = Paper(Catalogue({}, {}, grid, grid), tables, title="My paper")
+    found = report_page.build_report(tmp_path, mine)
+    assert [text for text in found.limitations if text.startswith("These runs cover")] == [
+        "These runs cover 2 of the 3 seeds of the paper's study; not run: 3."
+    ]
+    page = Page(render_report(found))
+    assert "My paper: 2 runs" in page.text and page.all("table", id="table-mine")
+    assert page.all("table", id="table-summary") and not page.all("ul", id="claim-list") and not page.all("figure")
+
+
+def test_the_page_says_what_the_runs_do_not_cover(small: Report):
+    text = Page(render_report(small)).text
+    for part in (
+        "These runs cover 1 of the 7 datasets of the paper's study; not run: Caltech101,",
+        "These runs cover 1 of the 2 backbones of the paper's study; not run: RN50.",
+        "not run: 1, 16.",
+    ):
+        assert part in text
+
+
+def test_settings_that_differ_are_named_after_what_is_missing(tmp_path: Path):
+    cell = {"backbone": "RN50", "dataset": "dtd", "shots": 4, "variant": "dense"}
+    for seed, epochs in ((1, 50), (2, 60)):
+        write_run(tmp_path, {**cell, "seed": seed, "recipe": {"epochs": epochs}})
+    found = build_report(tmp_path)
+    assert any("recipe.epochs" in note for note in found.notes)
+    assert "recipe.epochs = 50 (1 run), 60 (1 run)" in Page(render_report(found)).text
+
+
+def test_every_number_of_a_claim_links_to_its_runs(report: Report):
+    linked = [finding for finding in report.findings if finding.runs]
+    assert len(linked) > 10
+    number = {str(record.folder): number for number, record in enumerate(report.records)}
+    shown = {str(link["data-runs"]) for link in Page(render_report(report)).all("a", class_="n")}
+    for finding in linked:
+        assert " ".join(map(str, sorted({number[run] for run in finding.runs}))) in shown
