@@ -11,7 +11,7 @@ from tests.docs.pages import ROOT, blocks, commands, run
 #: Page → files that its commands leave.
 LEFT = {
     "trust": ("my-prompt/model.safetensors",),
-    "curation": ("my-head/model.safetensors", "suggestions.html", "findings.html"),
+    "curation": ("my-gda/model.safetensors", "suggestions.html", "findings.html"),
     "continue": ("larger-prompt/model.safetensors",),
     "collections": ("predictions.csv",),
     "production": ("classifier.onnx", "classes.safetensors", "to-push/README.md"),
