@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from glob import glob
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,5 +60,6 @@ def start(command: str, folder: Path, source: Path) -> subprocess.Popen[str] | C
     if words[0] == "slimprompt":
         return start_command(words[1:], cwd=folder, environment=environment, fork_workers=True)
     program = sys.executable if words[0] == "python" else words[0]
+    words = [name for word in words for name in (sorted(glob(word, root_dir=folder)) if "*" in word else [word])]
     pipe = subprocess.PIPE
     return subprocess.Popen([program, *words[1:]], cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)

@@ -55,7 +55,7 @@ def test_nothing_is_loaded_from_other_servers(site: Path) -> None:
 
 def test_every_document_and_notebook_is_a_page(site: Path) -> None:
     sources = [
-        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("notebooks/*.ipynb"),
         ROOT / "CONTRIBUTING.md",
         ROOT / "CHANGELOG.md",

@@ -74,7 +74,7 @@ def test_all_words_of_the_benchmarks_were_trained() -> None:
 
 def test_documents_show_the_recorded_values() -> None:
     facts = [json.loads((MODELS / f"{name}.facts.json").read_text())["held_out"] for name in NAMES]
-    documents = [MODELS / "README.md", Path(__file__).parents[2] / "docs" / "pocket.md"]
+    documents = [MODELS / "README.md", Path(__file__).parents[2] / "docs" / "notes" / "pocket.md"]
     for document in documents:
         text = document.read_text(encoding="utf-8")
         for name in POCKET_BENCHMARKS:
