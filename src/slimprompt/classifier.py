@@ -22,7 +22,7 @@ from slimprompt.images.decode import Decode
 from slimprompt.images.encoding import encode_eval_views
 from slimprompt.images.sources import image_sources
 from slimprompt.methods.head import AnyHead, CacheHead, FittedHead, Head
-from slimprompt.methods.prompt import LearnedPrompt, learn_prompts, make_prompt, prompt_head
+from slimprompt.methods.prompt import LearnedPrompt, encode_images, learn_prompts, make_prompt, prompt_head, with_blocks
 from slimprompt.methods.table import PROMPT, find_method
 from slimprompt.methods.task import DEFAULT_TEMPLATE, DEFAULT_VIEWS, LabelledImages, Task, make_task, short_hashes
 from slimprompt.methods.zero_shot import check_templates, zero_shot_features, zero_shot_head
@@ -83,6 +83,15 @@ class Classifier(Estimator):
         Number of layers of the text tower that receive a context B A_l of their own, with one B for all.
     position
         Position of the class name: "end", "middle" or "front".
+    tower
+        Where the prompt is: "text", "image" (the text is then fixed words) or "both".
+    n_ctx_image
+        Extra rows of the image tower; default: 8, or `n_ctx` with `share_basis`.
+    image_blocks
+        Blocks of the image tower that receive rows of their own, "J:E" for J up to E − 1; default: the last quarter. The
+        blocks below J are computed once per image and stored.
+    share_basis
+        With both towers: one basis B for both.
     recipe
         How it is trained: "auto", which depends on the number of images per class, "fast", "paper", "paper-10x", a `Recipe`, or
         a dictionary of fields that replace those of "auto".
@@ -155,6 +164,10 @@ class Classifier(Estimator):
         anchored: bool = False,
         depth: int = 1,
         position: str = "end",
+        tower: str = "text",
+        n_ctx_image: int | None = None,
+        image_blocks: str | None = None,
+        share_basis: bool = False,
         recipe: RecipeLike = "auto",
         continue_from: str | Path | Classifier | None = None,
         templates: Sequence[str] = (DEFAULT_TEMPLATE,),
@@ -178,6 +191,10 @@ class Classifier(Estimator):
         self.anchored = anchored
         self.depth = depth
         self.position = position
+        self.tower = tower
+        self.n_ctx_image = n_ctx_image
+        self.image_blocks = image_blocks
+        self.share_basis = share_basis
         self.recipe = recipe
         self.continue_from = continue_from
         self.templates = templates
@@ -261,7 +278,7 @@ class Classifier(Estimator):
     def encode_task(self, task: Task) -> None:
         """Encode the training images as the method needs them, so that this is not counted as fitting."""
         if self.method == PROMPT:
-            task.encode(self.recipe_for(task))
+            encode_images(task, self.prompt_spec(), self.recipe_for(task))
         else:
             find_method(self.method).encode(task)
 
@@ -272,7 +289,7 @@ class Classifier(Estimator):
         """
         backbone, spec, recipe, start, images = task.bank.backbone, None, None, None, frozenset(task.short_hashes)
         if self.method == PROMPT:
-            spec, recipe = self.prompt_spec(), self.recipe_for(task)
+            spec, recipe = with_blocks(backbone, self.prompt_spec()), self.recipe_for(task)
             start = None if self.continue_from is None else finished_prompt(self.continue_from)
         elif find_method(self.method).reads == "nothing":
             images = frozenset()
@@ -333,7 +350,11 @@ class Classifier(Estimator):
         logits, labels = [], []
         for kept, held_out in folds:
             fitted = self._fit_head(task.of_images(kept.tolist()), self.spec_, recipe, settings=self.settings_)
-            features = task.eval_features[held_out.to(task.eval_features.device)]
+            prompt = fitted.prompt if isinstance(fitted, LearnedPrompt) else None
+            if prompt is not None and prompt.image is not None:
+                features = task.of_images(held_out.tolist()).adapted_eval_features(prompt.image)
+            else:
+                features = task.eval_features[held_out.to(task.eval_features.device)]
             logits.append(fitted.head.logits(features).cpu().numpy())
             labels += [task.labels[index] for index in held_out.tolist()]
         return np.concatenate(logits), np.array(labels)
@@ -461,6 +482,8 @@ class Classifier(Estimator):
         imported: dict[str, Any] | None = None,
     ) -> Self:
         """Use a head, with what is known about its fit."""
+        if prompt is not None and prompt.image is not None:
+            backbone = backbone.with_image_rows(prompt.image.first, prompt.image())
         self.backbone_, self.head_, self.method_ = backbone, head, self.method
         self.class_names_, self.classes_ = head.class_names, np.array(head.class_names, dtype=str)
         self.prompt_, self.curve_, self.spec_, self.recipe_ = prompt, list(curve), spec, recipe
@@ -650,7 +673,7 @@ class Classifier(Estimator):
 
     def _load_backbone(self) -> Backbone:
         if isinstance(self.backbone, Backbone):
-            return self.backbone
+            return self.backbone.frozen
         return load_backbone(
             self.backbone,
             self.pretrained or default_pretrained(self.backbone),

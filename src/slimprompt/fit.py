@@ -299,11 +299,13 @@ def compare_with_zero_shot(
     """
     if not items:
         raise InputError("there are no readable images to evaluate on")
-    templates, names, backbone = templates or images.templates, classifier.class_names_, bank.backbone
+    templates, names, backbone = templates or images.templates, classifier.class_names_, bank.backbone.frozen
     paths, labels = [images.path(item) for item in items], [item.label for item in items]
     if names != images.class_names:
         label_of = {name: label for label, name in enumerate(names)}
         labels = [label_of[item.class_name] for item in items]
+    if bank.backbone is not backbone:
+        bank = bank.of(backbone)
     eval_set = make_eval_set(bank, paths, labels, names, images.decode)
     heads: dict[str, AnyHead] = {}
     if len(templates) > 1:
@@ -313,7 +315,11 @@ def compare_with_zero_shot(
         heads[START] = prompt_head(backbone, names, start.prompt, start.spec.position)
     results = [scored(title, head, eval_set) for title, head in heads.items()]
     title = "learned prompt" if classifier.method_ == PROMPT else classifier.method_
-    results.append(scored(title, classifier.head_, eval_set, classifier.calibration_.temperature))
+    if classifier.backbone_.image_pass.rows is not None:
+        adapted = make_eval_set(bank.of(classifier.backbone_), paths, labels, names, images.decode)
+    else:
+        adapted = eval_set
+    results.append(scored(title, classifier.head_, adapted, classifier.calibration_.temperature))
     known = classifier.trained_on(bank, paths, decode=images.decode) if classifier.training_images_ else None
     return Comparison(paths, eval_set, results, known)
 

@@ -10,7 +10,15 @@ import torch
 from open_clip.transformer import QuickGELU
 
 from slimprompt.clip import image_tower
-from slimprompt.clip.image_tower import image_features, image_features_in_parts, reads_class_token
+from slimprompt.clip.image_reference import plain_image_features
+from slimprompt.clip.image_tower import (
+    features_from_block,
+    image_features,
+    image_features_in_parts,
+    input_of_block,
+    reads_class_token,
+)
+from slimprompt.clip.products import differentiable_linear
 
 _SIZES = {"image_size": 32, "patch_size": 8, "layers": 3, "width": 32, "head_width": 16}
 
@@ -103,3 +111,36 @@ def test_parts_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(image_tower, "_ROWS", 5)  # fewer than one image has
         torch.testing.assert_close(image_features_in_parts(tower, pixels[:2]), expected[:2])
     assert sizes == [7, 3, 2, 2, 1, 1]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+@pytest.mark.parametrize(("first", "n_blocks"), [(0, 1), (0, 3), (1, 1), (1, 2), (2, 1)])
+@pytest.mark.parametrize("quick_gelu", [False, True])
+def test_prompts_of_the_image_tower_equal_open_clips_blocks(
+    quick_gelu: bool, first: int, n_blocks: int, dtype: torch.dtype, tolerance: float
+) -> None:
+    """Features from the stored input of a block, and gradients of the rows, against a plain pass from pixels."""
+    tower = _tower(quick_gelu).to(dtype).requires_grad_(False)
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randn(3, 3, 32, 32, dtype=dtype, generator=generator)
+    rows = torch.randn(n_blocks, 2, 32, dtype=dtype, generator=generator).requires_grad_()
+    expected = plain_image_features(tower, pixels, first, rows)
+    weights = torch.randn(expected.shape, dtype=dtype, generator=generator)
+    (expected_grad,) = torch.autograd.grad((expected * weights).sum(), rows)
+    with torch.no_grad():
+        stored = input_of_block(tower, pixels, first)
+    found = features_from_block(tower, stored, first, rows, differentiable_linear)
+    (grad,) = torch.autograd.grad((found * weights).sum(), rows)
+    for one, other in ((found, expected), (grad, expected_grad)):
+        assert (one - other).norm() <= tolerance * other.norm()
+    assert expected_grad.abs().min() > 0
+
+
+def test_replaced_rows_are_not_computed() -> None:
+    tower = _tower()
+    rows = []
+    for block in tower.transformer.resblocks:
+        block.ln_2.register_forward_hook(lambda _module, _inputs, out: rows.append(out.shape[1]))
+    with torch.inference_mode():
+        features_from_block(tower, torch.randn(2, 17, 32, dtype=torch.float64), 0, torch.zeros(2, 4, 32).double())
+    assert rows == [17, 21, 1]  # the rows of block 0 are replaced, those of block 1 stay, the last block reads one

@@ -72,10 +72,11 @@ class FeatureBank:
         show_progress: bool = True,
     ) -> None:
         self.backbone = backbone
-        self._workers, self._show_progress = workers or os.cpu_count() or 1, show_progress
+        self._folder, self._workers, self._show_progress = folder, workers or os.cpu_count() or 1, show_progress
+        self._at_block: dict[int, FeatureBank] = {}
         self.path: Path | None = None
         self.store: FeatureStore | MemoryStore = MemoryStore()
-        if folder is not None:
+        if folder is not None and backbone.image_pass.rows is None:  # features of an adapted tower belong to one model
             key = _key(backbone)
             name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
             title = re.sub(r"[^\w.-]", "-", backbone.name.removeprefix("hf-hub:").removeprefix(LOCAL_FOLDER))
@@ -180,6 +181,16 @@ class FeatureBank:
             hashes.append(found)
         return hashes
 
+    def at_block(self, block: int) -> FeatureBank:
+        """The bank of the inputs of a block of the image tower, (n, n_tokens · width), beside this one."""
+        if block not in self._at_block:
+            self._at_block[block] = self.of(self.backbone.up_to_block(block))
+        return self._at_block[block]
+
+    def of(self, backbone: Backbone) -> FeatureBank:
+        """The bank of another backbone in the same folder."""
+        return FeatureBank(backbone, self._folder, workers=self._workers, show_progress=self._show_progress)
+
     def __len__(self) -> int:
         """Number of features stored."""
         return len(self.store)
@@ -202,6 +213,30 @@ class FeatureBank:
             else:
                 row[:] = train_pixels(image, preprocess, stream_seed(0, "view", view, task.key))
         return pixels
+
+
+class StoredViews:
+    """Rows of a bank by index, read when they are asked for: view after view, the images of each in order."""
+
+    def __init__(self, bank: FeatureBank, hashes: Sequence[str], views: Sequence[str], decode: Decode) -> None:
+        self._bank, self._hashes, self._views = bank, hashes, [_stored_name(view, decode) for view in views]
+
+    def __len__(self) -> int:
+        return len(self._views) * len(self._hashes)
+
+    def __getitem__(self, indices: Tensor) -> Tensor:
+        """Rows (n, length) of these indices."""
+        places: dict[str, list[int]] = defaultdict(list)
+        for place, index in enumerate(indices.tolist()):
+            places[self._views[index // len(self._hashes)]].append(place)
+        rows: list[np.ndarray | None] = [None] * len(indices)
+        for view, at in places.items():
+            found = self._bank.store.read([self._hashes[int(indices[place]) % len(self._hashes)] for place in at], view)
+            if found is None:
+                raise InputError("features were deleted while they were needed; run the command again")
+            for place, row in zip(at, found, strict=True):
+                rows[place] = row
+        return torch.from_numpy(np.stack(rows)).to(self._bank.backbone.device)  # type: ignore[arg-type]
 
 
 class _Task(NamedTuple):

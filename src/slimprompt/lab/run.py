@@ -274,7 +274,7 @@ def _make(batch: Batch, missing: Sequence[RunSpec], loaded: LoadedInputs) -> dic
         task = loaded.task(spec)
         setup = lap() / len(specs)
         evaluations, _ = loaded.evaluations(spec), loaded.manifest(spec)
-        task.encode(spec.recipe) if spec.is_prompt else find_method(spec.method).encode(task)
+        _encode(task, spec)
         features = lap() / len(specs)
         for together in _trained_together(specs, task):
             if set(together).isdisjoint(missing):
@@ -300,6 +300,16 @@ def _make(batch: Batch, missing: Sequence[RunSpec], loaded: LoadedInputs) -> dic
         **provenance.origin(loaded.environment),
     }
     return {one: _store(one, results[one], origin, loaded) for one in missing}
+
+
+def _encode(task: Task, spec: RunSpec) -> None:
+    """Encode the images that the run trains on."""
+    if spec.is_prompt:
+        from slimprompt.methods.prompt import encode_images
+
+        encode_images(task, spec, spec.recipe)
+    else:
+        find_method(spec.method).encode(task)
 
 
 def _stopwatch() -> Callable[[], float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -26,6 +26,18 @@ from slimprompt.training.optimizers import SGD, AdamW
 from slimprompt.training.recipe import Recipe
 
 
+class Inputs(Protocol):
+    """What the image side of a batch is read from: a tensor, or rows that are read from a disk."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, indices: Tensor, /) -> Tensor: ...
+
+
+#: (inputs of a batch, prompt or None) → unit-length image features (batch, embed_dim).
+EncodeImages = Callable[[Tensor, Prompt | None], Tensor]
+
+
 class EpochResult(NamedTuple):
     """One row of the learning curve: means over the epoch's images, before each step; accuracy in percent.
 
@@ -41,13 +53,14 @@ class EpochResult(NamedTuple):
 def train(
     prompts: Sequence[Prompt],
     encode_text: Callable[[Tensor], Tensor],
-    features_at: Callable[[int], Tensor],
+    features_at: Callable[[int], Inputs],
     labels: Tensor,
     logit_scale: float,
     recipe: Recipe,
     *,
     seed: int,
     zero_shot: Tensor | None = None,
+    encode_images: EncodeImages = lambda inputs, prompt: inputs,
     on_epoch: Callable[[EpochResult], object] = lambda row: None,
     show_progress: bool = True,
 ) -> list[list[EpochResult]]:
@@ -63,7 +76,8 @@ def train(
 
     `encode_text` maps a context (n_ctx, width) to class features (n_classes, embed_dim), and a batch of contexts to a batch;
     `features_at` maps an epoch to unit-length image features (n_views · n_images, embed_dim), where each view lists the images in
-    order; `labels` is (n_images,) and `zero_shot` t⁰ (n_classes, embed_dim). `on_epoch` is called with each row of a learning
+    order; `labels` is (n_images,) and `zero_shot` t⁰ (n_classes, embed_dim). With prompts of the image tower, `features_at` gives what that
+    tower reads instead, and `encode_images` the features of a prompt, or without it those of the frozen tower. `on_epoch` is called with each row of a learning
     curve as soon as it is known. Returns the learning curve of each prompt.
     """
     if not len(labels):
@@ -79,20 +93,23 @@ def train(
     active, step = states, 0
     with progress("training", recipe.steps(len(labels)), "steps", show=show_progress) as advance:
         for epoch in range(recipe.epochs):
-            features = features_at(epoch).to(prompts[0].A.device)  # (n_views · n_images, embed_dim)
-            targets = labels.repeat(len(features) // len(labels)).to(features.device)
+            inputs = features_at(epoch)  # (n_views · n_images, embed_dim), or what the image tower reads
+            targets = labels.repeat(len(inputs) // len(labels)).to(prompts[0].A.device)
             for state in active:
                 state.begin_epoch(recipe.lr_at(epoch))
             sizes, losses, correct = [], [], []
             for batch in batches(len(targets), recipe.batch_size or len(targets), recipe.drop_last, order):
-                images, target = features[batch], targets[batch]
+                given, target = inputs[batch], targets[batch]
+                images = [encode_images(given, state.prompt) for state in active]  # (batch, embed_dim) each
                 texts = _text_features([state.prompt for state in active], encode_text)  # (n_classes, embed_dim) each
-                logits = [logit_scale * images @ text.T for text in texts]  # (batch, n_classes) each
+                logits = [
+                    logit_scale * image @ text.T for image, text in zip(images, texts, strict=True)
+                ]  # (batch, n_classes) each
                 loss = torch.stack([cross_entropy(scores, target, weights) for scores in logits])  # (n_prompts,)
                 if recipe.anchor:
                     loss = loss + recipe.anchor * torch.stack([feature_distance(text, zero_shot) for text in texts])
                 if recipe.prograd:
-                    zero_shot_logits = logit_scale * images @ zero_shot.T  # (batch, n_classes)
+                    zero_shot_logits = logit_scale * encode_images(given, None) @ zero_shot.T  # (batch, n_classes)
                     zero_shot_kl = torch.stack(
                         [kl_to_zero_shot(scores, zero_shot_logits) for scores in logits]
                     )  # (n_prompts,)
