@@ -352,7 +352,9 @@ class Classifier(Estimator):
             fitted = self._fit_head(task.of_images(kept.tolist()), self.spec_, recipe, settings=self.settings_)
             prompt = fitted.prompt if isinstance(fitted, LearnedPrompt) else None
             if prompt is not None and prompt.image is not None:
-                features = task.of_images(held_out.tolist()).adapted_eval_features(prompt.image)
+                others = task.of_images(held_out.tolist())
+                first, rows = prompt.image.first, prompt.image().detach()
+                features = task.bank.features_with_rows(others.images, first, rows, decode=task.decode)
             else:
                 features = task.eval_features[held_out.to(task.eval_features.device)]
             logits.append(fitted.head.logits(features).cpu().numpy())

@@ -299,13 +299,11 @@ def compare_with_zero_shot(
     """
     if not items:
         raise InputError("there are no readable images to evaluate on")
-    templates, names, backbone = templates or images.templates, classifier.class_names_, bank.backbone.frozen
+    templates, names, backbone = templates or images.templates, classifier.class_names_, bank.backbone
     paths, labels = [images.path(item) for item in items], [item.label for item in items]
     if names != images.class_names:
         label_of = {name: label for label, name in enumerate(names)}
         labels = [label_of[item.class_name] for item in items]
-    if bank.backbone is not backbone:
-        bank = bank.of(backbone)
     eval_set = make_eval_set(bank, paths, labels, names, images.decode)
     heads: dict[str, AnyHead] = {}
     if len(templates) > 1:

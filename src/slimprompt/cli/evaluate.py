@@ -113,7 +113,7 @@ def evaluate(
     names = list(images.class_names)
     if names != known:
         classifier = classifier.with_classes(names, distinct=source is not None)
-    bank = FeatureBank(classifier.backbone_, None if no_cache else "default")
+    bank = FeatureBank(classifier.backbone_.frozen, None if no_cache else "default")
     with explain_unreadable(skip_bad=skip_bad_images):
         items, skipped = readable(bank, images, images.test, skip_bad=skip_bad_images)
     templates = template or classifier.templates_

@@ -24,6 +24,8 @@ T = TypeVar("T")
 WORDS = "a photo of a"
 #: Weight of KgCoOp's loss, and number of layers of the deep prompts.
 ANCHOR, DEPTH = 8.0, 3
+#: Of the study `sites`: context tokens and extra rows of the image tower, and fixed bases.
+SITE_ROWS, SITE_BASES = 8, ("gaussian", "orthogonal")
 
 
 def baselines(grid: Grid) -> list[RunSpec]:
@@ -89,6 +91,24 @@ BASIS_ROWS = (
 )
 
 
+def sites(grid: Grid) -> list[RunSpec]:
+    """Must the token-side factor be learned in the image tower too? Every variant in the text tower, the image tower, and both with two
+    bases or one, with 8 rows each, on all classes and base-to-new."""
+    rows = {"n_ctx": SITE_ROWS, "n_ctx_image": SITE_ROWS}
+    towers: list[dict[str, Any]] = [
+        {"n_ctx": SITE_ROWS},
+        {"tower": "image", "words": WORDS, "n_ctx_image": SITE_ROWS},
+        {"tower": "both", **rows},
+        {"tower": "both", "share_basis": True, **rows},
+    ]
+    variants: list[dict[str, Any]] = [{"variant": "dense"}]
+    for rank in (rank for rank in grid.ranks if rank <= SITE_ROWS):
+        fixed = [{"variant": "fixed-B", "rank": rank, "basis": basis} for basis in among(grid.bases, SITE_BASES)]
+        variants += [{"variant": "joint", "rank": rank}, *fixed, {"variant": "fixed-A", "rank": rank}]
+    compared = [{"method": "zero-shot"}, *(variant | tower for tower in towers for variant in variants)]
+    return [spec for subset in ("all", "base") for spec in _specs(grid, compared, class_subset=subset)]
+
+
 def _basis_pairs(grid: Grid) -> list[tuple[str, str]]:
     """(source, target) pairs: the grid's, or each dataset from the one before it."""
     if grid.pairs is not None:
@@ -108,6 +128,7 @@ STUDIES: dict[str, MakeSpecs] = {
     "beyond": beyond,
     "cross-dataset": cross_dataset,
     "basis-transfer": basis_transfer,
+    "sites": sites,
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -14,10 +13,7 @@ from torch import Tensor
 from slimprompt.errors import InputError, first_few
 from slimprompt.images.bank import EVAL_VIEW, FeatureBank, StoredViews, train_view_name
 from slimprompt.images.decode import Decode, ImageSource
-from slimprompt.images.encoding import BATCH
 from slimprompt.methods.zero_shot import check_templates, template_texts, zero_shot_features
-from slimprompt.progress import announce
-from slimprompt.prompts.prompt import ImagePrompt
 from slimprompt.prompts.spec import Position
 from slimprompt.text.encoder import SharedPrefixTextEncoder, encode_texts
 from slimprompt.training.recipe import Recipe
@@ -187,10 +183,7 @@ class Task:
         numbers = recipe.all_view_numbers()
         self._check_number(len(numbers))
         names = [self._view_name(number) for number in numbers]
-        bank = self.bank
-        if block is not None:
-            bank = self.bank.at_block(block)
-            _check_space(bank, len(names) * len(self.images), block)
+        bank = self.bank if block is None else self.bank.at_block(block)
         bank.build(self.images, names, decode=self.decode)
 
     def encode_all(self) -> None:
@@ -228,37 +221,6 @@ class Task:
             return StoredViews(bank, self.hashes, views, self.decode)
 
         return read
-
-    def adapted_eval_features(self, image: ImagePrompt) -> Tensor:
-        """Unit-length features (n_images, embed_dim) of the eval views with rows of the image tower."""
-        bank = self.bank.at_block(image.first)
-        bank.build(self.images, decode=self.decode)
-        inputs, rows = StoredViews(bank, self.hashes, [EVAL_VIEW], self.decode), image().detach()
-        with torch.inference_mode():
-            parts = [
-                self.bank.backbone.features_from_block(inputs[part], image.first, rows)
-                for part in torch.arange(len(self.images)).split(BATCH)
-            ]
-        return torch.cat(parts)
-
-
-def _check_space(bank: FeatureBank, n_views: int, block: int) -> None:
-    """Say how much the inputs of a block take, and raise an error if that does not fit."""
-    tower = bank.backbone.image_tower
-    size = 4 * n_views * len(tower.positional_embedding) * bank.backbone.image_width
-    if bank.path is None:
-        import psutil
-
-        place, free = "memory", psutil.virtual_memory().available
-    else:
-        bank.path.parent.mkdir(parents=True, exist_ok=True)
-        place, free = str(bank.path), shutil.disk_usage(bank.path.parent).free
-    announce(f"the inputs of block {block} of the image tower take up to {size / 1e9:.2f} GB in {place}")
-    if size > 0.9 * free:
-        raise InputError(
-            f"the inputs of block {block} of {n_views:,} image views take up to {size / 1e9:.1f} GB, and {place} has "
-            f"{free / 1e9:.1f} GB. Use fewer views (recipe field views) or shots, or point SLIMPROMPT_CACHE to another disk"
-        )
 
 
 def short_hashes(hashes: Iterable[str]) -> list[str]:
