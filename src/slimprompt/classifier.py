@@ -273,7 +273,7 @@ class Classifier(Estimator):
 
     def recipe_for(self, task: Task) -> Recipe:
         """The recipe that a prompt is trained with on a task."""
-        return make_recipe(self.recipe, len(task.labels) / len(task.class_names))
+        return make_recipe(self.recipe, len(task.labels) / len(task.class_names), tower=self.tower)
 
     def encode_task(self, task: Task) -> None:
         """Encode the training images as the method needs them, so that this is not counted as fitting."""

@@ -262,7 +262,7 @@ def work_ahead(classifier: Classifier, labels: Sequence[int], n_held_out: int) -
     if classifier.method != PROMPT:
         n_views = 1 + classifier.views if find_method(classifier.method).reads == "all views" else 1
         return f"encoding up to {n_views * len(labels) + n_held_out:,} image views"
-    recipe = make_recipe(classifier.recipe, len(labels) / len(set(labels)))
+    recipe = make_recipe(classifier.recipe, len(labels) / len(set(labels)), tower=classifier.tower)
     n_views = sum(1 for number in recipe.all_view_numbers() if number is not None)
     steps = f"{'up to ' if recipe.tolerance else ''}{recipe.steps(len(labels)):,} steps"
     folds = calibration_folds(labels, classifier.seed) if classifier.calibrate else []
