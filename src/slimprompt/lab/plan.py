@@ -139,7 +139,9 @@ def _add_model(
             plan.fitted += 1
         plan.disk_bytes += _run_bytes(spec, len(sample.train), numbers)
     datasets = dict.fromkeys(name for spec in specs for name in (spec.dataset, *spec.evaluate_on))
-    by_block: dict[int | None, list[RunSpec]] = defaultdict(list)  # which inputs of the image tower are stored; None: features
+    by_block: dict[int | None, list[RunSpec]] = defaultdict(
+        list
+    )  # which inputs of the image tower are stored; None: features
     for spec in specs:
         by_block[None if spec.tower == "text" else image_blocks(backbone, spec)[0]].append(spec)
     for block, some in by_block.items():
