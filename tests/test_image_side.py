@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from fastapi.testclient import TestClient
+from sklearn.base import clone
 
 from slimprompt import Backbone, Classifier, FeatureBank, InputError, load_backbone
 from slimprompt.clip.image_reference import plain_image_features
+from slimprompt.export import export_matrix, export_onnx
+from slimprompt.images.decode import open_image
 from slimprompt.methods.prompt import make_prompt
+from slimprompt.service.app import create_app
+from slimprompt.service.models import ServedModel
 
 SITES = [
     {"tower": "image"},
@@ -49,7 +56,7 @@ def test_fit_save_load_and_new_names(
     # Its features are those of a plain pass with the rows put in by hand.
     prompt = classifier.prompt_
     assert prompt is not None and prompt.image is not None
-    pixels = torch.stack([tiny.eval_view(_open(path)) for path in images])
+    pixels = torch.stack([tiny.eval_view(open_image(path)) for path in images])
     plain = plain_image_features(tiny.model.visual, pixels, prompt.image.first, prompt.image().detach())
     expected = torch.nn.functional.normalize(plain, dim=-1)
     torch.testing.assert_close(classifier.encode(images), expected, rtol=1e-4, atol=1e-5)
@@ -61,12 +68,6 @@ def test_fit_save_load_and_new_names(
     assert loaded.spec_ == classifier.spec_ and loaded.backbone_.fingerprint == classifier.backbone_.fingerprint
     again = classifier.with_classes(["a new name", *classifier.class_names_])
     torch.testing.assert_close(again.head_.weights[1:], classifier.head_.weights, rtol=1e-4, atol=1e-5)
-
-
-def _open(path: Path):  # type: ignore[no-untyped-def]
-    from slimprompt.images.decode import open_image
-
-    return open_image(path)
 
 
 def test_the_loss_decreases_and_text_is_fixed_for_the_image_tower_alone(
@@ -87,7 +88,7 @@ def test_training_from_stored_inputs_equals_training_from_pixels(
     stored = _fitted(tiny, images, labels, **late)
     prompt = make_prompt(tiny, stored.prompt_spec(), 1)
     assert prompt.image is not None and stored.prompt_ is not None and stored.prompt_.image is not None
-    pixels = torch.stack([tiny.eval_view(_open(path)) for path in images])
+    pixels = torch.stack([tiny.eval_view(open_image(path)) for path in images])
     bank = FeatureBank(tiny, None)
     rows = prompt.image().detach()
     found = bank.features_with_rows(images, n_blocks - 1, rows)
@@ -119,3 +120,38 @@ def test_towers_and_blocks_that_do_not_exist(tiny: Backbone, images: list[Path],
     resnet = load_backbone("RN50", "random:0", device="cpu")
     with pytest.raises(InputError, match="RN50 takes no prompts"):
         Classifier(resnet, tower="image").fit(images, labels)
+
+
+def test_pickles_and_clones(tiny_folder: str, images: list[Path], labels: list[str]) -> None:
+    classifier = _fitted(load_backbone(tiny_folder, device="cpu"), images, labels, tower="both", n_ctx=4)
+    again = pickle.loads(pickle.dumps(classifier))
+    np.testing.assert_array_equal(again.predict_proba(images), classifier.predict_proba(images))
+    assert clone(classifier).get_params()["tower"] == "both"
+
+
+def test_exports(tiny: Backbone, images: list[Path], labels: list[str], tmp_path: Path) -> None:
+    """The ONNX file holds the rows, and equals torch, or the export fails; a matrix on frozen features cannot say it."""
+    classifier = _fitted(tiny, images, labels, tower="image")
+    found = export_onnx(classifier, tmp_path / "classifier.onnx", images=images[:3])
+    assert found.n_agree == found.n_images and found.largest_difference < 1e-4
+    with pytest.raises(InputError, match="changes the image tower"):
+        export_matrix(classifier, tmp_path / "head.safetensors")
+
+
+def test_the_service_answers_for_both_towers(
+    tiny: Backbone, images: list[Path], labels: list[str], tmp_path: Path
+) -> None:
+    """Beside another model on the same backbone; zero-shot is that of the frozen tower."""
+    adapted, text = _fitted(tiny, images, labels, tower="image"), _fitted(tiny, images, labels, n_ctx=4)
+    models = {"adapted": ServedModel("adapted", adapted), "text": ServedModel("text", text)}
+    with TestClient(create_app(models)) as client:
+        files = [("images", (path.name, path.read_bytes())) for path in images[:4]]
+        answers = {
+            name: client.post("/predict", files=files, data={"model": name, "zero_shot": "true", "top": 3}).json()
+            for name in models
+        }
+    for name, classifier in (("adapted", adapted), ("text", text)):
+        expected = classifier.predict_proba(images[:4]).max(1)
+        found = [row["classes"][0]["probability"] for row in answers[name]["predictions"]]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert answers["adapted"]["zero_shot"] == answers["text"]["zero_shot"]
