@@ -96,7 +96,7 @@ def takes_image_prompts(config: Mapping[str, Any]) -> bool:
 
     `image_tower.reads_class_token` decides it from the modules of a loaded tower.
     """
-    vision = config["vision_cfg"]
+    vision = config.get("vision_cfg", {})
     blocks_are_plain = not any(vision.get(name) for name in ("block_type", "qk_norm", "scaled_cosine_attn"))
     return (
         "timm_model_name" not in vision

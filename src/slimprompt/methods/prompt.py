@@ -118,7 +118,7 @@ def context_start(backbone: Backbone, spec: PromptSpec) -> tuple[Tensor | None, 
         raise InputError(
             f"n_ctx={n_ctx} does not fit: {backbone.name} reads {backbone.context_length} tokens, with the class name"
         )
-    if spec.rank is not None:
+    if spec.rank is not None and spec.tower != "image":
         check_rank(spec.rank, n_ctx)
     return words, n_ctx
 
