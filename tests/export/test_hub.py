@@ -16,7 +16,7 @@ from tests.conftest import TINY
 from tests.export.conftest import NAMES
 from tests.hub_server import READ_ONLY, Hub, Repository
 
-HELD_OUT = {"images": 100, "zero_shot": 50.0, "model": 80.0, "chance": 25.0}
+HELD_OUT = {"images": 100, "zero_shot": 0.5, "model": 0.8, "chance": 0.25}
 
 
 @pytest.fixture

@@ -46,12 +46,12 @@ def findings(classifier: Classifier) -> FitFindings:
     return measure_fit(classifier, compare(classifier, images, [0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 1, 0], swapped))
 
 
-def test_accuracies_agreement_and_p_value(findings: FitFindings):
+def test_accuracies_agreement_and_verdict(findings: FitFindings):
     assert findings.scores.accuracy.value == pytest.approx(100 * 4 / 6)
     assert findings.zero_shot.value == pytest.approx(100 * 1 / 6)
     assert 0 <= findings.scores.accuracy.low < findings.scores.accuracy.value < findings.scores.accuracy.high <= 100
     assert findings.agreement == {"both right": 0, "only the learned prompt": 4, "only zero-shot": 1, "both wrong": 1}
-    assert findings.p_value == pytest.approx(2 * 6 / 32)  # binomial(5, ½): P(≥ 4) = 6/32
+    assert findings.verdict.startswith("The learned prompt cannot be told from zero-shot on 6 images: +50.0 points")
 
 
 def test_class_accuracies_and_confused_pairs(findings: FitFindings, classifier: Classifier):

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slimprompt.cli.printing import print_table, say
+from slimprompt.cli.options import OutputFormat
+from slimprompt.cli.printing import Format, emit, say
 from slimprompt.errors import InputError
 
 if TYPE_CHECKING:
     from slimprompt.clip.architectures import PromptSupport
 
 _LEGEND = """
+weights: what --pretrained takes.
 prompts: how class features are computed from a prompt.
   shared prefix  fast: the prompt is computed once for all classes
   full pass      slower: the prompt is computed for every class
@@ -20,7 +22,10 @@ prompts: how class features are computed from a prompt.
 image tower: whether it takes prompts (--tower image or both)"""
 
 
-def backbones(search: Annotated[str, typer.Argument(help="Show only names that contain this.")] = "") -> None:
+def backbones(
+    search: Annotated[str, typer.Argument(help="Show only names that contain this.")] = "",
+    format: OutputFormat = Format.table,
+) -> None:
     """List the models, whether prompts work with them, and the tags of their published weights."""
     from open_clip import list_models
     from open_clip.pretrained import list_pretrained_tags_by_model
@@ -33,12 +38,14 @@ def backbones(search: Annotated[str, typer.Argument(help="Show only names that c
         tags = ", ".join(list_pretrained_tags_by_model(name)) or "none published"
         weights = "embedded, no weights needed" if name in EMBEDDED else tags
         config = model_config(name) or {}
+        prompts, reason = _cells(prompt_support(config))
         image = "yes" if takes_image_prompts(config) else "no"
-        rows.append((name, *_cells(prompt_support(config)), image, weights))
+        rows.append({"backbone": name, "prompts": prompts, "because": reason, "image tower": image, "weights": weights})
     if not rows:
         raise InputError(f"no backbone has {search!r} in its name; `slimprompt backbones` lists all")
-    print_table(("backbone", "prompts", "because", "image tower", "weights (--pretrained)"), rows)
-    say(_LEGEND)
+    emit(rows, format)
+    if format is Format.table:
+        say(_LEGEND)
 
 
 def _cells(support: PromptSupport) -> tuple[str, str]:

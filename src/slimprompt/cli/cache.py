@@ -5,24 +5,23 @@ from __future__ import annotations
 import typer
 
 from slimprompt.cli.help import App
-from slimprompt.cli.printing import count, print_table, say, size
+from slimprompt.cli.options import OutputFormat
+from slimprompt.cli.printing import Format, count, emit, say, size
 
 app = App(help="Show or delete the image features on disk.", no_args_is_help=True)
 
 
 @app.command()
-def show() -> None:
-    """List the feature banks on disk with their sizes."""
+def show(format: OutputFormat = Format.table) -> None:
+    """List the feature banks on disk with their sizes, in bytes for JSON and CSV."""
     from slimprompt.files import cache_dir
     from slimprompt.images.store import cached_banks
 
     banks = cached_banks()
-    say(
-        f"{cache_dir()}: {len(banks)} feature {'bank' if len(banks) == 1 else 'banks'}, {size(sum(bank.size for bank in banks))}"
-    )
-    if banks:
-        rows = [(bank.path.name, f"{bank.features:,}", size(bank.size)) for bank in banks]
-        print_table(("bank", "features", "size"), rows, right=("features", "size"))
+    if format is Format.table:
+        say(f"{cache_dir()}: {count(len(banks), 'feature bank')}, {size(sum(bank.size for bank in banks))}")
+    rows = [{"bank": bank.path.name, "features": bank.features, "size": bank.size} for bank in banks]
+    emit(rows, format, columns={"bank": str, "features": "{:,}".format, "size": size})
 
 
 @app.command()

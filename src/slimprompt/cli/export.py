@@ -32,8 +32,7 @@ def export(
         typer.Option(help="Images, or a folder of them, to compare the ONNX file with torch on, beside random ones."),
     ] = None,
     tolerance: Annotated[
-        float,
-        typer.Option(min=0, help="Largest difference of a probability; above it, no ONNX file is written."),
+        float, typer.Option(min=0, help="Largest difference of a probability; above it, no ONNX file is written.")
     ] = 1e-3,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite files that exist.")] = False,
     *,

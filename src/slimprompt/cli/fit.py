@@ -75,12 +75,10 @@ def fit(
         str, typer.Option(help=f"What to fit: {PROMPT}, {', '.join(METHODS)}, or your own, module:function.")
     ] = PROMPT,
     compare: Annotated[
-        bool,
-        typer.Option("--compare", help="Also fit all methods on image features, and compare them with zero-shot."),
+        bool, typer.Option("--compare", help="Also fit all methods on image features, and compare them with zero-shot.")
     ] = False,
     save_best: Annotated[
-        bool,
-        typer.Option("--save-best", help="Compare, and save the method that cross-validation chooses."),
+        bool, typer.Option("--save-best", help="Compare, and save the method that cross-validation chooses.")
     ] = False,
     report: Annotated[
         Path | None,

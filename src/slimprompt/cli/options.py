@@ -80,10 +80,7 @@ Log = Annotated[
 ]
 Templates = Annotated[
     list[str] | None,
-    typer.Option(
-        "--template",
-        help="Zero-shot template, e.g. 'a photo of a {}.'; repeat to average several.",
-    ),
+    typer.Option("--template", help="Zero-shot template, e.g. 'a photo of a {}.'; repeat to average several."),
 ]
 RecipeChoice = Annotated[
     str | None,

@@ -155,12 +155,7 @@ def _list_studies(catalogue: Catalogue) -> None:
 
 
 def _grid(
-    catalogue: Catalogue,
-    name: str,
-    pocket: bool,
-    axes: dict[str, Any],
-    recipe: str | None,
-    overrides: dict[str, Any],
+    catalogue: Catalogue, name: str, pocket: bool, axes: dict[str, Any], recipe: str | None, overrides: dict[str, Any]
 ) -> tuple[Grid, set[str]]:
     """The grid, and the names of the fields that the user gave."""
     from slimprompt.lab.grid import read_grid_file
