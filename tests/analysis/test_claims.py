@@ -106,7 +106,7 @@ def test_one_of_several_numbers_fails_by_chance():
 
 def test_where_and_datasets_choose_the_cells():
     data = pd.concat([gains(1.0, 2.0, shots=1), gains(-1.0, -2.0, shots=4)])
-    assert check([claim(where="shots == 4", statistic=every)], data)[0].value == "−2.00 (dataset 1)"
+    assert check([claim(where="shots == 4", statistic=every)], data)[0].value == "−2.00 (dataset 1), 2 of 2 outside"
     assert check([claim(where="shots == 4 and joint < 49", statistic=every)], data)[0].n == 1
     named = claim(datasets=("dataset 0", "dataset 7"), statistic=every)
     (found,) = check([named], data)

@@ -2,14 +2,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from slimprompt.analysis.comparisons import aggregates, compare_pairs_of_labels
+from slimprompt.analysis.comparisons import aggregates, compare_labels
 from slimprompt.analysis.frame import CELL, cells, dense, fixed_b, joint, observations
 from slimprompt.training.metrics import harmonic_mean
 from tests.synthetic_runs import METHOD_EFFECTS
 
 
 def test_p_values_are_corrected_over_the_family(study_frame):
-    found = compare_pairs_of_labels(study_frame, [(fixed_b("svd", 4), joint(4)), (joint(4), dense(8))])
+    found = compare_labels(study_frame, [(fixed_b("svd", 4), joint(4)), (joint(4), dense(8))])
     assert len(found) == 2 * 2 * 2
     assert found[["backbone", "shots"]].drop_duplicates().to_numpy().tolist() == [
         ["RN50", 1], ["RN50", 4], ["ViT-B/16", 1], ["ViT-B/16", 4],
@@ -21,15 +21,15 @@ def test_p_values_are_corrected_over_the_family(study_frame):
 
 def test_two_methods_are_compared_over_datasets(methods_records):
     frame = cells(observations(methods_records))
-    for one in compare_pairs_of_labels(frame, [("gda", "tip-adapter")]).itertuples():
+    for one in compare_labels(frame, [("gda", "tip-adapter")]).itertuples():
         gap = METHOD_EFFECTS["gda"] - METHOD_EFFECTS["tip-adapter"]
         assert one.cells == pytest.approx(dict.fromkeys(["DTD", "Food101"], gap))
-    (one, *_) = compare_pairs_of_labels(frame, [(joint(4), "zero-shot")], metric="cross_dataset").itertuples()
+    (one, *_) = compare_labels(frame, [(joint(4), "zero-shot")], metric="cross_dataset").itertuples()
     assert set(one.cells) == {"DTD", "Food101", "pocket-toy"}
 
 
 def test_nothing_to_compare(study_frame):
-    assert compare_pairs_of_labels(study_frame, [("gda", joint(4))]).empty
+    assert compare_labels(study_frame, [("gda", joint(4))]).empty
 
 
 def of_seeds(**values):

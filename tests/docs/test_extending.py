@@ -60,6 +60,11 @@ def test_the_page(tmp_path: Path) -> None:
     # the claim was checked
     assert "A cosine basis is as good as an orthogonal one. pocket: " in printed
     assert "(n = 2), undecided" in printed or "(n = 2), holds" in printed
+    # the paper of one's own has its study, table, claim and report
+    assert len(load_records(folder / "sketch-runs")) == 3
+    assert "### Accuracy on sketches" in printed and "| pocket-sketch | 4 | " in printed
+    assert "Rank 2 loses at most ten points to a dense prompt." in printed
+    assert "Accuracy on sketches" in (folder / "sketch-report" / "index.html").read_text()
     # the executor made its runs
     assert "6 runs by jobs" in printed
     assert len(load_records(folder / "job-runs")) == 6

@@ -18,9 +18,7 @@ from typing import Any
 import pytest
 
 from slimprompt import Prompt, start_prompt
-from slimprompt.analysis.methods import costs
-from slimprompt.analysis.observations import observe
-from slimprompt.analysis.results import Results
+from slimprompt.analysis.frame import Measurements, observations
 from slimprompt.errors import InputError
 from slimprompt.files import json_checksum
 from slimprompt.lab.environment import RunEnvironment
@@ -579,7 +577,7 @@ def test_a_method_of_your_own_in_every_executor(
     records = [record for record in load_records(environment.runs) if record.complete]
     assert [record.facts["trainable_parameters"] for record in records] == [7, 7]
     assert all(record.metrics["accuracy"] == record.metrics["zero_shot_accuracy"] for record in records)
-    tables = {table.name: table for table in methods_tables(Results.of(observe(records)), costs(records))}
+    tables = {name: make() for name, make in methods_tables(Measurements.of(observations(records))).items()}
     (row,) = tables["methods"].rows
     assert row.labels[1] == "own_methods:twice"
     inline = replace(environment, runs=tmp_path / "inline")

@@ -72,7 +72,7 @@ GAINS, LOSSES = alike((1, 3, 2), (-1, 2, 1)), alike((-1, -3, -3), (-1, -3, -2))
         ("dense_seen_edge_at_more_shots", alike((-1, 0, 0), (1, 0, 0)), "0 of 6", "[0%, 39%]", 6, "violated"),
         ("harmonic_ahead_despite_dense_seen", FEW, "+1.00", "", 1, "holds"),
         ("harmonic_ahead_despite_dense_seen", GAINS, "+1.00 (dataset 0, 16-shot)", "", 6, "holds"),
-        ("harmonic_ahead_despite_dense_seen", LOSSES, "−2.00 (dataset 0, 16-shot)", "", 6, "violated"),
+        ("harmonic_ahead_despite_dense_seen", LOSSES, "−2.00 (dataset 0, 16-shot), 6 of 6 outside", "", 6, "violated"),
     ],
 )
 def test_base_to_new_by_hand(name, gains, value, interval, n, verdict):
@@ -113,7 +113,7 @@ FEW_SHOT = {
         ("one_shot_gain_over_full_dense", "+2.00", "holds"),
         ("matched_dense_indistinguishable", "16-shot −0.10", "holds"),
         ("full_dense_within_half_point", "16-shot −0.40", "holds"),
-        ("within_seed_variance", "+0.26 (full, 16-shot)", "violated"),  # 0.4 − √(0.1² + 0.1²)
+        ("within_seed_variance", "+0.26 (full, 16-shot), 1 of 2 outside", "violated"),  # 0.4 − √(0.1² + 0.1²)
         ("rank_saturation", "1-shot +0.30, 16-shot +1.40", "violated"),
     ],
 )
@@ -182,7 +182,7 @@ def test_fixed_basis_by_hand():
     values = {name: (one.value, one.verdict) for name, one in found.items()}
     assert values == {
         "fixed_basis_close": ("10 of 12", "holds"),
-        "fixed_basis_worst_gap": ("−1.60 (learned, pocket, r=4, 1-shot)", "violated"),
+        "fixed_basis_worst_gap": ("−1.60 (learned, pocket, r=4, 1-shot), 1 of 12 outside", "violated"),
         "fixed_basis_best_count": ("2 of 3", "undecided"),
         "gaussian_often_best": ("2 of 3", "undecided"),  # a tie with the orthogonal basis counts
         "learned_weakest": ("gaussian −1.07, orthogonal −0.97, svd −0.73", "holds"),
@@ -309,12 +309,12 @@ def test_claims_about_a_dataset_need_it():
         assert "Food101" in found.note
     food = {("Food101", "y"): (81.0, 81.0, 80.5, 80.5), ("Food101", "z"): (81.2, 81.0, 79.9, 80.5)}
     spread = finding("food_within_a_point", transfers(GOOD | food))
-    assert (spread.value, spread.verdict) == ("+1.30 (Food101, from z, r=4, 16-shot)", "violated")
+    assert (spread.value, spread.verdict) == ("+1.30 (Food101, from z, r=4, 16-shot), 1 of 2 outside", "violated")
     assert finding("matches_dense_on", transfers(GOOD | food)).verdict == "not applicable"
     named = {(target, "y"): (81.0, 81.0, 70.0, 70.0) for target in ("Caltech101", "Food101", "Oxford Pets")}
     assert finding("matches_dense_on", transfers(named)).verdict == "holds"
     behind = finding("matches_dense_on", transfers(named | {("Food101", "y"): (79.5, 81.0, 70.0, 70.0)}))
-    assert (behind.value, behind.verdict) == ("−0.50 (Food101)", "violated")
+    assert (behind.value, behind.verdict) == ("−0.50 (Food101), 1 of 3 outside", "violated")
 
 
 def test_the_exception_of_a_claim_is_left_out():

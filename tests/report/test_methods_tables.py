@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slimprompt.analysis.comparisons import compare_pairs_of_labels
+from slimprompt.analysis.comparisons import compare_labels
 from slimprompt.analysis.frame import Measurements, observations
 from slimprompt.lab.records import load_records
 from slimprompt.lab.studies import BASIS_ROWS, DEPTH
@@ -154,7 +154,7 @@ def test_a_joint_run_of_another_rank_hides_no_basis(basis_runs: Path, tmp_path: 
 
 def test_paired_tests_of_bases_average_over_their_sources(basis_results: Measurements) -> None:
     pairs = [("fixed-B source r4 depth 3 B of depth 1", "joint r4 depth 3")]
-    (found,) = compare_pairs_of_labels(basis_results.frame, pairs, unit="dataset").itertuples()
+    (found,) = compare_labels(basis_results.frame, pairs, unit="dataset").itertuples()
     assert found.cells == pytest.approx({"DTD": 5 + 1, "Food101": 5})
 
 

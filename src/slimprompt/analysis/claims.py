@@ -400,11 +400,15 @@ def _interval(claim: Claim, number: Number) -> str:
 
 
 def _value(claim: Claim, numbers: Sequence[Number]) -> str:
-    """The numbers of a claim, or of `every` observation the one that is closest to violating it."""
-    if claim.statistic is every:
-        worst = min(numbers, key=lambda one: min(one.value - claim.bound.low, claim.bound.high - one.value))
-        return f"{_shown(claim, worst)} ({worst.at})" if worst.at and len(numbers) > 1 else _shown(claim, worst)
-    return ", ".join(f"{number.at} {_shown(claim, number)}".strip() for number in numbers)
+    """The numbers of a claim; of `every` observation the worst one, and how many are outside the bound."""
+    if claim.statistic is not every:
+        return ", ".join(f"{number.at} {_shown(claim, number)}".strip() for number in numbers)
+    slack = [min(number.value - claim.bound.low, claim.bound.high - number.value) for number in numbers]
+    worst = numbers[slack.index(min(slack))]
+    if len(numbers) == 1:
+        return _shown(claim, worst)
+    outside = sum(one < 0 for one in slack)
+    return f"{_shown(claim, worst)} ({worst.at})" + (f", {outside} of {len(numbers)} outside" if outside else "")
 
 
 # --- tables ------------------------------------------------------------------------------------------------------------

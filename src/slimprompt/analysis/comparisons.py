@@ -14,7 +14,7 @@ from slimprompt.training.metrics import harmonic_mean
 _TESTS = ("t", "wilcoxon", "equivalence")
 
 
-def compare_pairs_of_labels(
+def compare_labels(
     frame: pd.DataFrame,
     pairs: Sequence[tuple[str, str]],
     *,

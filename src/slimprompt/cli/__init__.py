@@ -99,8 +99,8 @@ app.add_typer(data.app, name="data", rich_help_panel=_LOOK)
 app.add_typer(cache.app, name="cache", rich_help_panel=_LOOK)
 
 
-def main() -> None:
-    """Run the command line: an error a user can act on is one message and exit code 2, never a traceback."""
+def main(commands: typer.Typer = app) -> None:
+    """Run a command line: an error a user can act on is one message and exit code 2, never a traceback."""
     debug = "--debug" in sys.argv or os.environ.get("SLIMPROMPT_DEBUG") == "1"
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     safe_streams()
@@ -109,7 +109,7 @@ def main() -> None:
     warnings.showwarning = _show_warning
     received = _stop_on_signals()
     try:
-        app()
+        commands()
         code: object = 0
     except KeyboardInterrupt:  # typer turns it into exit code 130, except while it ends itself
         code = 130

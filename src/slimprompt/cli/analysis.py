@@ -194,7 +194,8 @@ def _print_findings(findings: Sequence[Finding], verbose: bool) -> None:
     for name, group in groupby(findings, key=lambda one: one.name):
         scopes = list(group)
         claim = scopes[0]
-        say(f"\n{typer.style(claim.sentence, bold=True)} [{claim.where} · {name}]")
+        place = " · ".join(filter(None, (claim.where, name)))
+        say(f"\n{typer.style(claim.sentence, bold=True)} [{place}]")
         if verbose:
             say(f"compared: {claim.bound}")
         for one in scopes:
@@ -232,7 +233,7 @@ def compare(
     Example: slimprompt compare runs "fixed-B orthogonal r4" "joint r4"
     Example: slimprompt compare runs gda "joint r4" --unit run --where shots=16
     """
-    from slimprompt.analysis.comparisons import compare_pairs_of_labels
+    from slimprompt.analysis.comparisons import compare_labels
     from slimprompt.analysis.frame import UNITS, axis, cells, observations
 
     if not 0 < margin <= 100:
@@ -246,7 +247,7 @@ def compare(
     labels, sources = zip(
         *(choose("method of these runs", _unquoted(one), names) for one in (first, second)), strict=True
     )
-    found = compare_pairs_of_labels(
+    found = compare_labels(
         _of_sources(frame, labels, sources), [labels], metric=metric, unit=unit, margin=margin
     )
     if found.empty:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import typer
 
 from slimprompt.cli import analysis, report, runs, study
+from slimprompt.cli.help import App
 
 if TYPE_CHECKING:
     from slimprompt.report.paper import Paper
@@ -23,6 +24,13 @@ def add_commands(app: typer.Typer, paper: Callable[[], Paper], panel: str | None
         app.command(rich_help_panel=panel)(_bind(of_paper, paper))
     for of_runs in (analysis.compare, analysis.geometry):
         app.command(rich_help_panel=panel)(of_runs)
+
+
+def command_line(paper: Callable[[], Paper]) -> typer.Typer:
+    """A command line for a paper of one's own; `slimprompt.cli.main` runs it."""
+    app = App(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+    add_commands(app, paper)
+    return app
 
 
 def _bind(command: Callable[..., None], paper: Callable[[], Paper]) -> Callable[..., None]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from slimprompt.analysis.comparisons import aggregates, compare_pairs_of_labels
+from slimprompt.analysis.comparisons import aggregates, compare_labels
 from slimprompt.analysis.frame import Measurements, axis, dense, fixed_b, full_length, headline_rank, joint
 from slimprompt.paper.tables.pivots import own_bases
 from slimprompt.prompts.spec import FIXED_BASES
@@ -21,7 +21,7 @@ def comparisons(results: Measurements, *, margin: float = 0.5) -> Table:
     """
     rows = []
     for title, metric, pairs in _families(results.frame):
-        tested = compare_pairs_of_labels(results.frame, pairs, metric=metric, margin=margin)
+        tested = compare_labels(results.frame, pairs, metric=metric, margin=margin)
         for one in tested.to_dict("records"):
             labels = (title, *(str(one[name]) for name in ("backbone", "shots", "first", "second")))
             rows.append((labels, _comparison_cells(one)))
