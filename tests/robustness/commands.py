@@ -81,6 +81,10 @@ def load_libraries() -> None:
     The facts about the machine that every record of a run has are found here too.
     """
     load_classifiers()
+    import matplotlib.backends.backend_agg
+    import matplotlib.backends.backend_svg
+    import matplotlib.figure
+    import matplotlib.style  # noqa: F401
     import pandas  # noqa: F401
     import sklearn.linear_model  # noqa: F401
 
@@ -88,9 +92,6 @@ def load_libraries() -> None:
     import slimprompt.lab.study
     import slimprompt.report.page  # noqa: F401
     from slimprompt.lab.provenance import git_state, machine, versions
-    from slimprompt.report.plotting import load_matplotlib
-
-    load_matplotlib()
     for find in (versions, machine, git_state):
         find()
 

@@ -180,14 +180,6 @@ def figure(
     return decorate
 
 
-def load_matplotlib() -> None:
-    """Import what figures use; before processes that plot are forked, so that none of them has to."""
-    import matplotlib.backends.backend_agg
-    import matplotlib.backends.backend_svg
-    import matplotlib.figure
-    import matplotlib.style  # noqa: F401
-
-
 @cache
 def _fonts() -> list[str]:
     """Font families, of which the first that has a character shows it."""
