@@ -49,6 +49,15 @@ def test_no_method_is_significantly_better_than_zero_shot() -> None:
     )
 
 
+def test_many_images_are_not_called_too_few() -> None:
+    """Three of 20,000 images more than zero-shot."""
+    before, after = (torch.arange(20_000) < n for n in (10_000, 10_003))
+    methods = [MethodResult("zero-shot", before, 0, 0.0, True), MethodResult("gda", after, 10, 0.0, False)]
+    assert advice(methods).sentence == (
+        "No method is significantly more accurate than zero-shot on these 20,000 images; the best is gda (+0.015 points)."
+    )
+
+
 def test_zero_shot_is_advised_if_nothing_is_better() -> None:
     results = [result("zero-shot", "+++", new_names=True, trained=0), result("gda", "++-"), result("clap", "+++")]
     assert advice(results).method == "zero-shot"

@@ -100,6 +100,16 @@ def test_sources_are_complete_before_their_dependants_start(small_grid: MakeGrid
         assert waiting_for.isdisjoint(spec.fingerprint for spec in running)
 
 
+def test_no_two_runs_encode_the_same_images_at_once(small_grid: MakeGrid, tmp_path: Path) -> None:
+    executor = Pretend(tmp_path, slots=50)
+    complete_study(study_specs(small_grid()), tmp_path, executor)
+    first = executor.together[: len({spec.dataset for spec in executor.submitted})]
+    assert len({spec.dataset for spec in first[-1]}) == len(
+        first[-1]
+    )  # one per dataset until its test images are there
+    assert max(map(len, executor.together)) > 5  # and many together after that
+
+
 def test_a_failed_source_fails_its_dependants_with_the_reason(small_grid: MakeGrid, tmp_path: Path) -> None:
     specs = with_sources(study_specs(small_grid()))
     bad = next(spec for spec in specs if spec.variant == "joint" and spec.class_subset == "all" and spec.shots == 2)
@@ -157,6 +167,36 @@ def test_runs_on_changed_images_are_not_mixed(
     assert run_folders(environment.runs) == [first.fingerprint]
     image.write_bytes(content)
     assert len(complete_study([first], environment.runs, InlineExecutor(environment)).present) == 1
+
+
+def test_runs_on_another_folder_of_the_same_name_are_not_mixed(
+    run_spec: MakeSpec,
+    environment: RunEnvironment,
+    collections: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for folder, images in zip(("one", "other", "same"), ("warm", "cold", "warm"), strict=True):
+        shutil.copytree(collections[images], tmp_path / folder / "photos")
+    spec = run_spec(dataset="photos")
+    monkeypatch.chdir(tmp_path / "one")
+    complete_study([spec], environment.runs, InlineExecutor(environment))
+    monkeypatch.chdir(tmp_path / "other")
+    with pytest.raises(InputError, match="other images of photos"):
+        complete_study([spec], environment.runs, InlineExecutor(environment))
+    monkeypatch.chdir(tmp_path / "same")
+    assert len(complete_study([spec], environment.runs, InlineExecutor(environment)).present) == 1
+
+
+def test_changed_images_that_runs_are_only_evaluated_on(
+    run_spec: MakeSpec, environment: RunEnvironment, collections: dict[str, str], tmp_path: Path
+) -> None:
+    own = Path(shutil.copytree(collections["cold"], tmp_path / "own images"))
+    spec = run_spec(evaluate_on=(str(own),))
+    complete_study([spec], environment.runs, InlineExecutor(environment))
+    (own / "test" / "blue disc" / "8.png").unlink()
+    with pytest.raises(InputError, match=rf"runs rm --runs {environment.runs} --where 'evaluate_on={own}'`"):
+        complete_study([spec], environment.runs, InlineExecutor(environment))
 
 
 @pytest.mark.usefixtures("quick_workers")
@@ -373,6 +413,13 @@ def test_an_exception_of_a_worker_is_recorded_with_its_traceback(
     assert record.error == "KeyError: 'no such entry'"
     assert "breaking.py" in record.facts["traceback"]
     assert len(complete_study(specs[1:], environment.runs, ProcessExecutor(environment, 1)).complete) == 1
+
+
+def test_default_workers_fill_the_machine(environment: RunEnvironment) -> None:
+    cores = os.cpu_count() or 1
+    assert 1 <= default_workers(environment) <= cores
+    assert default_workers(replace(environment, threads=2 * cores)) == 1
+    assert default_workers(replace(environment, device="cuda")) == 1
 
 
 @pytest.mark.usefixtures("quick_workers")
