@@ -35,6 +35,7 @@ from slimprompt.lab.study import Ended, Event, Started, with_sources
 from slimprompt.paper.studies import Grid, study_specs
 from slimprompt.report.methods_tables import methods_tables
 from tests.conftest import complete_study, fingerprints, run_folders
+from tests.robustness.kills import exit_after, run_campaign
 
 MakeGrid = Callable[..., Grid]
 MakeSpec = Callable[..., RunSpec]
@@ -348,6 +349,35 @@ def test_processes_give_the_bytes_of_one_process_even_if_one_is_killed(
     assert killed
     assert outcome.failed == []
     assert fingerprints(environment.runs) == fingerprints(expected)
+
+
+def kill_and_restart(grid: Grid, runs: Path, kills: int) -> int:
+    """Kill a study at random moments until it has ended; how often it was begun."""
+    rng = random.Random(3)
+    for attempt in range(1, 1000):
+        child = os.fork()
+        if child == 0:
+            exit_after(
+                lambda: complete_study(study_specs(grid), runs, InlineExecutor(RunEnvironment(runs=runs, device="cpu")))
+            )
+        if attempt <= kills:
+            time.sleep(0.02 * 30 ** rng.random())  # 0.02 to 0.6 s, mostly short: fast machines soon reach the end
+            os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+        if not os.WIFSIGNALED(status):
+            return attempt if status == 0 else 0
+    return 0
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_and_restarted(
+    small_grid: MakeGrid, environment: RunEnvironment, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    grid = small_grid(shots=[2])
+    expected = reference(undisturbed, grid, tmp_path)
+    assert run_campaign(kill_and_restart, grid, environment.runs, 12) > 3  # it was killed several times before it ended
+    assert fingerprints(environment.runs) == fingerprints(expected)
+    assert not [name for name in run_folders(environment.runs) if name.startswith(".")]  # nothing half written is left
 
 
 @pytest.mark.slow
