@@ -7,20 +7,23 @@ import pytest
 import torch
 from scipy.special import softmax as scipy_softmax
 
-from slimprompt import Classifier, InputError, load_classifier
+from slimprompt import Classifier, FeatureBank, InputError, load_classifier
 from slimprompt.calibration import (
     Calibration,
     calibration_folds,
     calibration_of,
     expected_calibration_error,
     fit_temperature,
+    probability_text,
     reliability_bins,
     softmax,
     useful_temperature,
 )
 from slimprompt.methods.cross_validation import folds
+from slimprompt.methods.prompt import make_prompt
 from slimprompt.methods.table import METHODS
-from slimprompt.methods.task import Task
+from slimprompt.methods.task import LabelledImages, Task, make_task
+from slimprompt.prompts.spec import make_spec
 
 QUICK = {"n_ctx": 4, "rank": 2, "recipe": {"epochs": 20, "views": 0}, "cache": False}
 
@@ -41,11 +44,25 @@ def test_the_temperature_of_two_classes_by_hand() -> None:
     assert s * (8 * (1 - p) - 2 * p) + 4 * np.log(temperature) == pytest.approx(0, abs=1e-3)
 
 
+def test_certainty_is_said_only_of_certainty() -> None:
+    assert [probability_text(p) for p in (1.0, 0.99995, 0.99949, 0.5, 0.0006, 2e-9, 0.0)] == [
+        *("100.0 %", "> 99.9 %", "99.9 %", "50.0 %", "0.1 %", "< 0.1 %", "0.0 %")
+    ]
+    assert [probability_text(p, 0) for p in (1.0, 0.997, 0.99)] == ["100 %", "> 99 %", "99 %"]
+
+
 def test_many_images_give_the_temperature_they_were_sampled_with() -> None:
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(20_000, 5)) * 2
     labels = np.array([rng.choice(5, p=row) for row in softmax(logits, 2.5)])
     assert fit_temperature(logits, labels) == pytest.approx(2.5, rel=0.05)
+
+
+def test_few_images_leave_the_temperature_close_to_one() -> None:
+    """All right with any number of images: without the prior, T would go to 0."""
+    logits = np.tile([2.0, 0.0, -1.0], (300, 1))
+    few, many = (fit_temperature(logits[:n], np.zeros(n, dtype=int)) for n in (4, 300))
+    assert 0.7 < few < 1.0 and many < few / 2
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -92,6 +109,21 @@ def test_the_threshold_covers_the_asked_fraction() -> None:
         Calibration().threshold(0.9)
     with pytest.raises(InputError, match="the coverage is 1.5"):
         calibration.threshold(1.5)
+
+
+def test_the_threshold_of_a_percentage_is_the_stored_percentile() -> None:
+    calibration = Calibration(1.0, tuple(number / 100 for number in range(101)))
+    for percent in range(101):
+        assert calibration.threshold(percent / 100) == (100 - percent) / 100
+
+
+def test_many_confidences_are_stored_as_percentiles() -> None:
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(1000, 3)), rng.integers(0, 3, 1000)
+    calibration = calibration_of(logits, labels)
+    assert len(calibration.confidences) == 101
+    confidences = softmax(logits, calibration.temperature).max(1)
+    assert calibration.threshold(0.9) == pytest.approx(np.quantile(confidences, 0.1), abs=1e-3)
 
 
 def make(kind, tiny, **fields):
@@ -184,3 +216,20 @@ def test_concept_match_by_hand(kind, tiny, photos) -> None:
     expected = (features @ texts.T).double().exp()
     expected = (expected / expected.sum(1, keepdim=True)).max(1).values
     assert classifier.concept_match(features) == pytest.approx(expected.numpy(), rel=1e-5)
+
+
+def test_a_prompt_of_other_software_can_be_calibrated(tiny, photos):
+    """Its recipe is not known, so the trainings on parts of the images use the one of the classifier."""
+    paths = sorted(photos.glob("*/*.png"))
+    labels = [path.parent.name for path in paths]
+    names = sorted(set(labels))
+    spec = make_spec(n_ctx=4, rank=2)
+    classifier = Classifier.of_prompt(
+        tiny, make_prompt(tiny, spec, seed=1), spec, names, imported={"from": "elsewhere"}
+    )
+    classifier.set_params(recipe={"epochs": 1, "views": 0})
+    task = make_task(
+        FeatureBank(tiny, None), LabelledImages(paths, [names.index(label) for label in labels], tuple(names)), 1
+    )
+    assert classifier.recipe_ is None
+    assert len(classifier.fit_calibration(task).calibration_.confidences) == len(paths)

@@ -1,19 +1,23 @@
 """The classifier: prompts and other methods fitted, saved, loaded, used on other classes."""
 
+import io
 import pickle
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 
-from slimprompt import Classifier, InputError, PromptClassifier, Recipe, load_backbone, load_classifier
+from slimprompt import Classifier, InputError, Prompt, PromptClassifier, Recipe, load_backbone, load_classifier
 from slimprompt.images.decode import open_image
 from slimprompt.methods.table import METHODS
 from slimprompt.methods.zero_shot import zero_shot_head
+from slimprompt.prompts.spec import make_spec
 from slimprompt.saved import read_model
 from slimprompt.training.recipe import make_recipe
 from tests.clip.test_backbone import state_bytes
@@ -88,6 +92,12 @@ def test_save_and_load(classifier, images, tmp_path):
     assert other == tmp_path / "named.safetensors" and Classifier.load(other, device="cpu").prompt_ is not None
 
 
+def test_a_loaded_model_can_be_saved_again(classifier, tmp_path):
+    first = classifier.save(tmp_path / "a")
+    second = Classifier.load(first, device="cpu").save(tmp_path / "b")
+    assert first.read_bytes() == second.read_bytes()
+
+
 def test_other_class_names(classifier, images):
     other = classifier.with_classes(["otter", "red_panda"])
     assert other.predict_proba(images).shape == (18, 2)
@@ -131,6 +141,12 @@ def test_class_names_are_checked_before_anything_is_trained(tiny, classifier, im
     odd = ["red_disc" if label == "green disc" else label for label in labels]
     with pytest.raises(InputError, match="same words in a prompt"):
         Classifier(tiny).fit(images, odd)
+
+
+def test_a_prompt_that_gives_no_numbers_is_refused(classifier):
+    prompt = Prompt(classifier.prompt_.B, classifier.prompt_.A * float("nan"), "A")
+    with pytest.raises(InputError, match="not finite"):
+        Classifier.of_prompt(classifier.backbone_, prompt, make_spec(n_ctx=4), ["otter", "red panda"])
 
 
 def test_another_backbone_is_refused(classifier, tmp_path):
@@ -183,6 +199,47 @@ def test_nothing_is_overwritten_unasked(classifier, tmp_path):
     (tmp_path / "prompt" / "thesis.txt").write_text("precious")
     classifier.save(tmp_path / "prompt", overwrite=True)
     assert sorted(path.name for path in file.parent.iterdir()) == ["model.safetensors", "thesis.txt"]
+
+
+@pytest.mark.parametrize("call", ["predict", "predict_proba", "encode"])
+def test_not_fitted(tiny, call):
+    for images in ([], ["a.png"]):
+        with pytest.raises(NotFittedError):
+            getattr(Classifier(tiny), call)(images)
+    with pytest.raises(NotFittedError):
+        Classifier(tiny).score([], [])
+
+
+def test_no_images_give_no_rows(classifier):
+    for nothing in ([], np.array([]), iter(())):
+        assert classifier.predict_proba(nothing).shape == (0, 3)
+    assert classifier.predict([]).dtype == classifier.classes_.dtype
+    assert classifier.encode([]).shape == (0, 24)
+
+
+def test_every_form_of_images_is_classified_alike(classifier, images):
+    expected = classifier.predict_proba(images)
+    opened = [Image.open(path) for path in images]
+    forms = [
+        (str(path) for path in images),
+        np.array([str(path) for path in images]),
+        pd.Series([str(path) for path in images]),
+        opened,
+        [opened[0], *opened[1:]],
+        np.stack([np.asarray(image) for image in opened]),
+        [torch.from_numpy(np.array(image)).permute(2, 0, 1) for image in opened],
+        [io.BytesIO(path.read_bytes()) for path in images],
+    ]
+    for form in forms:
+        np.testing.assert_allclose(classifier.predict_proba(form), expected, rtol=1e-5)
+
+
+def test_fit_takes_arrays_and_series(tiny, images, labels):
+    expected = fitted(tiny, images, labels)
+    other = fitted(tiny, (str(path) for path in images), pd.Series(labels, dtype="category"))
+    assert torch.equal(other.prompt_.A, expected.prompt_.A)
+    of_pixels = fitted(tiny, [np.asarray(Image.open(path)) for path in images], np.array(labels))
+    assert of_pixels.classes_.tolist() == expected.classes_.tolist()
 
 
 def test_labels_are_class_names(classifier, images, labels):
@@ -245,6 +302,14 @@ def test_facts_that_would_spoil_a_saved_prompt_are_refused(classifier, facts, tm
     assert file.read_bytes() == before
 
 
+def test_numbers_of_numpy_are_saved_as_plain_ones(tiny, images, labels, tmp_path):
+    classifier = fitted(tiny, images, labels, seed=np.int64(3))
+    folder = classifier.save(tmp_path / "prompt", accuracy=np.float32(0.5), shots=np.int64(6))
+    entries = read_model(folder).entries
+    assert (entries["seed"], entries["accuracy"], entries["shots"]) == (3, 0.5, 6)
+    assert Classifier.load(folder, device="cpu").seed == 3
+
+
 # ---------------------------------------------------------------- methods other than prompts
 
 
@@ -271,6 +336,11 @@ def test_a_saved_head_predicts_the_same(method, tiny, images, labels, tmp_path):
     assert loaded.get_params(deep=False) | same == classifier.get_params(deep=False) | same
     assert loaded.predict([]).shape == (0,)
     assert isinstance(loaded, PromptClassifier)  # one class for every method
+
+
+def test_zero_shot_uses_no_training_image(tiny, images, labels):
+    assert make("zero-shot", tiny).fit(images, labels).training_images_ == frozenset()
+    assert len(make("gda", tiny).fit(images, labels).training_images_) == len(images)
 
 
 @pytest.mark.parametrize(

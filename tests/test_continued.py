@@ -136,6 +136,15 @@ def test_other_weights_are_refused(tiny, old_images) -> None:
         make(other, continue_from=old).fit(*old_images)
 
 
+def test_a_warm_start_with_the_fast_recipe_takes_no_more_steps(old_images, new_images) -> None:
+    pocket = load_backbone("pocket", device="cpu")
+    old = Classifier(pocket).fit(*old_images)
+    cold = Classifier(pocket).fit(*new_images)
+    again, grown = (Classifier(pocket, continue_from=old).fit(*some) for some in (old_images, new_images))
+    assert len(again.curve_) <= len(old.curve_) and len(grown.curve_) <= len(cold.curve_)
+    assert again.curve_[0].loss < old.curve_[0].loss
+
+
 def test_a_continue_from_itself_is_refused_with_the_way_to_train_on(tiny, old_images) -> None:
     old = make(tiny).fit(*old_images)
     new = old.unfitted(continue_from=old).fit(*old_images)

@@ -198,6 +198,11 @@ def test_names_are_compared_by_their_tokens(tiny, tmp_path):
         import_coop(tmp_path / "x", tiny, ["707-320", "beagle", "C-130"])
 
 
+def test_tokens_of_another_model(tiny, checkpoint):
+    with pytest.raises(InputError, match="do not belong to this model"):
+        import_coop(checkpoint[0], load_backbone(TINY, seed=1, device="cpu"))
+
+
 def test_code_in_a_coop_checkpoint_is_not_executed(tmp_path):
     state = {"state_dict": {"ctx": torch.zeros(4, 32)}, "optimizer": Malicious(tmp_path / "executed")}
     torch.save(state, tmp_path / "x.tar")

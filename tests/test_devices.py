@@ -109,6 +109,19 @@ def test_text_passes_stay_on_the_device(on_meta: Backbone, make: type, position:
         assert gradient.device == META and gradient.shape == context.shape
 
 
+def test_chunks_stay_on_the_device(on_meta: Backbone) -> None:
+    encode = SharedPrefixTextEncoder(on_meta, NAMES, 4, chunk_size=2)
+    context = torch.zeros(4, on_meta.text_width, device=META, requires_grad=True)
+    (gradient,) = torch.autograd.grad(encode(context).sum(), context)
+    assert encode.n_chunks == 2 and gradient.device == META
+
+
+def test_a_context_on_the_host_is_moved_to_the_device(on_meta: Backbone) -> None:
+    context = torch.zeros(4, on_meta.text_width)
+    for make in (SharedPrefixTextEncoder, shared_prefix_reference, full_pass_encoder):
+        assert make(on_meta, NAMES, 4)(context).device == META
+
+
 @pytest.mark.parametrize("n_prompts", [1, 2])
 @pytest.mark.parametrize("recipe", [Recipe(epochs=2, batch_size=4), RECIPES["fast"].model_copy(update={"epochs": 2})])
 def test_training_stays_on_the_device(
@@ -149,6 +162,10 @@ def test_images_are_moved_to_the_device(name: str) -> None:
     height = size if isinstance(size, int) else size[0]
     features = backbone.encode_images(torch.zeros(2, 3, height, height))
     assert features.device == META and features.shape == (2, _embed_dim(backbone))
+
+
+def test_zero_shot_texts_are_encoded_on_the_device(on_meta: Backbone) -> None:
+    assert on_meta.encode_texts(["a cat", "a dog"]).device == META
 
 
 def _embed_dim(backbone: Backbone) -> int:

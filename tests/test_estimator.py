@@ -9,8 +9,11 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from sklearn.base import clone
 from sklearn.ensemble import StackingClassifier, VotingClassifier
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict, cross_val_score
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from slimprompt import Classifier, InputError, Recipe
@@ -186,6 +189,17 @@ def test_search_in_worker_processes(tiny_folder, images, labels, monkeypatch):
     assert workers.cv_results_["mean_test_score"].tolist() == alone.cv_results_["mean_test_score"].tolist()
 
 
+def test_pipeline(make, tiny, images, labels):
+    def opened(paths):
+        return [Image.open(path) for path in paths]
+
+    pipeline = Pipeline([("open", FunctionTransformer(opened)), ("classify", make(tiny))]).fit(images, labels)
+    direct = make(tiny).fit(opened(images), labels)
+    assert (pipeline.predict_proba(images) == direct.predict_proba(images)).all()
+    assert pipeline.score(images, labels) == direct.score(images, labels)
+    assert pipeline.set_params(classify__seed=7).named_steps["classify"].seed == 7
+
+
 def test_arrays_and_tensors_are_split_like_lists(tiny, images, labels):
     arrays = np.stack([np.asarray(Image.open(path).convert("RGB")) for path in images])
     as_list = cross_val_score(METHODS["head"](tiny), images, labels, cv=3)
@@ -197,6 +211,10 @@ def test_arrays_and_tensors_are_split_like_lists(tiny, images, labels):
     assert METHODS["head"](tiny).fit(tensors, labels).score(tensors, labels) == METHODS["head"](tiny).fit(
         images, labels
     ).score(images, labels)
+
+
+def test_clones_share_the_backbone(make, tiny):
+    assert clone(make(tiny)).backbone is tiny
 
 
 # ---------------------------------------------------------------- pickles
@@ -220,6 +238,14 @@ def test_a_pickle_of_other_weights_is_refused(tiny_folder, monkeypatch):
     backbone_module._load_again.cache_clear()
     with pytest.raises(InputError, match="differ from those of the pickled backbone"):
         pickle.loads(data)
+
+
+def test_a_pickle_from_another_device_says_so(tiny_folder, monkeypatch):
+    backbone = load_backbone(tiny_folder)
+    load, (name, pretrained, activation, _, *others) = backbone.__reduce__()
+    with pytest.warns(UserWarning, match="device 'cuda:7' is not available"):
+        other = load(name, pretrained, activation, "cuda:7", *others)
+    assert other.device.type in ("cpu", "mps")
 
 
 # ---------------------------------------------------------------- labels with names
@@ -253,6 +279,24 @@ def test_where_scikit_learn_numbers_the_labels_the_names_are_given(use, tiny, im
         use(METHODS["head"](tiny), images, labels)
     answer = use(METHODS["head"](tiny, class_names=sorted(set(labels))), images, labels)
     assert len(answer) == len(images) and (answer.ndim == 2 or set(answer) <= set(labels))
+
+
+def test_labels_of_any_kind_by_a_dictionary(tiny, images, labels):
+    codes = {"n01": "red disc", "n02": "green disc", "n03": "blue disc"}
+    code_of = {name: code for code, name in codes.items()}
+    classifier = METHODS["head"](tiny, class_names=codes).fit(images, [code_of[label] for label in labels])
+    assert classifier.class_names_ == ("red disc", "green disc", "blue disc")
+    assert set(classifier.predict(images)) <= set(codes)
+
+
+def test_saved_and_other_classes_have_names(make, tiny, images, numbers, tmp_path):
+    classifier = make(tiny, class_names=NAMES).fit(images, numbers)
+    classifier.save(tmp_path / "saved")
+    loaded = type(classifier).load(tmp_path / "saved", backbone=tiny)
+    assert loaded.classes_.tolist() == NAMES
+    fewer = classifier.with_classes(["red disc", "blue disc"])
+    assert fewer.classes_.tolist() == ["red disc", "blue disc"]
+    assert fewer.score(images[:1], ["blue disc"]) in (0.0, 1.0)
 
 
 @pytest.mark.parametrize("names", [NAMES[:2], None])

@@ -84,6 +84,37 @@ def test_leftovers_of_dead_processes_are_removed_and_others_stay(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == [".mine.tmp"]
 
 
+def test_the_next_writer_removes_leftovers(tmp_path: Path) -> None:
+    for name in ("file", "folder"):
+        leave_a_folder_and_a_file(tmp_path / name)
+    files.write_file(tmp_path / "file" / "new", "")
+    with files.draft_folder(tmp_path / "folder" / "new") as draft:
+        files.publish(draft, tmp_path / "folder" / "new")
+    assert [path.name for name in ("file", "folder") for path in (tmp_path / name).iterdir()] == ["new", "new"]
+
+
+def test_a_leftover_of_an_earlier_process_with_our_number_is_removed(tmp_path: Path) -> None:
+    """After a restart of a container, processes have the same numbers again."""
+    ours = files._temporary(tmp_path / "x")
+    ours.write_text("")
+    earlier = ours.with_name(ours.name.replace(files._PROCESS, "0" * len(files._PROCESS)))
+    earlier.write_text("")
+    assert files.remove_leftovers(tmp_path) == 1
+    assert list(tmp_path.iterdir()) == [ours]
+
+
+def test_a_long_name_can_be_written(tmp_path: Path) -> None:
+    for name in ("x" * 255, "é" * 127):
+        assert files.write_file(tmp_path / name, "").name == name
+
+
+def test_hash_of_bytes_and_of_a_file(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 5000  # more than one chunk
+    (tmp_path / "file").write_bytes(content)
+    assert files.sha256(tmp_path / "file") == files.sha256(content)
+    assert files.sha256(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
 def test_only_regular_text_files_of_limited_size_are_read(tmp_path: Path) -> None:
     pipe, large, binary, fits = (tmp_path / name for name in ("pipe", "large", "binary", "fits"))
     os.mkfifo(pipe)
@@ -150,3 +181,16 @@ def test_a_folder_is_locked_by_one_and_may_be_deleted(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be written"), files.locked_folder(tmp_path / "file" / "x", "writing"):
         pass
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_that_has_ended_but_was_not_waited_for_is_gone():
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    try:
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it has ended, and stays in the table of processes
+        assert not files._is_written(str(child), "0" * 16)
+    finally:
+        os.waitpid(child, 0)
+    assert files._is_written(str(os.getppid()), "0" * 16)

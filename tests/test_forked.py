@@ -69,3 +69,9 @@ def test_a_process_with_threads_is_not_forked() -> None:
     assert run_forked([os.getpid] * 3) == [os.getpid()] * 3
     stop.set()
     thread.join()
+
+
+@needs_fork
+def test_a_child_has_no_children_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forked, "default_workers", lambda: 2)
+    assert run_forked([default_workers] * 2) == [1, 1]

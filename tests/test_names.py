@@ -35,6 +35,10 @@ def test_equal_keys_are_equal_tokens(tiny):
         assert (keys[one] == keys[other]) == (tokens[one] == tokens[other]), (one, other)
 
 
+def test_usable_names():
+    check_class_names(["7 0 7 - 3 2 0", "café au lait", "AT&T", "<3", "a|b", "日本", "x" * 500])
+
+
 @pytest.mark.parametrize(
     "names",
     [

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from typer.testing import CliRunner
 from slimprompt import Classifier, quickstart
 from slimprompt.cli.quickstart import quickstart as command
 from slimprompt.errors import InputError
-from slimprompt.quickstart import METRICS, PROMPTS, Quickstart, quickstart_specs, run_quickstart
+from slimprompt.lab.records import Record
+from slimprompt.quickstart import METRICS, PROMPTS, Quickstart, best_on_validation, quickstart_specs, run_quickstart
 from slimprompt.saved import read_model
 from slimprompt.training.recipe import Recipe
 
@@ -61,6 +63,14 @@ def test_the_saved_prompt_is_the_one_that_validation_chose(result: Quickstart) -
     assert entries["validation_accuracy"] == result.validation_accuracy
     for one in result.predictions:
         assert saved.predict([one.image])[0] == one.predicted
+
+
+def test_test_accuracies_choose_nothing(result: Quickstart) -> None:
+    def turned(record: Record) -> Record:
+        return replace(record, metrics={name: 100 - value for name, value in record.metrics.items()})
+
+    best, score, _ = best_on_validation([turned(record) for record in result.records], result.benchmark)
+    assert best.spec == result.best.spec and score == result.validation_accuracy
 
 
 def test_made_again_it_uses_what_is_there(

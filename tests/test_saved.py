@@ -19,7 +19,7 @@ from slimprompt import Classifier, Prompt, load_backbone
 from slimprompt.errors import InputError
 from slimprompt.methods.head import AnyHead, CacheHead, Head
 from slimprompt.prompts.spec import make_spec
-from slimprompt.saved import _checksum, check_free, model_file, read_model, write_model
+from slimprompt.saved import _checksum, check_free, describe_backbone, model_file, read_model, write_model
 
 NAMES = ["otter", "red panda"]
 ENTRIES: dict[str, Any] = {
@@ -214,6 +214,16 @@ def test_a_link_is_followed_and_files_beside_it_stay(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "real").iterdir()) == ["model.safetensors", "notes.txt"]
 
 
+def test_the_current_folder_and_long_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for name in (".", tmp_path / ("x" * 250), tmp_path / ("é" * 127)):
+        write_model(check_free(name, overwrite=False), ENTRIES, prompt())
+        assert read_model(name)
+    with pytest.raises(InputError, match="File name too long"):
+        check_free(tmp_path / ("x" * 256), overwrite=False)
+
+
 def test_a_target_that_cannot_be_written_is_refused_before(file: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"{re.escape(str(file))} exists already"):
         check_free(tmp_path, overwrite=False)
@@ -249,3 +259,17 @@ def test_a_model_on_a_folder_of_weights_can_be_moved_and_so_can_the_folder(
     for given in (str(moved), f"local-dir:{moved}", "../moved", Path(moved)):
         loaded = Classifier.load(file, pretrained=given, device="cpu")
         assert torch.equal(loaded.head_.weights, classifier.head_.weights)
+
+
+def test_a_weight_file_is_found_from_another_working_directory(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save(tiny.model.state_dict(), "weights.pt")
+    backbone = load_backbone(tiny.name, "weights.pt", activation=tiny.activation, device="cpu")
+    assert describe_backbone(backbone)["pretrained"] == str(tmp_path / "weights.pt")
+    Path("openai").mkdir()
+    Path("weights.pt").rename("openai/weights")
+    backbone = load_backbone(tiny.name, "openai/weights", activation=tiny.activation, device="cpu")
+    assert describe_backbone(backbone)["pretrained"] == str(tmp_path / "openai/weights")
+    assert describe_backbone(tiny)["pretrained"] == "random:0"

@@ -26,3 +26,11 @@ def test_numbers_and_plain_text_are_unchanged(value):
 def test_a_frame_without_formulas_is_written_as_pandas_does():
     frame = pd.DataFrame({"name": ["a", None, "b,c"], "number": [1.5, float("nan"), -2], "count": [1, 2, -3]})
     assert frame_csv(frame) == frame.to_csv(index=False)
+
+
+def test_a_carriage_return_does_not_begin_another_line():
+    assert csv_text(["class"], [["\rcat\r=1"]]) == "class\n cat =1\n"
+
+
+def test_names_that_are_not_utf8_are_escaped():
+    assert csv_text(["image"], [["caf\udce9.png"]]) == "image\ncaf\\udce9.png\n"

@@ -76,3 +76,8 @@ import open_clip
 print(json.dumps(open_clip.version.__name__))
 """
     assert run(code)[-1] == "torch._dynamo.config"
+
+
+def test_python_dash_m():
+    done = subprocess.run([sys.executable, "-m", "slimprompt", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("slimprompt ")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -63,8 +66,10 @@ def test_wandb() -> None:
     import wandb
 
     with open_log("wandb:mine", NAME, SETTINGS) as log:
+        log.epoch(EpochResult(0, 0.1, 2.5, 10.0))
+        assert wandb.run is not None and wandb.run.summary["train/loss"] == 2.5  # before training ends
         write(log)
-        assert wandb.run is not None and (wandb.run.project, wandb.run.name) == ("mine", NAME)
+        assert (wandb.run.project, wandb.run.name) == ("mine", NAME)
         assert dict(wandb.run.config) == {name: value for name, value in SETTINGS.items() if value is not None}
         assert wandb.run.summary["train/loss"] == pytest.approx(1 / 3) and wandb.run.summary["accuracy"] == 61.5
     assert len(list(Path().glob("wandb/offline-run-*/*.wandb"))) == 1
@@ -89,6 +94,14 @@ def test_an_epoch_can_be_read_before_training_ends(tracker: str, tiny: Backbone,
     assert seen == [1, 2, 3]
     (written,) = read(tracker)
     assert [loss for _, loss in written.curves["train/loss"]] == pytest.approx([row.loss for row in classifier.curve_])
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "mlflow"])
+def test_runs_of_one_name_stay_apart(tracker: str) -> None:
+    for loss in (1.0, 2.0):
+        with open_log(target_of(tracker), "fit", {}) as log:
+            log.epoch(EpochResult(0, 0.1, loss, 10.0))
+    assert sorted(run.curves["train/loss"] for run in read(tracker)) == [[(0, 1.0)], [(0, 2.0)]]
 
 
 def test_a_training_that_fails_is_a_failed_run() -> None:
@@ -116,6 +129,42 @@ def test_a_target_that_cannot_be_used_is_an_error(tmp_path: Path, monkeypatch: p
     for target in ("tensorboard:file/logs", "mlflow:http://127.0.0.1:9", "mlflow:ftp://x"):
         with pytest.raises(InputError, match="cannot be used at"), open_log(target, "fit", {}):
             pass
+
+
+def test_mlflow_reads_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", str(tmp_path / "store"))
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    with open_log("mlflow", "fit", {}):
+        pass
+    assert len(read_mlflow(str(tmp_path / "store"), "mine")) == 1
+
+
+def test_wandb_asks_nothing_if_nobody_is_logged_in(tmp_path: Path) -> None:
+    """On a terminal, its own answer would be a question; here both streams are a pseudo-terminal."""
+    import pty
+
+    program = (
+        "from slimprompt.tracking import open_log\n"
+        "try:\n"
+        "    with open_log('wandb', 'fit', {}): pass\n"
+        "except ValueError as error: print('refused:', error)"
+    )
+    outside, inside = pty.openpty()
+    environment = {**os.environ, "WANDB_MODE": "online", "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=inside, stdout=inside, stderr=inside, cwd=tmp_path, env=environment
+    )
+    os.close(inside)
+    text = b""
+    try:
+        while part := os.read(outside, 4096):
+            text += part
+    except OSError:  # the other end is closed
+        pass
+    os.close(outside)
+    assert process.wait(timeout=120) == 0
+    assert b"refused: Weights & Biases cannot be used" in text
+    assert b"Enter your choice" not in text
 
 
 class Broken:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from slimprompt.errors import InputError
-from slimprompt.user_functions import import_user_function, is_user_function, user_function
+from slimprompt.user_functions import function_name, import_user_function, is_user_function, user_function
 
 
 def first() -> int:
@@ -32,6 +32,13 @@ def test_a_name_without_a_function_never_imports_code(kind: str, name: str, reas
     with pytest.raises(InputError, match=f"^cannot use the {kind} '{name}': .*{reason}"):
         user_function(kind, name)
     assert "antigravity" not in sys.modules
+
+
+def test_a_function_is_named_by_its_module() -> None:
+    assert function_name(first) == f"{__name__}:first"
+    assert function_name("orthogonal") == "orthogonal" and function_name(None) is None
+    with pytest.raises(InputError, match="cannot be found by name: define it with def"):
+        function_name(lambda: 1)
 
 
 def test_a_name_that_was_typed_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,12 @@ def test_a_method_is_fitted_to_the_sample_of_the_prompts(
     assert manifest == loaded.manifest(run_spec())
 
 
+def test_the_zero_shot_method_is_the_zero_shot_level(method_spec: Callable[..., RunSpec], loaded: LoadedInputs) -> None:
+    metrics = make_run(method_spec("zero-shot", class_subset="base"), loaded).metrics
+    for name in ("seen", "unseen", "harmonic"):
+        assert metrics[name] == metrics[f"zero_shot_{name}"]
+
+
 def test_a_method_without_new_names_has_no_accuracy_on_new_classes(
     method_spec: Callable[..., RunSpec], loaded: LoadedInputs
 ) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from slimprompt.lab.records import (
     find_run,
     load_records,
     read_record,
+    remove_run,
     scan_records,
     select_records,
     store_run,
@@ -79,6 +81,19 @@ def test_a_failed_run_gives_way_to_its_retry_and_a_complete_one_stays(tmp_path: 
     assert store_run(tmp_path, spec(), complete(99.0), factors=FACTORS).metrics == {"accuracy": 50.0}
     assert store_run(tmp_path, spec(), failed()).complete
     assert run_folders(tmp_path) == [spec().fingerprint]
+
+
+def test_many_writers_of_one_run_leave_one_whole_run(tmp_path: Path) -> None:
+    def write(number: int) -> None:
+        store_run(tmp_path, spec(), complete(number) if number % 3 == 0 else failed(str(number)), factors=FACTORS)
+
+    for _ in range(10):
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(write, range(24)))
+        (record,) = load_records(tmp_path)
+        assert record.factors().keys() == FACTORS.keys()
+        assert run_folders(tmp_path) == [spec().fingerprint]
+        remove_run(record.folder)
 
 
 def test_a_damaged_record_is_not_a_run(tmp_path: Path) -> None:

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from slimprompt.clip.backbone import Backbone
 from slimprompt.data import base_new, few_shot, load_folder, read_manifest
 from slimprompt.files import json_checksum
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.inputs import KnownInputs
-from slimprompt.lab.records import complete_runs, find_run
-from slimprompt.lab.run import Batch, LoadedInputs, SetupError, make_run, make_runs
+from slimprompt.lab.records import Record, complete_runs, find_run
+from slimprompt.lab.run import Batch, LoadedInputs, SetupError, batch_key, make_run, make_runs
 from slimprompt.lab.spec import RunSpec
 from slimprompt.prompts.prompt import Prompt
-from slimprompt.prompts.start import start_prompt
+from slimprompt.prompts.start import initial_context, start_prompt
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 from slimprompt.text.words import word_embeddings
 from slimprompt.training.evaluation import accuracy
@@ -92,6 +93,33 @@ def test_runs_beyond_the_paper(
         assert record.metrics["unseen"] == accuracy(evaluated.features, encode(context), evaluated.labels)
 
 
+def test_deep_runs_form_prompt_batches_and_lend_their_basis(run_spec: MakeSpec, loaded: LoadedInputs) -> None:
+    deep = {"depth": 2}
+    specs = [run_spec(**deep), run_spec(variant="dense", **deep), run_spec(variant="fixed-A", basis="svd", **deep)]
+    assert len({batch_key(spec) for spec in specs}) == 1
+    assert batch_key(run_spec()) != batch_key(specs[0])
+    records = make_runs(Batch(specs), loaded)
+    assert [record.error for record in records] == [None] * 3
+    assert {record.facts["trained_together"] for record in records} == {3}
+    learned = make_run(run_spec(variant="fixed-B", basis="learned", **deep), loaded)
+    assert learned.facts["source_run"] == specs[0].fingerprint
+    assert np.array_equal(learned.factors()["B"], records[0].factors()["B"])
+
+
+def test_a_basis_learned_at_one_depth_is_used_at_another(
+    run_spec: MakeSpec, loaded: LoadedInputs, collections: dict[str, str]
+) -> None:
+    cold = collections["cold"]
+    sources = {depth: make_run(run_spec(dataset=cold, depth=depth), loaded).factors()["B"] for depth in (1, 3)}
+    for learned, used in ((1, 3), (3, 1)):
+        fields = {"variant": "fixed-B", "basis": "source", "source": cold, "source_depth": learned}
+        record = make_run(run_spec(**fields, depth=used), loaded)
+        assert record.error is None
+        assert np.array_equal(record.factors()["B"], sources[learned])
+        assert record.factors()["A"].shape == ((3, 2, 32) if used == 3 else (2, 32))
+    assert not np.array_equal(sources[1], sources[3])
+
+
 def test_base_split_draws_first_then_cuts(run_spec: MakeSpec, loaded: LoadedInputs) -> None:
     spec = run_spec(class_subset="base", shots=3, recipe={"epochs": 4, "views": 2, "batch_size": 4, "lr": 0.5})
     record = make_run(spec, loaded)
@@ -114,6 +142,13 @@ def test_base_split_draws_first_then_cuts(run_spec: MakeSpec, loaded: LoadedInpu
     assert {"zero_shot_seen", "zero_shot_unseen", "zero_shot_harmonic"} <= set(record.metrics)
 
 
+def test_a_folder_without_test_images_is_judged_on_what_the_draw_left(
+    run_spec: MakeSpec, loaded: LoadedInputs, photos: Path
+) -> None:
+    one, two = (make_run(run_spec(dataset=str(photos), shots=shots), loaded) for shots in (2, 4))
+    assert (one.facts["n_images"], two.facts["n_images"]) == ({"train": 6, "test": 12}, {"train": 12, "test": 6})
+
+
 def test_the_same_spec_gives_the_same_bytes(run_spec: MakeSpec, tmp_path: Path) -> None:
     specs = [
         run_spec(),
@@ -131,6 +166,14 @@ def test_the_same_spec_gives_the_same_bytes(run_spec: MakeSpec, tmp_path: Path) 
         made.append(fingerprints(environment.runs))
     assert made[0] == made[1]
     assert len(made[0]) == 4
+
+
+def test_every_variant_of_a_seed_starts_from_the_same_p0(run_spec: MakeSpec, loaded: LoadedInputs) -> None:
+    p0 = initial_context(4, 32, seed=1).numpy()
+    dense = make_run(run_spec(variant="dense"), loaded).factors()
+    assert np.array_equal(dense["B0"], np.eye(4)) and np.array_equal(dense["A0"], p0)
+    full = make_run(run_spec(rank=4), loaded).factors()
+    assert np.allclose(full["B0"] @ full["A0"], p0, atol=1e-6)
 
 
 def test_learned_basis_and_transfers_take_over_the_trained_factor(
@@ -229,9 +272,31 @@ def test_what_the_reader_warns_of_is_recorded(run_spec: MakeSpec, environment: R
     assert "not comparable with published ones" in note
 
 
+def test_classes_with_too_few_images_are_recorded(run_spec: MakeSpec, loaded: LoadedInputs) -> None:
+    enough, few = (make_run(run_spec(shots=shots), loaded) for shots in (1, 1000))
+    assert enough.facts["notes"] == []
+    names = "brown disc (5), orange disc (5), pink disc (5), …"
+    assert few.facts["notes"] == [f"{few.spec.dataset}: fewer than 1000 images, all used: {names}"]
+
+
 def test_missing_pictures_stop(run_spec: MakeSpec, environment: RunEnvironment, tmp_path: Path) -> None:
     (tmp_path / "dtd").mkdir()
     items = {part: [[f"a/{i}.jpg", i, f"class {i}"] for i in range(47)] for part in ("train", "val", "test")}
     (tmp_path / "dtd" / "split_zhou_DescribableTextures.json").write_text(json.dumps(items))
     with pytest.raises(SetupError, match="141 of 141 images of dtd are missing"):
         make_run(run_spec(dataset="dtd"), LoadedInputs(replace(environment, data_root=tmp_path)))
+
+
+def test_runs_of_a_process_share_what_is_the_same(
+    run_spec: MakeSpec, loaded: LoadedInputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(run_spec(), loaded)
+    encoded: list[int] = []
+    original = Backbone.encode_images
+    monkeypatch.setattr(Backbone, "encode_images", lambda tower, px: (encoded.append(len(px)), original(tower, px))[1])
+    backbones: list[str] = []
+    monkeypatch.setattr("slimprompt.clip.backbone.load_backbone", lambda name, *_, **__: backbones.append(name))
+    second: Record = make_run(run_spec(variant="dense"), loaded)
+    assert second.complete
+    assert encoded == []  # no image was encoded again
+    assert backbones == []  # nor was the backbone loaded

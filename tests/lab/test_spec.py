@@ -93,6 +93,15 @@ def test_fingerprints_of_methods() -> None:
     assert parse_spec(METHOD | {"method": "my_methods:nearest_mean"}).fingerprint == "794420aa7e5dc7c5"
 
 
+def test_the_order_of_other_datasets_does_not_matter() -> None:
+    one, other = (
+        parse_spec(JOINT | {"evaluate_on": names}) for names in (["food101", "eurosat"], ["eurosat", "food101"])
+    )
+    assert one == other
+    learned = {"variant": "fixed-B", "basis": "learned"}
+    assert parse_spec(JOINT | learned | {"evaluate_on": ["food101"]}).source_spec() == RunSpec(**JOINT)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -108,6 +117,11 @@ def test_fingerprints_of_methods() -> None:
 def test_refuses_a_method_with_a_reason(change: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         parse_spec(METHOD | change)
+
+
+def test_one_backbone_has_one_name() -> None:
+    assert RunSpec(**JOINT | {"backbone": "ViT-B/16"}) == RunSpec(**JOINT)
+    assert RunSpec(**JOINT | {"backbone": "hf-hub:timm/ViT-B-16"}).backbone == "hf-hub:timm/ViT-B-16"
 
 
 def test_learned_basis_needs_its_joint_run() -> None:

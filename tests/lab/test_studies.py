@@ -9,7 +9,7 @@ from slimprompt.lab.grid import unused_values
 from slimprompt.lab.studies import STUDIES
 from slimprompt.lab.study import with_sources
 from slimprompt.methods.table import METHODS
-from slimprompt.paper.studies import CATALOGUE, PAPER, make_grid, studies_of, study_specs
+from slimprompt.paper.studies import CATALOGUE, PAPER, POCKET, make_grid, studies_of, study_specs
 
 BEYOND = [
     "joint r4 from “a photo of a”",
@@ -49,6 +49,12 @@ def test_baselines_has_the_methods_of_the_grid() -> None:
     )
 
 
+def test_cross_dataset_trains_on_the_first_dataset_with_16_shots() -> None:
+    specs = STUDIES["cross-dataset"](POCKET)
+    assert {(spec.dataset, spec.shots) for spec in specs} == {(POCKET.datasets[0], 16)}
+    assert {spec.evaluate_on for spec in specs} == {tuple(sorted(POCKET.datasets[1:]))}
+
+
 def test_cross_dataset_prefers_imagenet() -> None:
     grid = make_grid({"datasets": ["dtd", "imagenet", "food101"], "shots": [1]})
     specs = STUDIES["cross-dataset"](grid)
@@ -71,6 +77,15 @@ def test_basis_transfer_has_a_source_and_a_target() -> None:
 def test_baselines_share_their_prompts_with_the_paper() -> None:
     paper = {spec.fingerprint for spec in study_specs(PAPER)}
     assert all(spec.fingerprint in paper for spec in STUDIES["baselines"](PAPER) if spec.is_prompt)
+
+
+def test_a_grid_replaces_rank_and_position() -> None:
+    grid = make_grid({"ranks": [8], "bases": ["svd"], "position": "middle", "datasets": "dtd", "shots": 1, "seeds": 1})
+    specs = STUDIES["beyond"](grid)
+    assert {spec.rank for spec in specs if spec.words} == {4}  # as many as there are words
+    assert {spec.rank for spec in specs if spec.is_prompt and not spec.words} == {8}
+    assert {spec.position for spec in specs if spec.is_prompt} == {"middle"}
+    assert {spec.position for spec in specs if not spec.is_prompt} == {"end"}
 
 
 def test_all_stays_the_papers() -> None:

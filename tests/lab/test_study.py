@@ -33,6 +33,7 @@ from slimprompt.lab.study import Ended, Event, Started, with_sources
 from slimprompt.paper.studies import Grid, study_specs
 from slimprompt.report.methods_tables import methods_tables
 from tests.conftest import complete_study, fingerprints, run_folders
+from tests.robustness.kills import exit_after, run_campaign
 
 MakeGrid = Callable[..., Grid]
 MakeSpec = Callable[..., RunSpec]
@@ -98,6 +99,16 @@ def test_sources_are_complete_before_their_dependants_start(small_grid: MakeGrid
         assert waiting_for.isdisjoint(spec.fingerprint for spec in running)
 
 
+def test_no_two_runs_encode_the_same_images_at_once(small_grid: MakeGrid, tmp_path: Path) -> None:
+    executor = Pretend(tmp_path, slots=50)
+    complete_study(study_specs(small_grid()), tmp_path, executor)
+    first = executor.together[: len({spec.dataset for spec in executor.submitted})]
+    assert len({spec.dataset for spec in first[-1]}) == len(
+        first[-1]
+    )  # one per dataset until its test images are there
+    assert max(map(len, executor.together)) > 5  # and many together after that
+
+
 def test_a_failed_source_fails_its_dependants_with_the_reason(small_grid: MakeGrid, tmp_path: Path) -> None:
     specs = with_sources(study_specs(small_grid()))
     bad = next(spec for spec in specs if spec.variant == "joint" and spec.class_subset == "all" and spec.shots == 2)
@@ -155,6 +166,36 @@ def test_runs_on_changed_images_are_not_mixed(
     assert run_folders(environment.runs) == [first.fingerprint]
     image.write_bytes(content)
     assert len(complete_study([first], environment.runs, InlineExecutor(environment)).present) == 1
+
+
+def test_runs_on_another_folder_of_the_same_name_are_not_mixed(
+    run_spec: MakeSpec,
+    environment: RunEnvironment,
+    collections: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for folder, images in zip(("one", "other", "same"), ("warm", "cold", "warm"), strict=True):
+        shutil.copytree(collections[images], tmp_path / folder / "photos")
+    spec = run_spec(dataset="photos")
+    monkeypatch.chdir(tmp_path / "one")
+    complete_study([spec], environment.runs, InlineExecutor(environment))
+    monkeypatch.chdir(tmp_path / "other")
+    with pytest.raises(InputError, match="other images of photos"):
+        complete_study([spec], environment.runs, InlineExecutor(environment))
+    monkeypatch.chdir(tmp_path / "same")
+    assert len(complete_study([spec], environment.runs, InlineExecutor(environment)).present) == 1
+
+
+def test_changed_images_that_runs_are_only_evaluated_on(
+    run_spec: MakeSpec, environment: RunEnvironment, collections: dict[str, str], tmp_path: Path
+) -> None:
+    own = Path(shutil.copytree(collections["cold"], tmp_path / "own images"))
+    spec = run_spec(evaluate_on=(str(own),))
+    complete_study([spec], environment.runs, InlineExecutor(environment))
+    (own / "test" / "blue disc" / "8.png").unlink()
+    with pytest.raises(InputError, match=rf"runs rm --runs {environment.runs} --where 'evaluate_on={own}'`"):
+        complete_study([spec], environment.runs, InlineExecutor(environment))
 
 
 @pytest.mark.usefixtures("quick_workers")
@@ -308,6 +349,35 @@ def test_processes_give_the_bytes_of_one_process_even_if_one_is_killed(
     assert fingerprints(environment.runs) == fingerprints(expected)
 
 
+def kill_and_restart(grid: Grid, runs: Path, kills: int) -> int:
+    """Kill a study at random moments until it has ended; how often it was begun."""
+    rng = random.Random(3)
+    for attempt in range(1, 1000):
+        child = os.fork()
+        if child == 0:
+            exit_after(
+                lambda: complete_study(study_specs(grid), runs, InlineExecutor(RunEnvironment(runs=runs, device="cpu")))
+            )
+        if attempt <= kills:
+            time.sleep(0.02 * 30 ** rng.random())  # 0.02 to 0.6 s, mostly short: fast machines soon reach the end
+            os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+        if not os.WIFSIGNALED(status):
+            return attempt if status == 0 else 0
+    return 0
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_and_restarted(
+    small_grid: MakeGrid, environment: RunEnvironment, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    grid = small_grid(shots=[2])
+    expected = reference(undisturbed, grid, tmp_path)
+    assert run_campaign(kill_and_restart, grid, environment.runs, 12) > 3  # it was killed several times before it ended
+    assert fingerprints(environment.runs) == fingerprints(expected)
+    assert not [name for name in run_folders(environment.runs) if name.startswith(".")]  # nothing half written is left
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_workers")
 def test_prompt_batches_equal_separate_runs(
@@ -371,6 +441,13 @@ def test_an_exception_of_a_worker_is_recorded_with_its_traceback(
     assert record.error == "KeyError: 'no such entry'"
     assert "breaking.py" in record.facts["traceback"]
     assert len(complete_study(specs[1:], environment.runs, ProcessExecutor(environment, 1)).complete) == 1
+
+
+def test_default_workers_fill_the_machine(environment: RunEnvironment) -> None:
+    cores = os.cpu_count() or 1
+    assert 1 <= default_workers(environment) <= cores
+    assert default_workers(replace(environment, threads=2 * cores)) == 1
+    assert default_workers(replace(environment, device="cuda")) == 1
 
 
 @pytest.mark.usefixtures("quick_workers")

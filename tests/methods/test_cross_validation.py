@@ -27,6 +27,14 @@ def test_the_only_image_of_a_class_is_never_held_out() -> None:
         assert {labels[index] for index in kept.tolist()} == {0, 1, 2}
 
 
+def test_folds_depend_on_the_seed_and_not_on_the_order_of_classes() -> None:
+    labels = [label for label in range(4) for _ in range(4)]
+    held_out = [[part.tolist() for _, part in folds(labels, seed)] for seed in (1, 1, 2)]
+    assert held_out[0] == held_out[1] != held_out[2]
+    renamed = [3 - label for label in labels]
+    assert [part.tolist() for _, part in folds(renamed, 1)] == held_out[0]
+
+
 def test_select_takes_the_most_accurate_and_then_the_most_likely(make_task) -> None:
     task = make_task(2, 4)
 

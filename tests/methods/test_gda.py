@@ -37,3 +37,11 @@ def test_one_shot_uses_the_default_and_stays_finite(make_task) -> None:
     fitted = gda.fit(make_task(3, 1, views=0))  # one view of one image: the covariance is zero
     assert fitted.settings == {"alpha": gda.DEFAULT_ALPHA}
     assert torch.isfinite(fitted.head.weights).all()
+
+
+def test_held_out_images_decide_alpha(make_task) -> None:
+    """The colours of the classes are easy to learn and their names say nothing, so zero-shot should get little weight."""
+    task = make_task(4, 8)
+    fitted = gda.fit(task)
+    assert fitted.settings["alpha"] >= 0.1
+    assert (fitted.head.logits(task.eval_features).argmax(1) == task.targets).double().mean() > 0.9

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from slimprompt import InputError
 from slimprompt.methods.head import CacheHead, Head
 from slimprompt.training.evaluation import EvalSet
 
@@ -17,6 +18,12 @@ def test_logits_are_scaled_products_plus_bias() -> None:
     head = Head(("a", "b"), torch.tensor([[2.0, 0.0], [0.0, 1.0]]), scale=10.0, bias=torch.tensor([0.0, 1.0]))
     torch.testing.assert_close(head.logits(features), torch.tensor([[20.0, 1.0], [12.0, 9.0]]))
     assert head.correct(EvalSet(features, torch.tensor([0, 1]), ("a", "b"))).tolist() == [True, False]
+
+
+def test_an_eval_set_of_other_classes_is_refused() -> None:
+    head = Head(("a", "b"), torch.eye(2), 1.0)
+    with pytest.raises(InputError, match="other classes"):
+        head.correct(EvalSet(torch.eye(2), torch.tensor([0, 1]), ("b", "a")))
 
 
 def test_a_cache_head_adds_the_labels_of_similar_keys() -> None:

@@ -8,7 +8,7 @@ from slimprompt.data import load_benchmark
 from slimprompt.images.bank import FeatureBank
 from slimprompt.methods.prompt import learn_prompts, make_prompt, prompt_head
 from slimprompt.methods.task import LabelledImages, make_task
-from slimprompt.methods.zero_shot import zero_shot_head
+from slimprompt.methods.zero_shot import zero_shot_features, zero_shot_head
 from slimprompt.prompts.spec import make_spec
 from slimprompt.text.words import word_embeddings, words_template
 from slimprompt.training.evaluation import make_eval_set
@@ -71,6 +71,23 @@ def task(tiny, photos):
     labels = [names.index(path.parent.name) for path in images]
     sample = LabelledImages(images, labels, names)
     return make_task(FeatureBank(tiny, None), sample, seed=1, templates=("a bad photo of a {}.",))
+
+
+def test_the_templates_of_the_task_are_what_is_kept(task, tiny, monkeypatch):
+    seen = {}
+
+    def spy(*args, zero_shot=None, **kwargs):
+        seen["zero_shot"] = zero_shot
+        return train(*args, zero_shot=zero_shot, **kwargs)
+
+    from slimprompt.training.loop import train
+
+    monkeypatch.setattr("slimprompt.methods.prompt.train", spy)
+    recipe = Recipe(epochs=1, views=0, anchor=8.0)
+    learn_prompts(task, [start(tiny, n_ctx=4)], recipe)
+    assert torch.equal(seen["zero_shot"], zero_shot_features(tiny, task.class_names, task.templates))
+    learn_prompts(task, [start(tiny, n_ctx=4)], Recipe(epochs=1, views=0))
+    assert seen["zero_shot"] is None
 
 
 @pytest.mark.parametrize("depth", [2, 3])

@@ -54,6 +54,19 @@ def test_a_class_without_images(make_task, method: str) -> None:
         assert logits.shape == (5, 3) and logits.isfinite().all()
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_one_image_per_class(make_task, method: str) -> None:
+    task = make_task(3, 1)
+    logits = fit(method, task).head.logits(task.eval_features)
+    assert logits.shape == (3, 3) and logits.isfinite().all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_classes_of_different_size(make_task, method: str) -> None:
+    task = make_task(labels=[0] * 7 + [1] + [2] * 2)
+    assert fit(method, task).head.logits(task.eval_features).isfinite().all()
+
+
 @pytest.fixture(scope="module")
 def many_classes(make_task) -> Task:
     """More classes, texts and images than two batches of 256 hold."""
@@ -77,6 +90,10 @@ def test_hundreds_of_classes(many_classes: Task, method: str) -> None:
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(InputError):
         find_method(name, also=["prompt"])
+
+
+def test_only_zero_shot_takes_new_names() -> None:
+    assert [name for name, method in METHODS.items() if method.takes_new_names] == ["zero-shot"]
 
 
 @pytest.mark.parametrize("method", METHODS)

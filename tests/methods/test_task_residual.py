@@ -22,3 +22,17 @@ def test_two_steps_by_hand(make_task) -> None:
     np.testing.assert_allclose(found.head.weights.double().numpy(), expected, atol=1e-6)
     assert np.abs(expected - start / np.linalg.norm(start, axis=1, keepdims=True)).max() > 1e-4
     assert found.n_trained == 3 * 24
+
+
+def test_epochs_depend_on_the_number_of_images(make_task, monkeypatch) -> None:
+    """100 epochs up to 4 images per class, 200 above."""
+    counted = []
+    original = task_residual.one_view_each
+    monkeypatch.setattr(
+        task_residual,
+        "one_view_each",
+        lambda task, epochs, size: (counted.append(epochs), original(task, epochs, size))[1],
+    )
+    for shots in (1, 4, 5):
+        task_residual.fit(make_task(2, shots, views=0))
+    assert counted == [100, 100, 200]

@@ -25,6 +25,10 @@ def test_logits_are_the_published_formula(make_task) -> None:
     assert fitted.n_trained == 6 * 24
 
 
+def test_one_shot_uses_the_published_starting_values(make_task) -> None:
+    assert tip_adapter.fit(make_task(3, 1)).settings == {"alpha": 1.17, "beta": 1.0}
+
+
 def test_keys_take_the_first_step_of_adamw(make_task) -> None:
     """One epoch over the eval views: k ← k (1 − lr · wd) − lr · g / (|g| + ε), with g written out."""
     task = make_task(3, 4, views=0)

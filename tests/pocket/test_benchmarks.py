@@ -176,6 +176,12 @@ def test_rendering_is_deterministic(rendered, shared_cache) -> None:
     assert other != rendered and digest(other) == digest(rendered)
 
 
+def test_existing_benchmark_is_not_changed(rendered) -> None:
+    before = (rendered / "split.json").stat().st_mtime_ns
+    assert render_benchmark("pocket-negative", rendered.parent) == rendered
+    assert (rendered / "split.json").stat().st_mtime_ns == before
+
+
 def test_a_benchmark_that_is_not_in_the_table_is_rendered(rendered, tmp_path) -> None:
     """More test images and fewer classes leave the train and val images of the classes unchanged."""
     other = replace(POCKET_BENCHMARKS["pocket-negative"], n_classes=4, test=25)

@@ -19,7 +19,11 @@ from slimprompt.clip.backbone import Backbone, load_backbone
 from slimprompt.images.encoding import encode_eval_views
 from slimprompt.methods.zero_shot import zero_shot_features
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS, PocketBenchmark
+from slimprompt.prompts.start import start_prompt
+from slimprompt.text.encoder import SharedPrefixTextEncoder
 from slimprompt.training.evaluation import accuracy
+from slimprompt.training.loop import train
+from slimprompt.training.recipe import RECIPES
 
 MODELS = Path(slimprompt.clip.backbone.__file__).parent / "models"
 NAMES = ("pocket", "pocket-rn")
@@ -94,3 +98,19 @@ def test_zero_shot_accuracy_is_above_chance_and_below_saturation(backbone: Backb
     measured = accuracy(features, text, labels) / 100
     assert abs(measured - recorded) < 3 * (recorded * (1 - recorded) / len(labels)) ** 0.5
     assert measured > 5 / benchmark.n_classes
+
+
+def test_few_shot_prompts_beat_zero_shot_on_average() -> None:
+    backbone = load_backbone("pocket")
+    benchmark = POCKET_BENCHMARKS["pocket-sketch"]
+    encode = SharedPrefixTextEncoder(backbone, benchmark.class_names, 16)
+    features, labels = encoded(backbone, benchmark, "train", 16)
+    test_features, test_labels = encoded(backbone, benchmark, "test", 12)
+    plain = zero_shot_features(backbone, benchmark.class_names, benchmark.templates)
+    reached = []
+    for seed in (1, 2):
+        prompt = start_prompt("dense", width=backbone.text_width, seed=seed)
+        train([prompt], encode, lambda _: features, labels, backbone.logit_scale, RECIPES["fast"], seed=seed)
+        with torch.no_grad():
+            reached.append(accuracy(test_features, encode(prompt()), test_labels))
+    assert sum(reached) / len(reached) > accuracy(test_features, plain, test_labels) + 2

@@ -122,6 +122,12 @@ def test_deep_prompts_share_the_basis_of_the_shallow_one(variant, rank, basis):
         torch.testing.assert_close(coefficients.detach(), expected)
 
 
+def test_a_deep_word_start_replaces_the_first_layer(words):
+    prompt = start_prompt("dense", width=D, seed=7, words=words, depth=2)
+    assert torch.equal(prompt()[0], words)
+    assert torch.equal(prompt()[1], initial_context(M, D, 7, depth=2)[1])
+
+
 @pytest.mark.parametrize("basis", ["learned", "source"])
 @pytest.mark.parametrize(("learned", "used"), [(1, 3), (3, 1)])
 def test_a_basis_learned_at_one_depth_is_used_at_another(basis, learned, used):

@@ -85,3 +85,12 @@ def test_stopping_answers_what_waits(tiny: Backbone) -> None:
     busy.release()
     stopping.join(60)
     assert [future.result(60) for future in futures] == [1] * 5
+
+
+def test_one_request_is_not_kept_waiting_for_others(tiny: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With nothing else admitted, the worker does not wait: here it would wait for ever."""
+    monkeypatch.setattr("slimprompt.service.batching._WAIT", 1e6)
+    worker = Worker(32, lambda: 1, lambda _: None)
+    worker.start()
+    assert worker.submit(tiny, pixels(1, 0), len).result(60) == 1
+    worker.stop()

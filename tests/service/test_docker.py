@@ -45,6 +45,12 @@ def test_the_health_check_tells_a_running_service_from_none(only_prompt):
     assert check(address) != 0
 
 
+def test_it_copies_what_the_ignore_file_lets_through():
+    copied = {word for line in re.findall(r"^COPY (.*)$", DOCKERFILE, re.MULTILINE) for word in line.split()[:-1]}
+    let_through = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert copied == let_through and all((ROOT / name).exists() for name in copied)
+
+
 def test_the_volume_of_the_documentation_keeps_what_is_downloaded():
     (mounted,) = re.findall(r"-v weights:(\S+)", (ROOT / "docs" / "service.md").read_text(encoding="utf-8"))
     before_user = DOCKERFILE.partition("\nUSER ")[0]

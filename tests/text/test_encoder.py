@@ -124,6 +124,13 @@ def test_equals_open_clip(tiny, position, chunk_size):
     assert assert_equals_open_clip(tiny, NAMES, 6, position, chunk_size=chunk_size).shared_prefix
 
 
+@pytest.mark.parametrize(
+    "names", [["cat"], [f"thing number {n}" for n in range(200)]], ids=["one class", "200 classes"]
+)
+def test_number_of_classes(tiny, names):
+    assert_equals_open_clip(tiny, names)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ViT-B-16", "RN50"])
 def test_text_towers_of_the_paper(name, model_config):
@@ -252,6 +259,19 @@ def test_context_of_another_shape_is_refused(tiny):
         SharedPrefixTextEncoder(tiny, ["cat"], 4, depth=2)(torch.zeros(4, 32))
 
 
+@pytest.mark.parametrize("position", ["end", "middle"])
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_batch_of_contexts_equals_separate_passes(tiny, position, chunk_size):
+    encoder = SharedPrefixTextEncoder(tiny, NAMES, 6, position, chunk_size=chunk_size)
+    contexts = (0.02 * torch.randn(3, 6, 32, generator=torch.Generator().manual_seed(1))).requires_grad_()
+    batched = encoder(contexts)
+    separate = torch.stack([encoder(context) for context in contexts])
+    torch.testing.assert_close(batched, separate, rtol=1e-4, atol=1e-6)
+    grad = torch.randn(batched.shape, generator=torch.Generator().manual_seed(2))
+    grads = [torch.autograd.grad(features, contexts, grad, retain_graph=True)[0] for features in (batched, separate)]
+    torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "texts",
     [
@@ -275,6 +295,21 @@ def test_texts_in_several_chunks_equal_open_clip(tiny, monkeypatch):
     monkeypatch.setattr(encoder_module, "_TEXTS", 4)
     texts = [f"a photo of a {name}." for name in ("cat", "red fox", "dog", "large grey cat", "bird")]
     torch.testing.assert_close(encode_texts(tiny, texts), tiny.encode_texts(texts), rtol=1e-4, atol=1e-5)
+
+
+def test_texts_of_a_tower_without_a_shared_prefix(model_config):
+    config = json.loads(json.dumps(TINY_CONFIG))
+    config["text_cfg"]["no_causal_mask"] = True
+    backbone = load_backbone(model_config("tiny-texts-not-causal", config), seed=0, device="cpu")
+    texts = ["a photo of a cat.", "a photo of a dog."]
+    assert torch.equal(encode_texts(backbone, texts), backbone.encode_texts(texts))
+
+
+def test_training_after_texts_were_encoded():
+    """The constants of a block, which both share, may have been made in inference mode."""
+    backbone = load_backbone("pocket", device="cpu")
+    encode_texts(backbone, ["a photo of a cat.", "a photo of a dog."])
+    assert_equals_open_clip(backbone, NAMES, 6)
 
 
 def test_only_passes_with_gradients_pack_weights():

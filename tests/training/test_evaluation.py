@@ -29,3 +29,9 @@ def test_zero_shot_templates_are_averaged_as_unit_vectors(tiny):
     both = zero_shot_features(tiny, ["cat"], ["a photo of a {}.", "{} texture."])
     expected = F.normalize(tiny.encode_texts(["a photo of a cat.", "cat texture."]).mean(0), dim=-1)
     torch.testing.assert_close(both[0], expected)
+
+
+def test_a_template_needs_its_place(tiny):
+    for template in ("a photo.", "{} or {}"):
+        with pytest.raises(InputError, match="exactly one"):
+            zero_shot_features(tiny, ["cat"], [template])

@@ -188,6 +188,22 @@ def test_a_prompt_batch_equals_separate_trainings(double, double_task, recipe):
         assert len({len(curve) for curve in curves}) > 1  # each stops when it has converged itself
 
 
+@pytest.mark.parametrize(("n_classes", "shots"), [(2, 1), (2, 100), (1000, 1)])
+def test_the_fast_recipe_behaves_at_the_ends(tiny, n_classes, shots):
+    """2 and 1,000 classes, 1 and 100 shots: the loss falls, monotonously but for the first steps' momentum."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(n_classes).repeat(shots)
+    centres = F.normalize(torch.randn(n_classes, 24, generator=generator), dim=-1)
+    features = F.normalize(centres[labels] + 0.1 * torch.randn(len(labels), 24, generator=generator), dim=-1)
+    prompt = start_prompt("fixed-B", width=32, seed=1, n_ctx=4, rank=4, basis="orthogonal")
+    encoder = SharedPrefixTextEncoder(tiny, [f"thing {n}" for n in range(n_classes)], 4)
+    (curve,) = train([prompt], encoder, lambda _: features, labels, tiny.logit_scale, RECIPES["fast"], seed=1)
+    losses = [row.loss for row in curve]
+    assert losses[-1] < losses[0]
+    assert max(losses) < 1.05 * losses[0]
+    assert losses[-1] < 1.02 * min(losses)
+
+
 @pytest.mark.parametrize("lr", [0.005, 1.0, 30.0])
 def test_a_learning_rate_too_high_for_the_model_is_halved(tiny, lr):
     """The default recipe meets text towers of any scale: it may be slow there, but it must not end above its start."""

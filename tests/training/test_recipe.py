@@ -29,6 +29,13 @@ def test_auto_takes_as_many_steps_with_another_number_of_views(views):
     assert make_recipe({"views": views, "batch_size": 7}, 16).batch_size == 7
 
 
+def test_auto_with_many_images_uses_two_views_of_each():
+    many = auto_recipe(16)
+    assert many == auto_recipe(100) == make_recipe("auto", 16)
+    assert many.views_at(0) == [None, 0]
+    assert make_recipe({"epochs": 5}, 16) == make_recipe(many, 1, {"epochs": 5})
+
+
 def test_an_unknown_optimizer_is_refused():
     with pytest.raises(
         InputError, match=r"^this recipe cannot be used: optimizer: .*'sgd' or 'adamw' \(given: 'adam'\)$"
