@@ -26,6 +26,13 @@ WORDS = "a photo of a"
 ANCHOR, DEPTH = 8.0, 3
 #: Of the study `sites`: context tokens and extra rows of the image tower, ranks and fixed bases.
 SITE_ROWS, SITE_RANKS, SITE_BASES = 8, (1, 2, 4), ("gaussian", "orthogonal")
+#: The sites that it compares, by title, as fields of runs.
+SITES: dict[str, dict[str, Any]] = {
+    "text": {"n_ctx": SITE_ROWS},
+    "image": {"tower": "image", "words": WORDS, "n_ctx_image": SITE_ROWS},
+    "both": {"tower": "both", "n_ctx": SITE_ROWS, "n_ctx_image": SITE_ROWS},
+    "both, one B": {"tower": "both", "n_ctx": SITE_ROWS, "n_ctx_image": SITE_ROWS, "share_basis": True},
+}
 
 
 def baselines(grid: Grid) -> list[RunSpec]:
@@ -102,18 +109,11 @@ def sites(grid: Grid) -> list[RunSpec]:
             f"the image towers of {', '.join(grid.backbones)} take no prompts; `slimprompt backbones` shows which do"
         )
     grid = grid.model_copy(update={"backbones": able, "shots": among(grid.shots, (4,))})
-    rows = {"n_ctx": SITE_ROWS, "n_ctx_image": SITE_ROWS}
-    towers: list[dict[str, Any]] = [
-        {"n_ctx": SITE_ROWS},
-        {"tower": "image", "words": WORDS, "n_ctx_image": SITE_ROWS},
-        {"tower": "both", **rows},
-        {"tower": "both", "share_basis": True, **rows},
-    ]
     variants: list[dict[str, Any]] = [{"variant": "dense"}]
     for rank in among(grid.ranks, SITE_RANKS):
         fixed = [{"variant": "fixed-B", "rank": rank, "basis": basis} for basis in among(grid.bases, SITE_BASES)]
         variants += [{"variant": "joint", "rank": rank}, *fixed, {"variant": "fixed-A", "rank": rank}]
-    compared = [{"method": "zero-shot"}, *(variant | tower for tower in towers for variant in variants)]
+    compared = [{"method": "zero-shot"}, *(variant | site for site in SITES.values() for variant in variants)]
     return [spec for subset in ("all", "base") for spec in _specs(grid, compared, class_subset=subset)]
 
 

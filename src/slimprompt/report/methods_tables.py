@@ -1,4 +1,4 @@
-"""Tables that compare methods: accuracy by shots, base-to-new, other datasets by name only, and the origin of the basis."""
+"""Tables that compare methods: accuracy by shots, base-to-new, other datasets by name only, the origin of the basis, and sites."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from slimprompt.analysis.frame import (
     select,
 )
 from slimprompt.lab.spec import RunSpec
-from slimprompt.lab.studies import BASIS_ROWS, DEPTH, BasisRow
+from slimprompt.lab.studies import BASIS_ROWS, DEPTH, SITE_ROWS, SITES, BasisRow
 from slimprompt.methods.table import METHODS
+from slimprompt.prompts.spec import FIXED_BASES
 from slimprompt.report.table import Pivot, Table, averages, entries
 from slimprompt.user_functions import is_user_function
 
@@ -54,6 +55,7 @@ def methods_tables(
         "methods_base_to_new": lambda: methods_base_to_new(results, beside()),
         "cross_dataset": lambda: cross_dataset(results),
         "basis_transfer": lambda: basis_transfer(results),
+        "sites": lambda: sites(results),
         "methods_by_dataset": lambda: methods_by_dataset(results, beside()),
         "methods_base_to_new_by_dataset": lambda: methods_base_to_new(results, beside(), by_dataset=True),
     }
@@ -266,6 +268,54 @@ def basis_transfer(results: Measurements) -> Table:
         (about.format(rank=" and ".join(map(str, ranks))), _SPREAD, *averaged),
     )
     return pivot.of(pd.concat([_nothing(results.frame), *parts], ignore_index=True))
+
+
+def sites(results: Measurements) -> Table:
+    """Accuracy and H of every variant in the text tower, the image tower and both, averaged over datasets; empty without the image tower."""
+    metrics = {"accuracy": "All classes", "harmonic": "H of base and new classes"}
+    frame = select(results.frame, metric=list(metrics))
+    places = {
+        _label_of(variant | site): (title, _label_of(variant | SITES["text"]))
+        for variant in _variants(frame)
+        for title, site in SITES.items()
+    }
+    parts = []
+    for backbone in axis(frame, "backbone", label=[label for label, (title, _) in places.items() if title != "text"]):
+        for metric in metrics:
+            chosen = select(frame, backbone=backbone, metric=metric, label=list(places))
+            for name, position in (("site", 0), ("title", 1)):
+                values = [places[label][position] for label in chosen.index.get_level_values("label")]
+                chosen = chosen.set_index(pd.Index(values, name=name), append=True)
+            datasets = {backbone: axis(chosen, "dataset")}
+            parts.append(entries(chosen, results.runs, datasets=datasets, **{**_STYLE, "along": (*HOW, "title")}))
+    titles = dict.fromkeys(title for _, title in places.values())
+    pivot = Pivot(
+        "sites",
+        "One product in the text tower, the image tower, or both",
+        {"Backbone": "{backbone}", "Shots": "{shots}", "Prompt": "{title}"},
+        "{site}",
+        "{metric}",
+        {"site": {title: title for title in SITES}, "metric": metrics, "title": {title: title for title in titles}},
+        (
+            f"{SITE_ROWS} context tokens and {SITE_ROWS} rows of the image tower, in the last quarter of its blocks.",
+            _SPREAD,
+        ),
+    )
+    return pivot.of(pd.concat([_nothing(frame).assign(site=""), *parts], ignore_index=True))
+
+
+def _variants(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The variants of the study `sites`, at the ranks that the labels have."""
+    ranks = sorted({int(size) for label in axis(frame, "label") for size in re.findall(r" r(\d+)\b", label)})
+    found: list[dict[str, Any]] = [{"variant": "dense"}]
+    for rank in (rank for rank in ranks if rank <= SITE_ROWS):
+        fixed = [{"variant": "fixed-B", "rank": rank, "basis": basis} for basis in FIXED_BASES if basis != "learned"]
+        found += [{"variant": "joint", "rank": rank}, *fixed, {"variant": "fixed-A", "rank": rank}]
+    return found
+
+
+def _label_of(fields: Mapping[str, Any]) -> str:
+    return how(RunSpec(backbone="any", **{"dataset": "any", "shots": 1, "seed": 1, **fields}))[0]
 
 
 def _over_sources(frame: pd.DataFrame) -> pd.DataFrame:
