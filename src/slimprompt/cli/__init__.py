@@ -79,7 +79,7 @@ def _paper() -> Paper:
     return PAPER
 
 
-_USE, _STUDY, _LOOK = "Use it", "Study it", "Look around"
+_USE, _STUDY, _LOOK = "Classify", "Experiment", "Inspect"
 app.command(rich_help_panel=_USE)(quickstart.quickstart)
 app.command(rich_help_panel=_USE)(fit.fit)
 app.command(rich_help_panel=_USE)(evaluate.evaluate)

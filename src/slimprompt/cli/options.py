@@ -98,7 +98,7 @@ RecipeFields = Annotated[
     typer.Option(
         "--set",
         metavar="FIELD=VALUE",
-        help="Set a field of the recipe, such as epochs=50 or lr=0.002; repeat it. docs/recipes.md lists the fields.",
+        help="Set a field of the recipe, such as epochs=50 or lr=0.002; repeat it. docs/notes/recipes.md lists the fields.",
         rich_help_panel="Training",
     ),
 ]
