@@ -5,7 +5,7 @@ FROM python:3.11-slim
 ARG TORCH_INDEX
 COPY pyproject.toml README.md LICENSE /src/
 COPY src /src/src
-RUN PIP_INDEX_URL="$TORCH_INDEX" pip install --no-cache-dir "torch>=2.2,<3" "torchvision>=0.17,<1" \
+RUN PIP_INDEX_URL="$TORCH_INDEX" pip install --no-cache-dir "torch>=2.6,<3" "torchvision>=0.21,<1" \
     && pip install --no-cache-dir "/src[serve]" \
     && rm -rf /src \
     && useradd --create-home --uid 10001 slimprompt \

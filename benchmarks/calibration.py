@@ -10,7 +10,8 @@ cross-validation inside the training images. Prints a Markdown table with means 
 - AUROC of telling known from unknown images by the confidence before and after, and by maximum concept matching;
 - of the known and of the unknown images, the percentage that gets an answer with `--coverage 0.9`.
 
-With `--shuffled`, the labels of the training images are exchanged at random, so that every method is at chance.
+With `--shuffled`, the labels of the training images, and those of the test images, are exchanged at random, so that every method is
+at chance. The best that probabilities can do is then to be equal: log loss log(number of base classes), the column "equal".
 
 With `--held-out 50 100 200 300`, it measures instead how many held-out images a temperature needs: temperatures of so many images,
 compared with those of all training images. It trains on all classes at 16 shots, with recipe `fast`.
@@ -33,6 +34,7 @@ COLUMNS = {
     "error_after": "after",
     "loss_before": "log loss before",
     "loss_after": "after",
+    "loss_equal": "equal",
     "auroc_before": "AUROC, confidence before",
     "auroc_after": "confidence after",
     "auroc_match": "concept matching",
@@ -64,7 +66,7 @@ def fit(method: str, sample: Any, seed: int, recipe: str = "auto") -> tuple[Any,
 
 
 def measure(method: str, benchmark: str, shots: int, seed: int, *, shuffled: bool) -> dict[str, float]:
-    """The columns of one training; with `shuffled`, the labels of the training images are exchanged at random."""
+    """The columns of one training; with `shuffled`, the labels of the images are exchanged at random."""
     import random
     from dataclasses import replace
 
@@ -78,10 +80,12 @@ def measure(method: str, benchmark: str, shots: int, seed: int, *, shuffled: boo
     bank = open_bank()
     base, new = base_new(few_shot(load_benchmark(benchmark), shots, seed))
     if shuffled:
-        labels = random.Random(seed).sample([item.label for item in base.train], len(base.train))
-        pairs = zip(base.train, labels, strict=True)
-        train = (item._replace(label=label, class_name=base.class_names[label]) for item, label in pairs)
-        base = replace(base, train=tuple(train))
+        exchanged = []
+        for items in (base.train, base.test):
+            labels = random.Random(seed).sample([item.label for item in items], len(items))
+            pairs = zip(items, labels, strict=True)
+            exchanged.append(tuple(item._replace(label=one, class_name=base.class_names[one]) for item, one in pairs))
+        base = replace(base, train=exchanged[0], test=exchanged[1])
     classifier, task = fit(method, base, seed)
     classifier.fit_calibration(task)
 
@@ -102,6 +106,7 @@ def measure(method: str, benchmark: str, shots: int, seed: int, *, shuffled: boo
         scores[0].accuracy.value,
         *(score.calibration_error for score in scores),
         *(score.log_loss for score in scores),
+        float(np.log(len(base.class_names))),
         *auroc,
         *answered,
     )

@@ -1,12 +1,12 @@
 """How many planted errors `check-labels` finds, and what labelling the images of `suggest` brings, on the pocket benchmarks.
 
-    python benchmarks/curation.py labels [--share 0.05] [--seeds 1 2 3]
+    python benchmarks/curation.py labels [--shares 0.01 0.05 0.1] [--seeds 1 2 3]
     python benchmarks/curation.py duplicates [--seeds 1 2 3]
     python benchmarks/curation.py suggest [--shots 4] [--n 48] [--seeds 1 2 3]
 
 `labels` gives a share of all images of each benchmark another label, once uniformly at random and once the class with the most
-similar mean feature, and compares the suspects with the planted errors. If cleanlab is installed, its `find_label_issues` is
-applied to the same probabilities, which gives three more columns. `duplicates` copies images of train to another class of test: as
+similar mean feature, and compares the suspects with the planted errors: recall is the share of planted errors that are suspected,
+precision the share of suspects that are planted errors. `duplicates` copies images of train to another class of test: as
 the same file, as JPEG and with 5 % more brightness. `suggest` fits a linear probe on a few-shot sample, labels n more train images as
 suggested or at random, fits again and measures the accuracy on the test images. The pocket model is a toy; these are not results
 about CLIP.
@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageEnhance
@@ -49,7 +49,11 @@ def open_bank() -> FeatureBank:
 def print_rows(headings: list[str], rows: list[list[str]]) -> None:
     """A Markdown table."""
     for row in (headings, ["---"] * len(headings), *rows):
-        print("| " + " | ".join(row) + " |", flush=True)
+        print_row(row)
+
+
+def print_row(row: list[str]) -> None:
+    print("| " + " | ".join(row) + " |", flush=True)
 
 
 # ---------------------------------------------------------------- label errors
@@ -80,41 +84,48 @@ def nearest_class(images: Benchmark) -> np.ndarray:
     return similarities.argmax(1)
 
 
-def cleanlab_finds(images: Benchmark) -> set[str] | None:
-    """What cleanlab's default filter suspects, with the same probabilities; None if it is not installed."""
-    try:
-        from cleanlab.filter import find_label_issues
-    except ImportError:
-        return None
-    items = images.items
-    features = open_bank().features([images.path(item) for item in items], decode=images.decode).numpy()
-    given = np.array([item.label for item in items])
-    found = find_label_issues(given, labels.held_out_probabilities(features, given), n_jobs=1)
-    return {items[index].path for index in np.flatnonzero(found)}
+class Counts(NamedTuple):
+    """Sums over seeds."""
+
+    planted: int = 0
+    suspects: int = 0
+    right: int = 0
+    """Planted errors among the suspects."""
+
+    def plus(self, other: Counts) -> Counts:
+        """Both together."""
+        return Counts(*(one + more for one, more in zip(self, other, strict=True)))
+
+    def cells(self) -> list[str]:
+        """What was found, recall and precision."""
+        precision = f"{100 * self.right / self.suspects:.0f} %" if self.suspects else "–"
+        return [f"{self.right} of {self.planted}", f"{100 * self.right / self.planted:.0f} %", precision]
 
 
-def measure_labels(share: float, seeds: list[int]) -> None:
-    rows = []
-    for name in POCKET_BENCHMARKS:
+def measure_labels(shares: list[float], seeds: list[int]) -> None:
+    headings = ["wrong labels", "planted as", "benchmark", "found", "recall", "precision", "cross-validated accuracy"]
+    print_rows(headings, [])
+    for share in shares:
         for similar in (False, True):
-            counts: dict[str, list[tuple[int, int, int]]] = {"slimprompt": [], "cleanlab": []}
-            accuracies = []
-            for seed in seeds:
-                images, planted = plant_errors(load_benchmark(name), share, seed, similar=similar)
-                check = labels.check_labels(open_bank(), images)
-                accuracies.append(100 * (check.accuracy or 0.0))
-                found = {one.image.path.relative_to(images.images).as_posix() for one in check.suspects}
-                for tool, suspects in (("slimprompt", found), ("cleanlab", cleanlab_finds(images))):
-                    if suspects is not None:
-                        counts[tool].append((len(planted), len(suspects), len(suspects & planted)))
-            cells = [f"{mean(accuracies):.0f}"]
-            for values in filter(None, counts.values()):
-                n_planted, n_found, n_right = (sum(column) for column in zip(*values, strict=True))
-                share_right = f"{100 * n_right / n_found:.0f} %" if n_found else "–"
-                cells += [f"{n_found}", f"{n_right} of {n_planted}", share_right]
-            rows.append([name, "similar class" if similar else "any class", *cells])
-    headings = ["benchmark", "planted as", "accuracy (%)", *("suspects", "planted errors among them", "precision") * 2]
-    print_rows(headings[: len(rows[0])], rows)
+            kind = [f"{100 * share:g} %", "similar class" if similar else "any class"]
+            every, accuracies = Counts(), []
+            for name in POCKET_BENCHMARKS:
+                found, accuracy = find_planted(name, share, seeds, similar=similar)
+                every, accuracies = every.plus(found), [*accuracies, accuracy]
+                print_row([*kind, name, *found.cells(), f"{100 * accuracy:.0f} %"])
+            print_row([*kind, "all", *every.cells(), f"{100 * mean(accuracies):.0f} %"])
+
+
+def find_planted(name: str, share: float, seeds: list[int], *, similar: bool) -> tuple[Counts, float]:
+    """What `check_labels` finds of planted errors, and its mean cross-validated accuracy."""
+    counts, accuracies = Counts(), []
+    for seed in seeds:
+        images, planted = plant_errors(load_benchmark(name), share, seed, similar=similar)
+        check = labels.check_labels(open_bank(), images)
+        suspects = {one.image.path.relative_to(images.images).as_posix() for one in check.suspects}
+        counts = counts.plus(Counts(len(planted), len(suspects), len(suspects & planted)))
+        accuracies.append(check.accuracy or 0.0)
+    return counts, mean(accuracies)
 
 
 # ---------------------------------------------------------------- duplicates
@@ -211,13 +222,13 @@ def accuracy(images: Benchmark, classifier: Classifier) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("labels", "duplicates", "suggest"))
-    parser.add_argument("--share", type=float, default=0.05, help="share of wrong labels")
+    parser.add_argument("--shares", nargs="+", type=float, default=[0.01, 0.05, 0.1], help="shares of wrong labels")
     parser.add_argument("--shots", type=int, default=4)
     parser.add_argument("--n", type=int, default=48)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     chosen = parser.parse_args()
     if chosen.what == "labels":
-        measure_labels(chosen.share, chosen.seeds)
+        measure_labels(chosen.shares, chosen.seeds)
     elif chosen.what == "duplicates":
         measure_duplicates(chosen.seeds)
     else:

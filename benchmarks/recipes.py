@@ -106,7 +106,7 @@ def parse_recipe(text: str, shots: int) -> Any:
 def open_benchmark(name: str, test_images: int) -> Any:
     """A pocket benchmark or one of `STYLES`; the train images of a pocket benchmark do not depend on the number of test images."""
     from slimprompt.data import Benchmark
-    from slimprompt.data.splits import read_split_file
+    from slimprompt.data.readers import read_split_file
     from slimprompt.errors import choose
     from slimprompt.files import cache_dir
     from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS, PocketBenchmark, render_benchmark

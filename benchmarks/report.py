@@ -37,26 +37,16 @@ COMMANDS = {
 #: Stage → its functions, as module:name.
 STAGES = {
     "read records": ["lab.records:scan_records", "lab.records:select_records"],
-    "cells": ["analysis.observations:observe", "analysis.results:Results.of"],
-    "settings": ["analysis.observations:mixed_settings"],
-    "geometry": ["analysis.geometry:measure", "analysis.geometry:medians"],
-    "claims": ["paper.claims.check:gather", "paper.claims.check:check_claims"],
-    "summary": ["paper.summary:summary_table", "paper.summary:questions_table"],
-    "tables": [
-        "paper.tables.collection:paper_tables",
-        "report.methods_tables:methods_tables",
-        "analysis.methods:costs",
-    ],
-    "paired tests": ["paper.tables.extra:comparisons", "analysis.comparisons:compare_arms"],
+    "cells": ["analysis.frame:observations", "analysis.frame:cells", "analysis.frame:runs_of"],
+    "settings": ["analysis.frame:mixed_settings"],
+    "geometry": ["analysis.geometry:measure"],
+    "claims": ["analysis.claims:check"],
+    "summary": ["report.summary:summary_table", "paper.questions:questions_table"],
+    "paired tests": ["paper.tables.extra:comparisons"],
     "averages": ["paper.tables.extra:summaries"],
-    "figures": [
-        *("paper.figures:shots_curve", "paper.figures:gain_over_dense", "paper.figures:rank_curve"),
-        *("paper.figures:fixed_against_trained", "paper.figures:transfer_matrix", "paper.figures:geometry_violin"),
-        *("paper.figures:displacement", "paper.figures:learning_curves", "report.methods_figures:methods_figures"),
-    ],
+    "figures": ["report.plotting:to_figure", "report.methods_figures:methods_figures"],
     "files of tables": ["report.table_formats:table_files"],
-    "write figures": ["report.plotting:write_figures"],
-    "page": ["paper.page:render_report"],
+    "page": ["report.page:render_report"],
 }
 WIDTH, EPOCHS = 512, 200
 
@@ -79,7 +69,7 @@ def metrics(spec: Any) -> dict[str, float]:
     """Made-up accuracies that depend on the spec only."""
     noise = zlib.crc32(spec.fingerprint.encode()) / 2**32
     accuracy = 40 + zlib.crc32(spec.dataset.encode()) % 40 + 2 * (spec.rank or 3) ** 0.5 + spec.shots / 4 + noise
-    if spec.split == "all":
+    if spec.class_subset == "all":
         return {"accuracy": accuracy, "zero_shot_accuracy": accuracy - noise - 10}
     seen, unseen = accuracy + 5, accuracy - 5
     found = {"seen": seen, "unseen": unseen, "harmonic": 2 * seen * unseen / (seen + unseen)}
@@ -135,7 +125,7 @@ def write_runs(root: Path, count: int) -> None:
             "status": "complete",
             "metrics": metrics(spec),
             "trainable_parameters": count_parameters(spec.variant, n_ctx=spec.n_ctx, width=WIDTH, rank=spec.rank),
-            "chance": {"accuracy": 2.1} if spec.split == "all" else {"seen": 4.2, "unseen": 4.2},
+            "chance": {"accuracy": 2.1} if spec.class_subset == "all" else {"seen": 4.2, "unseen": 4.2},
             "prompt_batch": [name] * 8,
             **facts,
         }
@@ -189,7 +179,8 @@ def run_here(arguments: list[str], notes: Path) -> None:
     from slimprompt import forked
     from slimprompt.cli import main as slimprompt
 
-    importlib.import_module("slimprompt.paper.page")
+    importlib.import_module("slimprompt.paper.contents")
+    importlib.import_module("slimprompt.report.page")
     forked.default_workers = lambda: 1
     seconds: dict[str, float] = {"imports": time.process_time() - started}
     note_stages(seconds)

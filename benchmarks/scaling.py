@@ -1,6 +1,6 @@
 """Time and memory of a training step against classes, context length, rank, images, and prompts per batch.
 
-    python benchmarks/scaling.py [--classes 10 100 1000 10000] [--figure docs/scaling.svg] [--json FILE]
+    python benchmarks/scaling.py [--classes 10 100 1000 10000] [--figure docs/notes/scaling.svg] [--json FILE]
     python benchmarks/scaling.py --sweeps chunks
 
 ViT-B/16-size text tower with random weights, 32 images per step (recipe `paper`) unless stated otherwise. Each point runs

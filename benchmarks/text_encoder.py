@@ -44,7 +44,7 @@ from slimprompt import Backbone, SharedPrefixTextEncoder, load_backbone
 from slimprompt.allocator import keep_freed_memory
 from slimprompt.clip.products import linear, packed
 from slimprompt.data.benchmarks import BENCHMARKS
-from slimprompt.data.catalogue import benchmark_folder, find_source, load_benchmark
+from slimprompt.data.catalogue import benchmark_folder, load_benchmark
 from slimprompt.text.encoder import encode_texts
 from slimprompt.text.reference import full_pass_encoder, shared_prefix_reference
 from slimprompt.text.tokens import prompt_tokens
@@ -253,7 +253,7 @@ def shared_beginnings() -> None:
     """Table of token counts: one prefix for all classes, and a tree of all shared beginnings."""
     lists = {"imagenet (open_clip)": list(IMAGENET_CLASSNAMES)}
     for info in BENCHMARKS.values():
-        if not info.rendered and find_source(info, benchmark_folder(info)) is not None:
+        if not info.rendered and not info.source.missing(benchmark_folder(info)):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of splits that are not the published ones
                 lists[info.name] = list(load_benchmark(info.name).class_names)

@@ -21,7 +21,14 @@ copyright = author
 release = version = __version__
 
 root_doc = "docs/index"
-include_patterns = ["docs/*.md", "notebooks/*.ipynb", "examples/*.ipynb", "CONTRIBUTING.md", "CHANGELOG.md"]
+include_patterns = [
+    "docs/*.md",
+    "docs/notes/*.md",
+    "notebooks/*.ipynb",
+    "examples/*.ipynb",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+]
 exclude_patterns = [".*", "src", "tests", "runs", "build", "dist", "docs/_build", "benchmarks", "tools"]
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]

@@ -16,7 +16,6 @@ import json
 import os
 import secrets
 import shutil
-import subprocess
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from functools import cache
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
     from slimprompt.lab.executors import Executor
     from slimprompt.lab.spec import RunSpec
     from slimprompt.lab.study import Event, Outcome
-    from slimprompt.paper.page import Report
     from slimprompt.paper.studies import Grid
+    from slimprompt.report.page import Report
 
 TINY = "tiny-for-tests"
 TINY_CONFIG = {
@@ -58,11 +57,6 @@ QUICK_HEALTH_CHECKS = {
     "RAY_health_check_failure_threshold": "2",
     "RAY_raylet_death_check_interval_milliseconds": "300",
 }
-
-
-def pytest_collectstart() -> None:
-    """In the processes that run tests, open_clip is imported before the command line, which would leave out parts of it."""
-    import open_clip  # noqa: F401
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -125,18 +119,6 @@ def operators_parsed_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
         yield
-
-
-@pytest.fixture(scope="session")
-def forked_ray() -> str:
-    """A value of `sys.executable` with which Ray, if this process starts it, forks its processes.
-
-    The server has loaded the libraries before: Ray gives up on a process that does not answer in time.
-    """
-    from tests.fork_server import forked_python
-
-    subprocess.run([forked_python(), "-c", ""], check=True)
-    return forked_python()
 
 
 @pytest.fixture(autouse=True)
@@ -231,10 +213,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 PREPROCESS = {"mean": [0.5] * 3, "std": [0.25] * 3, "interpolation": "bicubic", "resize_mode": "shortest"}
-COLOURS = {
-    "warm": ("red", "orange", "yellow", "brown", "pink"),
-    "cold": ("blue", "green", "cyan", "purple"),
-}
+COLOURS = {"warm": ("red", "orange", "yellow", "brown", "pink"), "cold": ("blue", "green", "cyan", "purple")}
 
 
 @pytest.fixture(scope="session")
@@ -316,12 +295,13 @@ def small_grid(tiny_folder: str, collections: dict[str, str]) -> Callable[..., G
 @pytest.fixture(scope="session")
 def study_report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """The report of a synthetic study of the paper, which has every table and figure."""
-    from slimprompt.paper.page import build_report
+    from slimprompt.paper.contents import PAPER
+    from slimprompt.report.page import build_report
     from tests.synthetic_runs import write_study
 
     root = tmp_path_factory.mktemp("study") / "runs"
     write_study(root, backbones=("pocket",), datasets=("dtd", "food101"), seeds=(1, 2))
-    return build_report(root)
+    return build_report(root, PAPER)
 
 
 def complete_study(

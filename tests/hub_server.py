@@ -41,12 +41,6 @@ class Repository:
     def files(self) -> dict[str, bytes]:
         return self.commits[-1][1]
 
-    def at(self, revision: str) -> tuple[str, dict[str, bytes]] | None:
-        """A commit by its hash; the newest for "main"."""
-        return (
-            self.commits[-1] if revision == "main" else next((one for one in self.commits if one[0] == revision), None)
-        )
-
 
 @dataclass
 class Hub:
@@ -72,8 +66,7 @@ class Hub:
 def hub() -> Iterator[Hub]:
     """A running server."""
     state = Hub()
-    handler = type("Handler", (_Handler,), {"hub": state})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": state}))
     state.address = f"http://127.0.0.1:{server.server_port}"
     thread = Thread(target=server.serve_forever, args=[0.02], daemon=True)  # seconds until it notices `shutdown`
     thread.start()
@@ -104,11 +97,6 @@ def go_offline(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(_http, "_get_session_from_cache", opened.__wrapped__)
 
 
-class _Refusal(Exception):
-    def __init__(self, status: int, code: str = "", message: str = "") -> None:
-        self.status, self.code, self.message = status, code, message
-
-
 class _Handler(BaseHTTPRequestHandler):
     hub: Hub
     protocol_version = "HTTP/1.1"
@@ -117,148 +105,90 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_HEAD(self) -> None:
-        self._answer()
-
-    do_GET = do_POST = do_PUT = do_HEAD
-
-    def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         path = unquote(self.path.partition("?")[0])
         self.hub.requests.append(f"{self.command} {path}")
-        try:
-            if self.hub.failing:
-                raise _Refusal(503, "", "out of order")
-            if self.hub.broken and self.hub.broken.search(self.hub.requests[-1]):
-                self.close_connection = True
-                return None
-            for method, pattern, call in _CALLS:
-                found = re.fullmatch(pattern, path)
-                if found and self.command in method:
-                    return call(self, *found.groups(), body=body)
-            raise _Refusal(404, "", f"no such call: {self.command} {path}")
-        except _Refusal as refusal:
-            headers = {"X-Error-Code": refusal.code, "X-Error-Message": refusal.message}
-            self._send({"error": refusal.message}, refusal.status, {k: v for k, v in headers.items() if v})
-
-    def _send(self, content: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
+        if self.hub.broken and self.hub.broken.search(self.hub.requests[-1]):
+            self.close_connection = True
+            return
+        status, content, headers = (503, {}, {}) if self.hub.failing else self.answer(path.strip("/").split("/"), body)
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
+        for name, value in {"Content-Length": str(len(data)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)
 
-    # ---------------------------------------------------------------- access
+    do_GET = do_POST = do_PUT = do_HEAD
 
-    @property
-    def _token(self) -> str:
-        return (self.headers.get("Authorization") or "").removeprefix("Bearer ")
-
-    def _repository(self, name: str, *, write: bool = False) -> Repository:
-        found = self.hub.repositories.get(name)
-        if write and self._token != TOKEN:
-            raise _Refusal(403 if self._token else 401, "", "Forbidden: this token cannot write")
-        if found is None or (found.private and not self._token):
-            raise _Refusal(401 if not self._token else 404, "RepoNotFound", "Repository not found")
-        if found.gated and not write:
-            raise _Refusal(403, "GatedRepo", "Access to this model is restricted")
-        return found
-
-    # ---------------------------------------------------------------- calls
-
-    def create(self, *, body: bytes) -> None:
-        wanted = json.loads(body)
-        if self._token != TOKEN:
-            raise _Refusal(403 if self._token else 401, "", "You don't have the rights to create a model")
-        name = f"{wanted['organization']}/{wanted['name']}"
-        if name in self.hub.repositories:
-            return self._send({"error": "You already created it", "url": f"{self.hub.address}/{name}"}, 409)
-        private = wanted.get("visibility") == "private" or bool(wanted.get("private"))
-        repository = self.hub.repositories[name] = Repository(private=private)
-        repository.commit({".gitattributes": b"*.safetensors filter=lfs\n"})
-        return self._send({"url": f"{self.hub.address}/{name}", "name": name})
-
-    def info(self, name: str, *, body: bytes) -> None:
-        found = self._repository(name)
-        self._send(
-            {
-                "id": name,
-                "modelId": name,
-                "sha": found.commits[-1][0],
-                "private": found.private,
-                "tags": [],
-                "siblings": [{"rfilename": file} for file in found.files],
-            }
-        )
-
-    def validate_yaml(self, *, body: bytes) -> None:
-        content = json.loads(body)["content"]
-        if "license: nonsense" in content:
-            return self._send({"errors": [{"message": '"license" must be one of [mit, ...]'}], "warnings": []}, 400)
-        return self._send({"errors": [], "warnings": []})
-
-    def preupload(self, name: str, revision: str, *, body: bytes) -> None:
-        self._repository(name, write=True)
-        files = [
-            {
-                "path": file["path"],
-                "uploadMode": "lfs" if file["path"].endswith(self.hub.lfs_suffixes or ("\0",)) else "regular",
-                "shouldIgnore": False,
-            }
-            for file in json.loads(body)["files"]
-        ]
-        self._send({"files": files})
-
-    def lfs_batch(self, name: str, *, body: bytes) -> None:
-        self._repository(name, write=True)
-        objects = [
-            {**one, "actions": {"upload": {"href": f"{self.hub.address}/lfs/{one['oid']}"}}}
-            for one in json.loads(body)["objects"]
-        ]
-        self._send({"transfer": "basic", "objects": objects})
-
-    def lfs_upload(self, oid: str, *, body: bytes) -> None:
-        assert hashlib.sha256(body).hexdigest() == oid
-        self.hub.objects[oid] = body
-        self._send({})
-
-    def commit(self, name: str, revision: str, *, body: bytes) -> None:
-        repository = self._repository(name, write=True)
-        files = dict(repository.files)
-        for line in body.splitlines():
-            entry = json.loads(line)
-            value = entry["value"]
-            if entry["key"] == "file":
-                files[value["path"]] = base64.b64decode(value["content"])
-            elif entry["key"] == "lfsFile":
-                files[value["path"]] = self.hub.objects[value["oid"]]
-            elif entry["key"] == "deletedFile":
-                del files[value["path"]]
-        oid = repository.commit(files)
-        self._send({"commitUrl": f"{self.hub.address}/{name}/commit/{oid}", "commitOid": oid, "success": True})
-
-    def resolve(self, name: str, revision: str, file: str, *, body: bytes) -> None:
-        found = self._repository(name).at(revision)
-        if found is None:
-            raise _Refusal(404, "RevisionNotFound", "Invalid rev id")
-        commit, files = found
-        if file not in files:
-            raise _Refusal(404, "EntryNotFound", "Entry not found")
-        data = files[file]
-        headers = {"X-Repo-Commit": commit, "ETag": f'"{hashlib.sha256(data).hexdigest()}"'}
-        if file in self.hub.sizes:
-            headers["X-Linked-Size"] = str(self.hub.sizes[file])
-        self._send(data, 200, headers)
-
-
-_CALLS = (
-    (("POST",), r"/api/repos/create", _Handler.create),
-    (("POST",), r"/api/validate-yaml", _Handler.validate_yaml),
-    (("GET",), r"/api/models/([^/]+/[^/]+?)(?:/revision/main)?", _Handler.info),
-    (("POST",), r"/api/models/([^/]+/[^/]+)/preupload/(.+)", _Handler.preupload),
-    (("POST",), r"/api/models/([^/]+/[^/]+)/commit/(.+)", _Handler.commit),
-    (("POST",), r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch", _Handler.lfs_batch),
-    (("PUT",), r"/lfs/(\w+)", _Handler.lfs_upload),
-    (("HEAD", "GET"), r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", _Handler.resolve),
-)
+    def answer(self, path: list[str], body: bytes) -> tuple[int, Any, dict[str, str]]:
+        """Status, content and headers."""
+        hub, token = self.hub, (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+        name = "/".join(path[2:4] if path[0] == "api" else path[:2]).removesuffix(".git")
+        writes = self.command in ("POST", "PUT")
+        if path == ["api", "validate-yaml"]:
+            wrong = [{"message": '"license" must be one of [mit, ...]'}] if b"license: nonsense" in body else []
+            return 400 if wrong else 200, {"errors": wrong, "warnings": []}, {}
+        if path[0] == "lfs":
+            hub.objects[path[1]] = body
+            return 200, {}, {}
+        if writes and token != TOKEN:
+            return 403 if token else 401, {"error": "Forbidden: this token cannot write"}, {}
+        if path == ["api", "repos", "create"]:
+            wanted = json.loads(body)
+            name = f"{wanted['organization']}/{wanted['name']}"
+            exists = name in hub.repositories
+            if not exists:
+                private = wanted.get("visibility") == "private" or bool(wanted.get("private"))
+                hub.repositories[name] = Repository(private=private)
+                hub.repositories[name].commit({".gitattributes": b"*.safetensors filter=lfs\n"})
+            return 409 if exists else 200, {"url": f"{hub.address}/{name}", "name": name}, {}
+        repository = hub.repositories.get(name)
+        if repository is None or (repository.private and not token):
+            return 404 if token else 401, {}, {"X-Error-Code": "RepoNotFound"}
+        if repository.gated and not writes:
+            return 403, {}, {"X-Error-Code": "GatedRepo"}
+        if path[-1:] == ["batch"]:
+            objects = [
+                {**one, "actions": {"upload": {"href": f"{hub.address}/lfs/{one['oid']}"}}}
+                for one in json.loads(body)["objects"]
+            ]
+            return 200, {"transfer": "basic", "objects": objects}, {}
+        if "preupload" in path:
+            modes = {True: "lfs", False: "regular"}
+            files = [
+                {
+                    "path": one["path"],
+                    "uploadMode": modes[one["path"].endswith(hub.lfs_suffixes)],
+                    "shouldIgnore": False,
+                }
+                for one in json.loads(body)["files"]
+            ]
+            return 200, {"files": files}, {}
+        if "commit" in path:
+            changed = dict(repository.files)
+            for entry in map(json.loads, body.splitlines()):
+                value = entry["value"]
+                if entry["key"] == "file":
+                    changed[value["path"]] = base64.b64decode(value["content"])
+                elif entry["key"] == "lfsFile":
+                    changed[value["path"]] = hub.objects[value["oid"]]
+                elif entry["key"] == "deletedFile":
+                    del changed[value["path"]]
+            oid = repository.commit(changed)
+            return 200, {"commitUrl": f"{hub.address}/{name}/commit/{oid}", "commitOid": oid, "success": True}, {}
+        if path[0] == "api":
+            facts = {"id": name, "modelId": name, "sha": repository.commits[-1][0], "private": repository.private}
+            return 200, facts | {"tags": [], "siblings": [{"rfilename": file} for file in repository.files]}, {}
+        _, _, _, revision, *file_path = path  # <user>/<name>/resolve/<revision>/<file>
+        oid, file = repository.commits[-1][0] if revision == "main" else revision, "/".join(file_path)
+        if oid not in dict(repository.commits):
+            return 404, {}, {"X-Error-Code": "RevisionNotFound"}
+        files_then = dict(repository.commits)[oid]
+        if file not in files_then:
+            return 404, {}, {"X-Error-Code": "EntryNotFound"}
+        headers = {"X-Repo-Commit": oid, "ETag": f'"{hashlib.sha256(files_then[file]).hexdigest()}"'}
+        if file in hub.sizes:
+            headers["X-Linked-Size"] = str(hub.sizes[file])
+        return 200, files_then[file], headers

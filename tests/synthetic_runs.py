@@ -64,10 +64,11 @@ def factors_of(spec: RunSpec) -> dict[str, np.ndarray]:
     """The start depends only on the seed; B stays close to its start, A moves far in a direction of its own."""
     if spec.method in METHODS:
         return {"weights": np.ones((5, WIDTH))}
-    rank = spec.rank or spec.n_ctx
+    rank = spec.rank or spec.n_ctx or 4
     start = np.random.default_rng((spec.seed, 1))
-    b0 = start.standard_normal((spec.n_ctx, spec.n_ctx))[:, :rank]
-    a0 = start.standard_normal((spec.n_ctx, WIDTH))[:rank]
+    n_ctx = spec.n_ctx or 4  # a prompt of words has as many context tokens as words
+    b0 = start.standard_normal((n_ctx, n_ctx))[:, :rank]
+    a0 = start.standard_normal((n_ctx, WIDTH))[:rank]
     own = np.random.default_rng(zlib.crc32(spec.fingerprint.encode()))
     moved_b = spec.variant in ("joint", "fixed-A")
     moved_a = spec.variant != "fixed-A"
@@ -94,7 +95,7 @@ def write_run(
         "metrics": metrics if metrics is not None else metrics_of(spec),
         "trainable_parameters": TRAINED_NUMBERS.get(spec.method, 0)
         if spec.variant is None
-        else count_parameters(spec.variant, n_ctx=spec.n_ctx, width=WIDTH, rank=spec.rank, depth=spec.depth),
+        else count_parameters(spec.variant, n_ctx=spec.n_ctx or 4, width=WIDTH, rank=spec.rank, depth=spec.depth),
         **facts,
     }
     record = json.loads(json.dumps(record))

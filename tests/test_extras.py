@@ -12,8 +12,7 @@ import pytest
 import slimprompt
 import slimprompt.cli
 from slimprompt.data import load_benchmark
-from slimprompt.errors import InputError
-from slimprompt.extras import EXTRAS, explain_mismatch, explain_missing, missing_packages, require_extra
+from slimprompt.extras import EXTRAS, explain_mismatch
 
 ROOT = Path(slimprompt.__file__).parents[2]
 
@@ -93,25 +92,13 @@ def test_pyproject_lists_the_same_packages() -> None:
     assert set(every.removeprefix("slimprompt[").removesuffix("]").split(",")) == set(EXTRAS)
 
 
-def test_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    assert missing_packages("lab") == ["pandas"]
-    with pytest.raises(InputError, match=r"the page needs pandas: pip install 'slimprompt\[lab\]'"):
-        require_extra("lab", "the page")
-    assert explain_missing(ModuleNotFoundError("No module named 'torchh'", name="torchh")) is None
-
-
 def test_the_tool_works_without_extras(photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos, tmp_path / "photos")
     images, model = (
         "data pocket --out images",
         "fit photos --backbone pocket --shots 2 --set epochs=2 --set views=1 --out model",
     )
-    works = (
-        "evaluate model photos",
-        "predict model photos --out rows.csv",
-        "suggest model photos --n 3",
-    )
+    works = ("evaluate model photos", "predict model photos --out rows.csv", "suggest model photos --n 3")
     page = "suggest model photos --n 3 --report page.html"
     refused = (
         "fit photos --backbone pocket --out other --report page2.html",

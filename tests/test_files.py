@@ -5,7 +5,9 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,23 +27,12 @@ def test_a_file_is_replaced_completely_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in target.parent.iterdir()] == ["file.txt"]
 
 
-def test_a_refused_write_names_the_target(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"file/below cannot be written: "):
-        files.write_file(tmp_path / "file" / "below", "")
-    with (
-        pytest.raises(InputError, match=r"file/below cannot be written: "),
-        files.draft_folder(tmp_path / "file" / "below"),
-    ):
-        pass
-
-
 def test_a_pipe_or_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    for refused in (lambda: files.check_files(pipe), lambda: files.write_file(pipe, "text")):
-        with pytest.raises(InputError, match="pipe is a pipe or a device; expected a regular file"):
-            refused()
+    for refused in (files.check_files, lambda path: files.write_file(path, "text")):
+        with pytest.raises(InputError):
+            refused(pipe)
     assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
 
 
@@ -117,38 +108,6 @@ def test_a_long_name_can_be_written(tmp_path: Path) -> None:
         assert files.write_file(tmp_path / name, "").name == name
 
 
-def test_a_target_is_checked_by_writing_to_its_disk(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    files.check_writable(tmp_path / "a" / "b" / "c")
-    files.check_writable(tmp_path)
-    for path, reason in ((tmp_path / "file" / "x", "Not a directory"), (tmp_path / ("x" * 256), "File name too long")):
-        with pytest.raises(InputError, match=f"cannot be written: {reason}"):
-            files.check_writable(path)
-    limited = (
-        "import resource, sys, pathlib; from slimprompt import files\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); files.check_writable(pathlib.Path(sys.argv[1]))"
-    )
-    done = subprocess.run([sys.executable, "-c", limited, str(tmp_path / "x")], capture_output=True, text=True)
-    assert "cannot be written: File too large" in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_json_with_surrogates_is_text_and_comes_back() -> None:
-    plain, odd = {"name": "é"}, {"name": "\udcff"}
-    assert "é" in files.json_text(plain)
-    for content in (plain, odd):
-        assert json.loads(files.json_text(content).encode().decode()) == content
-        assert files.json_checksum(content) == files.json_checksum(json.loads(files.json_text(content)))
-
-
-def test_a_lock_keeps_another_process_out(tmp_path: Path) -> None:
-    script = "import sys; from filelock import FileLock, Timeout\ntry: FileLock(sys.argv[1], timeout=0).acquire()\nexcept Timeout: sys.exit(7)"
-    command = [sys.executable, "-c", script, str(tmp_path / "lock")]
-    with files.lock(tmp_path / "lock"):
-        assert subprocess.run(command, check=False).returncode == 7
-    assert subprocess.run(command, check=False).returncode == 0
-
-
 def test_hash_of_bytes_and_of_a_file(tmp_path: Path) -> None:
     content = bytes(range(256)) * 5000  # more than one chunk
     (tmp_path / "file").write_bytes(content)
@@ -156,28 +115,24 @@ def test_hash_of_bytes_and_of_a_file(tmp_path: Path) -> None:
     assert files.sha256(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
-def test_only_regular_files_of_limited_size_are_read(tmp_path: Path) -> None:
-    pipe, large = tmp_path / "pipe", tmp_path / "large"
+def test_only_regular_text_files_of_limited_size_are_read(tmp_path: Path) -> None:
+    pipe, large, binary, fits = (tmp_path / name for name in ("pipe", "large", "binary", "fits"))
     os.mkfifo(pipe)
     large.write_text("x" * 11)
-    cases = {pipe: "pipe or a device", Path("/dev/zero"): "pipe or a device", tmp_path: "folder", large: "larger than"}
-    cases |= {tmp_path / "none": "no such file", tmp_path / ("a" * 300): "too long", tmp_path / "a\0b": "null"}
-    for path, message in cases.items():
-        with pytest.raises(InputError, match=message):
+    binary.write_bytes(b"\xff")
+    fits.write_bytes(b"\xef\xbb\xbf0123456")
+    names = [tmp_path / name for name in ("none", "a" * 300, "a\0b")]
+    for path in (pipe, Path("/dev/zero"), tmp_path, large, binary, *names):
+        with pytest.raises(InputError):
             files.read_text(path, most=10)
-    large.write_bytes(b"\xef\xbb\xbf0123456")
-    assert files.read_text(large, most=10) == "0123456"
-    large.write_bytes(b"\xff")
-    with pytest.raises(InputError, match="not a UTF-8 text file"):
-        files.read_text(large)
+    assert files.read_text(fits, most=10) == "0123456"
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{", "", "9" * 5000, '{"a": \x00}'])
 def test_a_file_that_is_not_json(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(InputError, match="a.json is not a readable JSON file") as caught:
+    with pytest.raises(InputError, match="a.json is not a readable JSON file"):
         files.read_json(tmp_path / "a.json")
-    assert len(str(caught.value)) < 400
 
 
 def test_names_that_are_not_utf8_survive_in_json(tmp_path: Path) -> None:
@@ -186,36 +141,29 @@ def test_names_that_are_not_utf8_survive_in_json(tmp_path: Path) -> None:
 
 
 def test_a_target_is_checked_before_the_work(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
+    for name in ("file", "table.csv", "page.HTM"):
+        (tmp_path / name).write_text("mine")
     files.check_writable(tmp_path / "a" / "b" / "c")
     files.check_writable(tmp_path / "file")
     files.check_folder(tmp_path)
-    for target in (tmp_path / "file" / "x", tmp_path / ("a" * 300), Path("/proc/none/x")):
-        with pytest.raises(InputError, match="cannot be written"):
-            files.check_writable(target)
-    with pytest.raises(InputError, match="is a file; give a folder"):
-        files.check_folder(tmp_path / "file")
     files.check_files(tmp_path / "file", None, tmp_path / "a" / "b")
-    with pytest.raises(InputError, match="is a folder; give the name of a file"):
-        files.check_files(None, tmp_path)
-    with pytest.raises(InputError, match="is given as the name of two files"):
-        files.check_files(tmp_path / "a", tmp_path / "b" / ".." / "a")
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_table_or_a_page_is_only_overwritten_on_request(tmp_path: Path) -> None:
-    for name in ("notes.txt", "table.csv", "page.HTM"):
-        (tmp_path / name).write_text("mine")
-    for name in ("notes.txt", "new.txt", "new"):
-        with pytest.raises(InputError, match=f"{name} would be written as a CSV file; give a name that ends in .csv"):
-            files.check_outputs(table=tmp_path / name, overwrite=True)
-        with pytest.raises(InputError, match=f"{name} would be written as an HTML page; .* ends in .html or .htm"):
-            files.check_outputs(page=tmp_path / name, overwrite=True)
-    for given in ({"table": tmp_path / "table.csv"}, {"page": tmp_path / "page.HTM"}):
-        with pytest.raises(InputError, match="exists already; choose another name, or add --overwrite"):
-            files.check_outputs(**given)
-        files.check_outputs(**given, overwrite=True)
     files.check_outputs(table=tmp_path / "new.CSV", page=tmp_path / "new.html")
+    files.check_outputs(table=tmp_path / "table.csv", page=tmp_path / "page.HTM", overwrite=True)
+    refused: list[Callable[[], object]] = [
+        *(partial(files.check_writable, path) for path in (tmp_path / "file" / "x", tmp_path / ("a" * 300))),
+        partial(files.check_folder, tmp_path / "file"),
+        partial(files.check_files, None, tmp_path),
+        partial(files.check_files, tmp_path / "a", tmp_path / "b" / ".." / "a"),  # one name twice
+        partial(files.check_outputs, table=tmp_path / "new.txt"),
+        partial(files.check_outputs, page=tmp_path / "new"),
+        partial(files.check_outputs, page=tmp_path / "page.HTM"),
+    ]
+    for check in refused:
+        with pytest.raises(InputError):
+            check()
+    with pytest.raises(InputError, match=r"table\.csv exists already; choose another name, or add --overwrite"):
+        files.check_outputs(table=tmp_path / "table.csv")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "page.HTM", "table.csv"]
 
 
 def test_a_folder_is_locked_by_one_and_may_be_deleted(tmp_path: Path) -> None:
@@ -231,10 +179,7 @@ def test_a_folder_is_locked_by_one_and_may_be_deleted(tmp_path: Path) -> None:
     with files.locked_folder(folder, "writing x.csv"):
         assert folder.is_dir()
     (tmp_path / "file").touch()
-    with (
-        pytest.raises(InputError, match="cannot be written"),
-        files.locked_folder(tmp_path / "file" / "x", "writing"),
-    ):
+    with pytest.raises(InputError, match="cannot be written"), files.locked_folder(tmp_path / "file" / "x", "writing"):
         pass
 
 

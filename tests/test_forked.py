@@ -32,11 +32,6 @@ def test_the_results_are_in_order(workers: int) -> None:
     assert run_forked([]) == []
 
 
-def test_they_run_in_children(workers: int) -> None:
-    assert (os.getpid() in run_forked([os.getpid] * 3)) == (workers == 1)
-    assert run_forked([os.getpid]) == [os.getpid()]
-
-
 def test_an_error_is_the_callers(workers: int) -> None:
     def fail() -> None:
         raise InputError("no such column")

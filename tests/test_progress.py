@@ -8,8 +8,6 @@ import sys
 
 import pytest
 
-from slimprompt.progress import progress
-
 SCRIPT = """
 import threading
 from slimprompt.progress import progress
@@ -54,9 +52,3 @@ def test_a_bar_with_count_time_left_and_note_on_a_terminal() -> None:
 
 def test_no_bar_if_told_so() -> None:
     assert on_a_terminal(show=False) == ""
-
-
-def test_nothing_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress("encoding", 3) as advance:
-        advance(2, note="half")
-    assert capsys.readouterr() == ("", "")

@@ -82,10 +82,12 @@ def by_study(images: Benchmark, params: dict[str, Any], runs: Path, patch: pytes
         {"variant": "joint", "rank": 2, "n_ctx": 4, "recipe": RECIPE},
         {"n_ctx": 4, "recipe": replace_fields(RECIPE, {"anchor": 8})},
         {"words": "a photo of a", "anchored": True, "recipe": replace_fields(RECIPE, {"prograd": True})},
+        {"tower": "both", "n_ctx": 8, "share_basis": True, "image_blocks": "2:4", "recipe": RECIPE},
+        {"tower": "image", "recipe": replace_fields(RECIPE, {"prograd": True})},
         {"method": "clap"},
         {"method": "gda"},
     ],
-    ids=["prompt", "anchor", "prograd", "clap", "gda"],
+    ids=["prompt", "anchor", "prograd", "both towers", "image tower", "clap", "gda"],
 )
 def test_three_doors(
     params: dict[str, Any], backbone: Backbone, images: Benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

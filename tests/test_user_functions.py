@@ -13,20 +13,11 @@ def first() -> int:
     return 1
 
 
-@pytest.mark.parametrize("name", ["my_bases:cosine", "package.module:f", "_m1:_f"])
-def test_names_of_functions(name: str) -> None:
-    assert is_user_function(name)
-
-
 @pytest.mark.parametrize(
     "name", ["gda", "", ":", "m:", ":f", "m:f:g", "my bases:f", "m:f.g", "1m:f", "m:1f", "m: f", "m:f\n", None, 3]
 )
 def test_other_names(name: object) -> None:
     assert not is_user_function(name)
-
-
-def test_the_function_of_an_imported_module() -> None:
-    assert user_function("basis", f"{__name__}:first") is first
 
 
 @pytest.mark.parametrize("kind", ["basis", "method"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import struct
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,52 +57,6 @@ def read_mlflow(uri: str, experiment: str = "slimprompt") -> list[Written]:
     return found
 
 
-def read_wandb(folder: Path) -> list[Written]:
-    """Offline runs."""
-    import wandb
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    wandb.teardown()  # its service writes in the background; this waits for it
-    found = []
-    for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
-        name, settings, summary, curves = "", {}, {}, {}
-        for data in _log_records(path.read_bytes()):
-            record = Record.FromString(data)
-            if record.HasField("run"):
-                name = record.run.display_name
-                updates = {one.key: json.loads(one.value_json) for one in record.run.config.update}
-                settings |= {key: _plain(value) for key, value in updates.items() if key != "_wandb"}
-            items = {one.key or ".".join(one.nested_key): json.loads(one.value_json) for one in record.history.item}
-            step = int(items.get("_step", record.history.step.num))
-            for key, value in items.items():
-                if key.startswith("train/"):
-                    curves.setdefault(key, []).append((step, value))
-            for one in record.summary.update:
-                summary[one.key or ".".join(one.nested_key)] = json.loads(one.value_json)
-        metrics = {key: value for key, value in summary.items() if not key.startswith(("_", "train/"))}
-        found.append(Written(name, settings, metrics, curves))
-    return found
-
-
 def _plain(value: Any) -> str:
     """TensorBoard and JSON have whole numbers as 4.0."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def _log_records(data: bytes) -> list[bytes]:
-    """The records of a LevelDB log: blocks of 32 KiB, parts with a header of checksum, length and kind."""
-    records, part, position = [], b"", 7  # after the header of the file
-    while position + 7 <= len(data):
-        left = 32768 - position % 32768
-        if left < 7:
-            position += left
-            continue
-        length, kind = struct.unpack("<HB", data[position + 4 : position + 7])
-        if kind == 0:
-            break
-        part += data[position + 7 : position + 7 + length]
-        position += 7 + length
-        if kind in (1, 4):  # whole, or the last part
-            records.append(part)
-            part = b""
-    return records

@@ -22,7 +22,7 @@ from slimprompt.images.decode import Decode
 from slimprompt.images.encoding import encode_eval_views
 from slimprompt.images.sources import image_sources
 from slimprompt.methods.head import AnyHead, CacheHead, FittedHead, Head
-from slimprompt.methods.prompt import LearnedPrompt, learn_prompts, make_prompt, prompt_head
+from slimprompt.methods.prompt import LearnedPrompt, encode_images, learn_prompts, make_prompt, prompt_head, with_blocks
 from slimprompt.methods.table import PROMPT, find_method
 from slimprompt.methods.task import DEFAULT_TEMPLATE, DEFAULT_VIEWS, LabelledImages, Task, make_task, short_hashes
 from slimprompt.methods.zero_shot import check_templates, zero_shot_features, zero_shot_head
@@ -84,6 +84,15 @@ class Classifier(Estimator):
         Number of layers of the text tower that receive a context B A_l of their own, with one B for all.
     position
         Position of the class name: "end", "middle" or "front".
+    tower
+        Where the prompt is: "text", "image" (the text is then fixed words) or "both".
+    n_ctx_image
+        Extra rows of the image tower; default: 8, or `n_ctx` with `share_basis`.
+    image_blocks
+        Blocks of the image tower that receive rows of their own, "J:E" for J up to E − 1; default: the last quarter. The
+        blocks below J are computed once per image and stored.
+    share_basis
+        With both towers: one basis B for both.
     recipe
         How it is trained: "auto", which depends on the number of images per class, "fast", "paper", "paper-10x", a `Recipe`, or
         a dictionary of fields that replace those of "auto".
@@ -160,6 +169,10 @@ class Classifier(Estimator):
         anchored: bool = False,
         depth: int = 1,
         position: str = "end",
+        tower: str = "text",
+        n_ctx_image: int | None = None,
+        image_blocks: str | None = None,
+        share_basis: bool = False,
         recipe: RecipeLike = "auto",
         continue_from: str | Path | Classifier | None = None,
         templates: Sequence[str] = (DEFAULT_TEMPLATE,),
@@ -183,6 +196,10 @@ class Classifier(Estimator):
         self.anchored = anchored
         self.depth = depth
         self.position = position
+        self.tower = tower
+        self.n_ctx_image = n_ctx_image
+        self.image_blocks = image_blocks
+        self.share_basis = share_basis
         self.recipe = recipe
         self.continue_from = continue_from
         self.templates = templates
@@ -235,17 +252,14 @@ class Classifier(Estimator):
         sample = LabelledImages(images, [index_of[label] for label in labels], names)
         task = make_task(self._bank(self._load_backbone()), sample, self.seed, self.templates, self.views)
         task = replace(task, sample_weight=self._checked_weights(sample_weight, len(labels)))
-        checked = None if validation is None else self._checked_validation(task, validation, index_of)
-        self.fit_task(task, validation=checked)
+        held_out = None if validation is None else self._checked_validation(task, validation, index_of)
+        self.fit_task(task, validation=held_out)
         self.classes_ = np.array(classes)
-        if checked is not None and self.method != "zero-shot":
-            features, targets = (one.cpu() for one in checked)
+        if held_out is not None and self.method != "zero-shot":
             zero_shot = zero_shot_head(self.backbone_, names, self.templates_)
-            right = [
-                head.logits(features.to(self.backbone_.device)).cpu().argmax(1) == targets
-                for head in (self.head_, zero_shot)
-            ]
-            self.verdict_: Verdict | None = verdict("The classifier", *right)
+            of_heads = (self.head_, held_out.adapted_features(self.prompt_)), (zero_shot, held_out.eval_features)
+            right = [head.logits(features).argmax(1) == held_out.targets for head, features in of_heads]
+            self.verdict_: Verdict | None = verdict("The classifier", *(one.cpu() for one in right))
         return self.fit_calibration(task) if self.calibrate else self
 
     def _checked_weights(self, sample_weight: Any, n_images: int) -> list[float] | None:
@@ -262,8 +276,8 @@ class Classifier(Estimator):
 
     def _checked_validation(
         self, task: Task, validation: tuple[Any, Iterable[Any]], index_of: Mapping[Any, int]
-    ) -> tuple[Tensor, Tensor]:
-        """Features (n, embed_dim) and labels (n,) of the validation images, none of which may be a training image."""
+    ) -> Task:
+        """The validation images as a task, none of which may be a training image."""
         images, labels = image_sources(validation[0]), self._checked_labels(validation[1])
         if not labels or len(images) != len(labels):
             raise InputError(
@@ -279,7 +293,7 @@ class Classifier(Estimator):
                 f"{common} of the validation images are training images too; leave them out of one of the two, because what was "
                 "trained on says nothing about new images"
             )
-        return task.bank.features(images, hashes=hashes), torch.tensor([index_of[label] for label in labels])
+        return replace(task, images=images, labels=[index_of[label] for label in labels], sample_weight=None)
 
     def check_params(self) -> None:
         """Raise an error if a parameter cannot be used, as far as that is known without a backbone."""
@@ -321,12 +335,12 @@ class Classifier(Estimator):
 
     def recipe_for(self, task: Task) -> Recipe:
         """The recipe that a prompt is trained with on a task."""
-        return make_recipe(self.recipe, len(task.labels) / len(task.class_names))
+        return make_recipe(self.recipe, len(task.labels) / len(task.class_names), tower=self.tower)
 
     def encode_task(self, task: Task) -> None:
         """Encode the training images as the method needs them, so that this is not counted as fitting."""
         if self.method == PROMPT:
-            task.encode(self.recipe_for(task))
+            encode_images(task, self.prompt_spec(), self.recipe_for(task))
         else:
             find_method(self.method).encode(task)
 
@@ -335,15 +349,16 @@ class Classifier(Estimator):
         task: Task,
         on_epoch: Callable[[EpochResult], object] = lambda row: None,
         *,
-        validation: tuple[Tensor, Tensor] | None = None,
+        validation: Task | None = None,
     ) -> Self:
         """Learn from a task, with its feature bank, templates and views; not calibrated.
 
-        `validation` are image features and labels by which the training of a prompt is stopped. `on_epoch` is called with each row of the learning curve of a prompt as soon as it is known.
+        `validation` holds the images by which the training of a prompt is stopped. `on_epoch` is called with each row of the
+        learning curve of a prompt as soon as it is known.
         """
         backbone, spec, recipe, start, images = task.bank.backbone, None, None, None, frozenset(task.short_hashes)
         if self.method == PROMPT:
-            spec, recipe = self.prompt_spec(), self.recipe_for(task)
+            spec, recipe = with_blocks(backbone, self.prompt_spec()), self.recipe_for(task)
             start = None if self.continue_from is None else finished_prompt(self.continue_from)
         elif find_method(self.method).reads == "nothing":
             images = frozenset()
@@ -373,7 +388,7 @@ class Classifier(Estimator):
         recipe: Recipe | None,
         start: FinishedPrompt | None = None,
         settings: Mapping[str, float] | None = None,
-        validation: tuple[Tensor, Tensor] | None = None,
+        validation: Task | None = None,
         on_epoch: Callable[[EpochResult], object] = lambda row: None,
     ) -> FittedHead:
         if spec is None or recipe is None:
@@ -412,7 +427,11 @@ class Classifier(Estimator):
         logits, labels = [], []
         for kept, held_out in folds:
             fitted = self._fit_head(task.of_images(kept.tolist()), self.spec_, recipe, settings=self.settings_)
-            features = task.eval_features[held_out.to(task.eval_features.device)]
+            prompt = fitted.prompt if isinstance(fitted, LearnedPrompt) else None
+            if prompt is None or prompt.image is None:
+                features = task.eval_features[held_out.to(task.eval_features.device)]
+            else:
+                features = task.of_images(held_out.tolist()).adapted_features(prompt)
             logits.append(fitted.head.logits(features).cpu().numpy())
             labels += [task.labels[index] for index in held_out.tolist()]
         return np.concatenate(logits), np.array(labels)
@@ -541,6 +560,8 @@ class Classifier(Estimator):
         codes: Mapping[str, str] | None = None,
     ) -> Self:
         """Use a head, with what is known about its fit."""
+        if prompt is not None and prompt.image is not None:
+            backbone = backbone.with_image_rows(prompt.image.first, prompt.image())
         self.backbone_, self.head_, self.method_ = backbone, head, self.method
         self.class_names_, self.classes_ = head.class_names, np.array(head.class_names, dtype=str)
         self.prompt_, self.curve_, self.spec_, self.recipe_ = prompt, list(curve), spec, recipe
@@ -755,7 +776,7 @@ class Classifier(Estimator):
 
     def _load_backbone(self) -> Backbone:
         if isinstance(self.backbone, Backbone):
-            return self.backbone
+            return self.backbone.frozen
         return load_backbone(
             self.backbone,
             self.pretrained,

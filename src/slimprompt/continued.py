@@ -9,7 +9,7 @@ from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError, shown
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.spec import PromptSpec
-from slimprompt.saved import SavedBackbone, check_weights, read_model, tensors_sha256
+from slimprompt.saved import SavedBackbone, check_weights, prompt_of, read_model, tensors_sha256
 
 
 class FinishedPrompt(NamedTuple):
@@ -29,7 +29,7 @@ class FinishedPrompt(NamedTuple):
         """Raise an error unless the prompt to train is of the same kind."""
         for name in PromptSpec.model_fields:
             given, own = getattr(spec, name), getattr(self.spec, name)
-            if given != own:
+            if given != own and not (name == "image_blocks" and given is None):
                 raise InputError(
                     f"{name}={shown(given)} does not fit the prompt to continue from, {self.name}, which has {name}={shown(own)}: "
                     "continued training keeps the prompt's settings. Give the same value, or train a new prompt"
@@ -38,8 +38,7 @@ class FinishedPrompt(NamedTuple):
     def prompt_for(self, backbone: Backbone) -> Prompt:
         """A copy of the prompt to train; weights other than those it was trained on are an error."""
         check_weights(self.name, self.backbone, backbone)
-        tensors = self.prompt.tensors()
-        return Prompt(tensors["B"], tensors["A"], self.prompt.trainable, tensors.get("W"))
+        return prompt_of(self.spec, self.prompt.tensors())
 
 
 def read_finished_prompt(model: str | Path) -> FinishedPrompt:

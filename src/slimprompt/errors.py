@@ -104,6 +104,15 @@ def did_you_mean(given: object, allowed: Iterable[str], most: int = 3) -> str:
     return f"did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
 
 
+def count(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> count(1, "dataset"), count(1200, "run")
+    ('1 dataset', '1,200 runs')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def first_few(names: Sequence[str], most: int = 80) -> str:
     """Up to three names of up to `most` characters, for a message that should stay short.
 

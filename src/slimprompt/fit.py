@@ -275,7 +275,7 @@ def work_ahead(classifier: Classifier, labels: Sequence[int], n_held_out: int) -
     if classifier.method != PROMPT:
         n_views = 1 + classifier.views if find_method(classifier.method).reads == "all views" else 1
         return f"encoding up to {n_views * len(labels) + n_held_out:,} image views"
-    recipe = make_recipe(classifier.recipe, len(labels) / len(set(labels)))
+    recipe = make_recipe(classifier.recipe, len(labels) / len(set(labels)), tower=classifier.tower)
     n_views = sum(1 for number in recipe.all_view_numbers() if number is not None)
     steps = f"{'up to ' if recipe.tolerance else ''}{recipe.steps(len(labels)):,} steps"
     folds = calibration_folds(labels, classifier.seed) if classifier.calibrate else []
@@ -326,7 +326,11 @@ def compare_with_zero_shot(
         heads[START] = prompt_head(backbone, names, start.prompt, start.spec.position)
     results = [scored(title, head, eval_set) for title, head in heads.items()]
     title = LEARNED if classifier.method_ == PROMPT else classifier.method_
-    results.append(scored(title, classifier.head_, eval_set, classifier.calibration_.temperature))
+    if classifier.backbone_.image_pass.rows is not None:
+        adapted = make_eval_set(bank.of(classifier.backbone_), paths, labels, names, images.decode)
+    else:
+        adapted = eval_set
+    results.append(scored(title, classifier.head_, adapted, classifier.calibration_.temperature))
     known = classifier.trained_on(bank, paths, decode=images.decode) if classifier.training_images_ else None
     return Comparison(paths, eval_set, results, known)
 

@@ -24,7 +24,7 @@ from slimprompt.files import check_regular, check_writable, write_file
 from slimprompt.hub import FILE, model_folder
 from slimprompt.methods.head import AnyHead, CacheHead, Head, head_problem
 from slimprompt.methods.table import PROMPT, find_method
-from slimprompt.prompts.prompt import Prompt
+from slimprompt.prompts.prompt import ImagePrompt, Prompt
 from slimprompt.prompts.spec import PromptSpec
 from slimprompt.training.recipe import Recipe
 
@@ -218,12 +218,12 @@ def load_backbone_of(
             name, weights = LOCAL_FOLDER + str(weights).removeprefix(LOCAL_FOLDER), None
         backbone = load_backbone(name, weights, activation=activation, device=device, precision=precision)
     check_weights(saved.path, expected, backbone)
-    return backbone.with_preprocessing(read_preprocessing(expected.preprocess))
+    return backbone.frozen.with_preprocessing(read_preprocessing(expected.preprocess))
 
 
 def check_weights(model: Path | str, saved: SavedBackbone, backbone: Backbone) -> None:
     """Raise an error unless the backbone has the weights that a model, named `model` in the message, was fitted on."""
-    if backbone.fingerprint != saved.fingerprint:
+    if backbone.frozen.fingerprint != saved.fingerprint:
         raise InputError(
             f"{model} was fitted on {saved.name} ({saved.pretrained or 'own weights'}, fingerprint {saved.fingerprint[:12]}), "
             f"but {backbone.name} ({backbone.pretrained or 'own weights'}) has fingerprint {backbone.fingerprint[:12]}: "
@@ -233,6 +233,7 @@ def check_weights(model: Path | str, saved: SavedBackbone, backbone: Backbone) -
 
 def describe_backbone(backbone: Backbone) -> dict[str, Any]:
     """The entries of a `SavedBackbone`; files and folders of weights by their absolute paths."""
+    backbone = backbone.frozen
     name, pretrained = backbone.location
     further = {name: getattr(backbone, name) for name in ("activation", "precision", "fingerprint")}
     return {"name": name, "pretrained": pretrained, **further, "preprocess": asdict(backbone.preprocess)}
@@ -304,17 +305,34 @@ def _model(path: Path, description: Description, tensors: dict[str, Tensor]) -> 
 
 def _prompt(path: Path, spec: PromptSpec, tensors: dict[str, Tensor]) -> Prompt:
     n_ctx = spec.n_ctx or (len(tensors["B"]) if "B" in tensors else 0)
-    rank = spec.rank or n_ctx
+    rank = 0 if spec.tower == "image" else spec.rank or n_ctx
     shapes = {"B": (n_ctx, rank), "A": (spec.depth, rank, -1) if spec.depth > 1 else (rank, -1)}
-    if spec.anchored:
+    if spec.anchored or spec.tower == "image":
         shapes["W"] = (n_ctx, -1)
+    if spec.tower != "text":
+        n_rows = spec.n_ctx_image or n_ctx
+        if spec.image_blocks is None:
+            raise damaged(path, "prompt: image_blocks is missing")
+        first, end = spec.blocks_of(spec.image_blocks)
+        shapes |= {"image.B": (n_rows, spec.rank or n_rows), "image.A": (end - first, spec.rank or n_rows, -1)}
     for name, shape in shapes.items():
         if reason := _factor_problem(tensors.get(name), shape):
             raise damaged(path, f"{name}: {reason}")
     try:
-        return Prompt(tensors["B"], tensors["A"], spec.row.trainable, tensors.get("W"))
+        return prompt_of(spec, tensors)
     except InputError as error:  # W and A have different widths
         raise damaged(path, str(error)) from None
+
+
+def prompt_of(spec: PromptSpec, tensors: Mapping[str, Tensor]) -> Prompt:
+    """The prompt of `Prompt.tensors`."""
+    trainable = "none" if spec.tower == "image" else spec.row.trainable
+    prompt = Prompt(tensors["B"], tensors["A"], trainable, tensors.get("W"))
+    if spec.tower != "text":
+        shared = prompt.B if spec.share_basis else None
+        first, _ = spec.blocks_of(spec.image_blocks or "")
+        prompt.image = ImagePrompt(tensors["image.B"], tensors["image.A"], spec.row.trainable, first, share=shared)
+    return prompt
 
 
 def _factor_problem(factor: Tensor | None, shape: tuple[int, ...]) -> str:

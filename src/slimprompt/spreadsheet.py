@@ -106,11 +106,16 @@ def csv_records(
 
 def frame_csv(frame: pd.DataFrame) -> str:
     """The content of a CSV file with the columns of a data frame, without its index."""
+    return frame_values(frame).to_csv(index=False)
+
+
+def frame_values(frame: pd.DataFrame) -> pd.DataFrame:
+    """The data frame with the `cell_value` of every text."""
     safe = frame.copy()
     for position, kind in enumerate(frame.dtypes):
         if not (hasattr(kind, "kind") and kind.kind in "biufc"):
             safe.isetitem(position, frame.iloc[:, position].map(cell_value))
-    return safe.rename(columns=cell_value).to_csv(index=False)
+    return safe.rename(columns=cell_value)
 
 
 def _is_number(text: str) -> bool:

@@ -4,70 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from slimprompt.analysis.statistics import (
-    compare,
-    harmonic_mean,
-    harmonic_of_averages,
-    holm,
-    macro_average,
-    macro_by_seed,
-    pooled_average,
-    signed_rank_p,
-    summarise,
-)
-
-
-def test_summary_is_the_sample_standard_deviation():
-    summary = summarise([1.0, 2.0, 4.0])
-    assert summary is not None
-    assert summary.mean == pytest.approx(7 / 3)
-    assert summary.sd == pytest.approx(np.std([1, 2, 4], ddof=1))
-    assert summary.n == 3
-
-
-def test_summary_of_one_value_and_of_none():
-    one = summarise([5.0])
-    assert one is not None and one.sd is None and one.n == 1
-    assert summarise([]) is None
-
-
-DATASETS = [{1: 10.0, 2: 20.0}, {1: 30.0, 2: 50.0}]
-
-
-def test_macro_average_averages_within_seeds_first():
-    macro, pooled = macro_average(DATASETS), pooled_average(DATASETS)
-    assert macro is not None and pooled is not None
-    assert macro_by_seed(DATASETS) == {1: 20.0, 2: 35.0}
-    assert macro.mean == pooled.mean == 27.5
-    assert macro.sd == pytest.approx(15 / 2**0.5)
-    assert pooled.sd == pytest.approx(np.std([10, 20, 30, 50], ddof=1))
-    assert (macro.n, pooled.n) == (2, 4)
-    assert "within each seed" in macro.label and "pooled" in pooled.label
-
-
-def test_macro_average_omits_incomplete_seeds():
-    macro = macro_average([{1: 10.0, 2: 20.0}, {1: 30.0}])
-    assert macro is not None
-    assert (macro.mean, macro.sd, macro.n) == (20.0, None, 1)
-    assert macro_average([{1: 1.0}, {2: 1.0}]) is None
-
-
-def test_harmonic_of_averages_is_not_below_the_average_of_h():
-    seen, unseen = [{1: 80.0, 2: 40.0}], [{1: 40.0, 2: 80.0}]
-    of_averages = harmonic_of_averages(seen, unseen)
-    assert of_averages is not None
-    assert of_averages.mean == pytest.approx(60.0)
-    assert harmonic_mean(80.0, 40.0) == pytest.approx(160 / 3)
-    assert harmonic_mean(0.0, 0.0) == 0.0
-    assert of_averages.mean > harmonic_mean(80.0, 40.0)
-    assert of_averages.n == 2
-
-
-def test_harmonic_of_averages_counts_only_runs_with_both():
-    found = harmonic_of_averages([{1: 80.0, 2: 10.0}], [{1: 40.0}])
-    assert found is not None
-    assert found.n == 1
-    assert found.mean == pytest.approx(harmonic_mean(80.0, 40.0))
+from slimprompt.analysis.statistics import compare, holm, signed_rank_p
 
 
 @pytest.fixture

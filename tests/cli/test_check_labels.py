@@ -1,8 +1,10 @@
 """`slimprompt check-labels` as a user types it."""
 
 import csv
+import io
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import typer
@@ -41,7 +43,7 @@ def test_table_csv_page_and_json_agree(run, mistaken, tmp_path):
     root, moved = mistaken
     given = ("check-labels", root, *POCKET)
     out = ok(run(*given, "--out", tmp_path / "l.csv", "--report", tmp_path / "l.html"))
-    for part in ("121 images of 6 classes", "cross-validated accuracy", "score below 0.1", "pocket is a toy model"):
+    for part in ("121 images of 6 classes", f"in {root}", "score below 0.1", "pocket is a toy model"):
         assert part in out
     assert "1 pair of near-duplicates across classes or splits" in out
     rows = list(csv.DictReader((tmp_path / "l.csv").open()))
@@ -53,13 +55,13 @@ def test_table_csv_page_and_json_agree(run, mistaken, tmp_path):
         "test",
     )
     found = json.loads(ok(run(*given, "--format", "json")))
-    assert [one["image"] for one in found["labels"]] == [row["path"] for row in suspects]
-    assert [one["score"] for one in found["labels"]] == [float(row["score"]) for row in suspects]
-    (same,) = found["duplicates"]
-    assert [one["image"] for one in same["images"]] == [pair["path"], pair["other_path"]]
+    assert (found["images"], found["classes"], found["unreadable"]) == (121, 6, [])
+    assert f"cross-validated accuracy {100 * found['accuracy']:.1f} %" in out and 0.5 < found["accuracy"] < 1
+    as_text = [{name: "" if value is None else str(value) for name, value in one.items()} for one in found["findings"]]
+    assert as_text == rows == list(csv.DictReader(io.StringIO(ok(run(*given, "--format", "csv")))))
     page = (tmp_path / "l.html").read_text()
     for row in rows:
-        assert row["path"] in out and row["path"] in page
+        assert str(Path(row["path"]).relative_to(root)) in out and row["path"] in page
 
 
 def test_paths_of_the_csv_file_are_relative_to_it(run, mistaken, tmp_path, monkeypatch):
@@ -75,9 +77,9 @@ def test_paths_of_the_csv_file_are_relative_to_it(run, mistaken, tmp_path, monke
 def test_the_options_have_an_effect(run, mistaken):
     root, _ = mistaken
     strict = json.loads(ok(run("check-labels", root, *POCKET, "--format", "json", "--max-score", "1e-9")))
-    assert strict["labels"] == []
+    assert {one["finding"] for one in strict["findings"]} == {"exact duplicate across splits"}
     all_of_them = json.loads(ok(run("check-labels", root, *POCKET, "--format", "json", "--max-score", "1")))
-    assert len(all_of_them["labels"]) > 20
+    assert len(all_of_them["findings"]) > 20
 
 
 def test_long_tables_are_cut(run, mistaken):
@@ -95,17 +97,21 @@ def test_a_csv_file_with_small_classes(run, tmp_path):
     out = ok(run("check-labels", tmp_path / "labels.csv", *tiny))
     assert "classes with too few images to check their labels: green disc (2)" in out
     assert "toy model" not in out
-    broken = tmp_path / "images" / "red disc 0.png"
-    broken.write_bytes(b"no image")
-    failed(run("check-labels", tmp_path / "labels.csv", *tiny), "red disc 0.png", "; --skip-bad-images leaves such")
-    assert "1 unreadable image skipped" in ok(run("check-labels", tmp_path / "labels.csv", *tiny, "--skip-bad-images"))
+    for name in ("red disc 0", "red disc 3", "green disc 0", "green disc 1"):
+        (tmp_path / "images" / f"{name}.png").write_bytes(b"no image")
+    code, out, err = run("check-labels", tmp_path / "labels.csv", *tiny)
+    assert code == 1 and "10 images of 2 classes" in out and "cross-validated accuracy" in out
+    for name in ("red disc 0", "red disc 3", "green disc 0", "green disc 1"):
+        assert f"{name}.png" in err
+    code, out, err = run("check-labels", tmp_path / "labels.csv", *tiny, "--skip-bad-images")
+    assert code == 0 and "10 images of 2 classes" in out and "green disc 1.png" in err
 
 
 def test_bad_input_is_one_line(run, mistaken, tmp_path):
     root, _ = mistaken
     failed(run("check-labels", tmp_path / "none"), "no such folder or CSV file")
     failed(run("check-labels", tmp_path), "no images under")
-    failed(run("check-labels", root, "--format", "xml"), "unknown format 'xml'")
+    failed(run("check-labels", root, "--format", "xml"), "xml", "'json'")
     failed(run("check-labels", root, *POCKET, "--similarity", "1.5"), "above 0 and at most 1 (given: 1.5)")
     failed(run("check-labels", root, *POCKET, "--max-score", "nan"), "above 0 and at most 1 (given: nan)")
     failed(run("check-labels", root, *POCKET, "--out", "/proc/none/s.csv"), "/proc/none")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,16 +10,16 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
-from slimprompt.cli.report import report
+from slimprompt.cli.laboratory import add_commands
 from slimprompt.errors import InputError
-from tests.fork_server import forked_python
+from slimprompt.paper.contents import PAPER
 from tests.synthetic_runs import write_run
 
 app = Typer()
-app.command()(report)
+add_commands(app, lambda: PAPER)
 
 
-STAGES = ("reading runs", "geometry", "tables and figures", "page and files")
+STAGES = ("reading runs", "geometry", "tables and figures")
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def runs(tmp_path: Path) -> Path:
 def test_a_page_is_written_and_overwritten(runs: Path, tmp_path: Path):
     """Missing parts are named."""
     page = tmp_path / "page" / "index.html"
-    arguments = [str(runs), "--out", str(tmp_path / "page")]
+    arguments = ["report", str(runs), "--out", str(tmp_path / "page")]
     outcome = CliRunner().invoke(app, [*arguments, "--where", "shots=4"], catch_exceptions=False)
     assert outcome.exit_code == 0
     assert "2 runs" in page.read_text(encoding="utf-8")
@@ -55,14 +55,14 @@ def test_a_folder_without_a_theory_result_is_an_error_before_the_runs_are_read(t
     with pytest.raises(InputError, match="holds no theory result"):
         CliRunner().invoke(
             app,
-            [str(tmp_path / "no-runs"), "--theory", str(tmp_path), "--out", str(tmp_path / "page")],
+            ["report", str(tmp_path / "no-runs"), "--theory", str(tmp_path), "--out", str(tmp_path / "page")],
             catch_exceptions=False,
         )
 
 
 def test_no_runs_is_an_error(tmp_path: Path):
     with pytest.raises(InputError, match="no runs folder"):
-        CliRunner().invoke(app, [str(tmp_path / "nowhere")], catch_exceptions=False)
+        CliRunner().invoke(app, ["report", str(tmp_path / "nowhere")], catch_exceptions=False)
 
 
 def test_every_stage_has_a_bar_on_a_terminal(runs: Path, tmp_path: Path):
@@ -70,7 +70,7 @@ def test_every_stage_has_a_bar_on_a_terminal(runs: Path, tmp_path: Path):
     write_run(runs, {"backbone": "pocket", "dataset": "dtd", "shots": 1, "seed": 1, "variant": "joint", "rank": 2})
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [forked_python(), "-m", "slimprompt", "report", str(runs), "--out", str(tmp_path / "page")],
+        [sys.executable, "-m", "slimprompt", "report", str(runs), "--out", str(tmp_path / "page")],
         stderr=theirs,
         stdout=subprocess.PIPE,
         text=True,
@@ -86,13 +86,3 @@ def test_every_stage_has_a_bar_on_a_terminal(runs: Path, tmp_path: Path):
     places = [shown.decode().find(f"{stage} ") for stage in STAGES]
     assert -1 not in places and places == sorted(places)
     assert "5/5" in shown.decode() and "0:00:00" in shown.decode()  # runs read, time left
-
-
-def test_the_bar_does_not_prevent_children(runs: Path, monkeypatch: pytest.MonkeyPatch):
-    """A bar with a thread of its own would make `run_forked` compute everything in one process."""
-    monkeypatch.setattr("slimprompt.progress._on_terminal", lambda: True)
-    counts = []
-    monkeypatch.setattr("slimprompt.forked.default_workers", lambda: counts.append(threading.active_count()) or 1)
-    before = threading.active_count()
-    CliRunner().invoke(app, [str(runs), "--out", str(runs.parent / "page")], catch_exceptions=False)
-    assert len(counts) >= 3 and set(counts) == {before}

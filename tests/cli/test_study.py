@@ -179,6 +179,7 @@ def test_a_damaged_run_can_be_removed(run: Run, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("runs", "list", "here", "--runs", "there"), "which folder: here or there? Give it once"),
+        (("runs", "list", "here", "--runs", "runs"), "which folder: here or runs? Give it once"),
         (("study", "hedline"), "unknown study 'hedline'; did you mean 'headline'"),
         (("study", "headline", "--datasets", "dtdd"), "unknown benchmark 'dtdd'; did you mean 'dtd'"),
         (

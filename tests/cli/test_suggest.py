@@ -1,8 +1,11 @@
 """`slimprompt suggest` as a user types it."""
 
 import csv
+import io
 import json
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -23,22 +26,27 @@ def test_table_csv_page_and_json_agree(run, prompt, photos, tmp_path):
     assert (
         "5 of 12 images to label next" in out
         and "6 training images of the model left out" in out
-        and f"report: {tmp_path / 's.html'}" in out
+        and str(tmp_path / "s.html") in out
     )
     rows = list(csv.DictReader((tmp_path / "s.csv").open()))
     assert [row["rank"] for row in rows] == ["1", "2", "3", "4", "5"]
     found = json.loads(ok(run(*given, "--format", "json")))
     assert (found["images"], found["training_images"]) == (12, 6)
-    assert [one["image"] for one in found["suggestions"]] == [row["path"] for row in rows]
+    as_text = [
+        {name: "" if value is None else str(value) for name, value in one.items()} for one in found["suggestions"]
+    ]
+    assert as_text == rows == list(csv.DictReader(io.StringIO(ok(run(*given, "--format", "csv")))))
     page = (tmp_path / "s.html").read_text()
     for row, one in zip(rows, found["suggestions"], strict=True):
-        assert row["path"] in out and row["path"] in page and row["label"] == ""
-        first, second = one["classes"]
-        assert one["margin"] == pytest.approx(first["probability"] - second["probability"], abs=2e-6)
-        assert float(row["margin"]) == one["margin"] and row["class"] == first["name"]
-    (predicted,) = json.loads(ok(run("predict", prompt, rows[0]["path"], "--top", 2, "--format", "json")))
-    for mine, theirs in zip(found["suggestions"][0]["classes"], predicted["classes"], strict=True):
-        assert mine["name"] == theirs["name"] and mine["probability"] == pytest.approx(theirs["probability"], abs=1e-4)
+        assert str(Path(row["path"]).relative_to(photos)) in out and row["path"] in page and row["label"] == ""
+        assert one["margin"] == pytest.approx(one["probability"] - one["second_probability"], abs=2e-6)
+    best = found["suggestions"][0]
+    (predicted,) = json.loads(ok(run("predict", prompt, best["path"], "--top", 2, "--format", "json")))
+    first, second = predicted["classes"]
+    assert (best["class"], best["second_class"]) == (first["name"], second["name"])
+    assert (best["probability"], best["second_probability"]) == pytest.approx(
+        (first["probability"], second["probability"]), abs=1e-4
+    )
     assert rows[0]["similarity"] == "" and 0 < float(rows[1]["similarity"]) < 1
 
 
@@ -85,9 +93,36 @@ def test_bad_input_is_one_line(run, prompt, photos, tmp_path):
     failed(run("suggest", prompt, tmp_path / "none"), "no such image")
     failed(run("suggest", prompt, tmp_path / "empty"), "no images under")
     failed(run("suggest", tmp_path / "none", photos), "none")
-    failed(run("suggest", prompt, photos, "--format", "xml"), "unknown format 'xml'")
+    failed(run("suggest", prompt, photos, "--format", "xml"), "xml", "'json'")
     failed(run("suggest", prompt, photos, "--out", "/proc/none/s.csv"), "/proc/none")
-    broken = tmp_path / "broken.png"
-    broken.write_bytes(b"no image")
-    failed(run("suggest", prompt, photos, broken), "broken.png", "; --skip-bad-images leaves such images out")
-    assert "1 unreadable image skipped" in ok(run("suggest", prompt, photos, broken, "--skip-bad-images"))
+
+
+def test_bad_images_do_not_stop_the_command(run, prompt, photos, tmp_path):
+    broken = [tmp_path / f"broken{number}.png" for number in range(6)]
+    for path in broken:
+        path.write_bytes(b"no image")
+    code, out, err = run("suggest", prompt, photos, *broken, "--n", 5)
+    assert code == 1 and "5 of 12 images to label next" in out and all(str(path) in err for path in broken)
+    code, out, _ = run("suggest", prompt, photos, *broken, "--n", 5, "--format", "json", "--skip-bad-images")
+    assert code == 0 and len(json.loads(out)["suggestions"]) == 5 and len(json.loads(out)["unreadable"]) == 6
+    failed(run("suggest", prompt, *broken), "none of the 6 images can be read", "broken0.png")
+
+
+class Terminal(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_paths_are_never_cut(run, prompt, photos, tmp_path, monkeypatch):
+    """On a terminal of 80 columns."""
+    names = [f"photograph_of_a_disc_from_the_summer_of_2024_number_{number}_of_many_others.png" for number in range(3)]
+    for number, name in enumerate(names):
+        draw(tmp_path / "a rather long name of a folder" / name, "red", 20 + number)
+    monkeypatch.setattr("slimprompt.cli.printing.shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    monkeypatch.setattr("tests.cli.conftest.io.StringIO", Terminal)
+    lines = [line for line in ok(run("suggest", prompt, tmp_path)).splitlines() if line.strip()]
+    first_column = "".join(line.split()[0] for line in lines)
+    assert all(name in first_column for name in names) and "…" not in first_column
+    assert max(map(len, lines[1:])) <= 80

@@ -25,7 +25,7 @@ def test_table_of_statements():
     line = next(line for line in result.output.splitlines() if line.startswith("Dimension gap"))
     assert line.split() == ["Dimension", "gap", "=", "3", "3", "holds"]
     assert "Corollary to the letter, random B fixed: violated." in result.output
-    assert "2 violated, 3 not testable" in result.output
+    assert "2 violated, 0 undecided, 3 not applicable" in result.output
     assert "Add --out FOLDER" in result.output
 
 

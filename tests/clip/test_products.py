@@ -12,7 +12,6 @@ from slimprompt.clip import products
 from slimprompt.clip.products import FrozenLinear, linear, packed, uses_onednn
 
 CPU = torch.device("cpu")
-onednn = pytest.mark.skipif(not uses_onednn(CPU, torch.float32), reason="needs oneDNN on an x86 processor with AVX2")
 
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -33,27 +32,6 @@ def test_linear_equals_torch(shape: tuple[int, ...], has_bias: bool) -> None:
     expected = F.linear(x, weight, bias)
     for view in (weight, weight.t().contiguous().t(), packed(weight), packed(weight.t().contiguous().t())):
         torch.testing.assert_close(linear(x, view, bias), expected)
-
-
-def test_a_bias_with_a_stride() -> None:
-    x, weight, bias = random(3, 24), random(40, 24, seed=1), random(80, seed=2)[::2]
-    torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias))
-
-
-@pytest.mark.usefixtures("undecided")
-def test_the_choice_does_not_depend_on_torchs_default_type() -> None:
-    expected = uses_onednn(CPU, torch.float32)
-    torch.set_default_dtype(torch.float64)
-    try:
-        assert products.uses_onednn(CPU, torch.float32) == expected
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-def test_rows_of_a_larger_matrix() -> None:
-    """Inputs that are not contiguous, as slices of a batch are."""
-    x, weight, bias = random(6, 9, 24)[:, :1], random(3 * 24, 24, seed=1), random(3 * 24, seed=2)
-    torch.testing.assert_close(linear(x, weight[24:], bias[24:]), F.linear(x, weight[24:], bias[24:]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -81,15 +59,6 @@ def test_the_results_of_a_layer_do_not_depend_on_the_order_of_calls() -> None:
     torch.testing.assert_close(*first)
 
 
-@onednn
-def test_onednn_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    called = []
-    real = products._onednn_linear
-    monkeypatch.setattr(products, "_onednn_linear", lambda *arguments: called.append(1) or real(*arguments))
-    linear(random(3, 24), random(40, 24))
-    assert called
-
-
 @pytest.mark.usefixtures("undecided")
 @pytest.mark.parametrize("missing", ["operator", "wrong result", "AVX2", "x86"])
 def test_torchs_own_function_elsewhere(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,3 +84,23 @@ def test_other_precisions_use_torchs_own_function(dtype: torch.dtype) -> None:
     assert not uses_onednn(CPU, dtype)
     x, weight = random(3, 24).to(dtype), random(40, 24, seed=1).to(dtype)
     assert torch.equal(linear(x, weight), F.linear(x, weight))
+
+
+def test_a_bias_with_a_stride() -> None:
+    x, weight, bias = random(3, 24), random(40, 24, seed=1), random(80, seed=2)[::2]
+    torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias))
+
+
+def test_rows_of_a_larger_matrix() -> None:
+    """Inputs that are not contiguous, as slices of a batch are."""
+    x, weight, bias = random(6, 9, 24)[:, :1], random(3 * 24, 24, seed=1), random(3 * 24, seed=2)
+    torch.testing.assert_close(linear(x, weight[24:], bias[24:]), F.linear(x, weight[24:], bias[24:]))
+
+
+@pytest.mark.skipif(not uses_onednn(CPU, torch.float32), reason="needs oneDNN on an x86 processor with AVX2")
+def test_onednn_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+    real = products._onednn_linear
+    monkeypatch.setattr(products, "_onednn_linear", lambda *arguments: called.append(1) or real(*arguments))
+    linear(random(3, 24), random(40, 24))
+    assert called

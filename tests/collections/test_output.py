@@ -25,10 +25,10 @@ def test_csv_has_no_formulas_and_escapes_names(tmp_path: Path) -> None:
     writer_of(tmp_path / "p.csv")(tmp_path / "p.csv", ROWS)
     table = list(csv.DictReader((tmp_path / "p.csv").open(encoding="utf-8")))
     assert list(table[0]) == [*COLUMNS, "error"]
-    assert [row["image"] for row in table] == ["a.png", "a.png", "'=1+1.png", "'=1+1.png", "caf\\xe9.png"]
+    assert [row["image"] for row in table] == ["a.png", "a.png", "'=1+1.png", "'=1+1.png", "caf\\udce9.png"]
     assert [row["class"] for row in table] == ["cat", "'=dog", "'=dog", "cat", ""]
     assert table[0]["probability"] == "0.750000" and table[0]["rank"] == "1" and table[0]["error"] == ""
-    assert table[4]["error"] == "cannot read the image caf\\xe9.png" and table[4]["rank"] == ""
+    assert table[4]["error"] == "cannot read the image caf\\udce9.png" and table[4]["rank"] == ""
 
 
 def test_json_lines_keep_the_name_of_the_file(tmp_path: Path) -> None:
@@ -52,10 +52,10 @@ def test_parquet_has_the_table_of_the_csv_file(tmp_path: Path, group: int, monke
     writer_of(tmp_path / "p.PARQUET")(tmp_path / "p.PARQUET", iter(ROWS))
     table = parquet.read_table(tmp_path / "p.PARQUET")
     assert table.column_names == [*COLUMNS, "error"]
-    assert table["image"].to_pylist() == ["a.png", "a.png", "=1+1.png", "=1+1.png", "caf\\xe9.png"]
+    assert table["image"].to_pylist() == ["a.png", "a.png", "=1+1.png", "=1+1.png", "caf\\udce9.png"]
     assert table["rank"].to_pylist() == [1, 2, 1, 2, None]
     assert table["probability"].to_pylist() == [0.75, 0.25, 0.5, 0.5, None]
-    assert table["error"].to_pylist() == [None] * 4 + ["cannot read the image caf\\xe9.png"]
+    assert table["error"].to_pylist() == [None] * 4 + ["cannot read the image caf\\udce9.png"]
     assert [str(kind) for kind in table.schema.types] == [
         "string",
         "int32",

@@ -36,19 +36,6 @@ def test_parts_are_consecutive_and_read_lazily() -> None:
     assert list(parts) == [Part(1, ITEMS[2:4]), Part(2, ITEMS[4:])]
 
 
-def test_a_digest_depends_on_names_stamps_and_order() -> None:
-    stamps = ["1", "2", "3", "4", "5"]
-    renamed = [*ITEMS[:4], ITEMS[4]._replace(image="other.png")]
-    digests = {
-        digest_of(ITEMS, stamps),
-        digest_of(ITEMS, ["1", "2", "3", "4", "6"]),
-        digest_of(ITEMS[::-1], stamps[::-1]),
-        digest_of(renamed, stamps),
-        digest_of(ITEMS[:4], stamps[:4]),
-    }
-    assert len(digests) == 5
-
-
 def test_a_part_is_finished_only_for_its_images(paths: list[Path], tmp_path: Path) -> None:
     folder = begun(tmp_path / "p", model="a")
     first, second = parts_of(open_collection(paths), 9)
@@ -87,21 +74,7 @@ def test_another_command_is_refused_and_named_or_its_parts_are_discarded(tmp_pat
     assert json.loads(manifest.read_text()) == {"model": "b", "top": 2}
 
 
-def test_killed_while_old_parts_are_deleted(tmp_path: Path) -> None:
-    """The new manifest is there, and some of the old parts."""
-    folder = begun(tmp_path / "p", model="a")
-    for number in range(3):
-        folder.write(finished(Part(number, ITEMS)))
-    (tmp_path / "p" / "_manifest.json").write_text(json.dumps({"model": "b"}))
-    assert begun(tmp_path / "p", model="b").parts() == []
-
-
 def test_without_finished_parts_nothing_is_left_and_another_manifest_is_not_refused(tmp_path: Path) -> None:
     begun(tmp_path / "p", top=1)
     begun(tmp_path / "p", top=2).close()
     assert not (tmp_path / "p").exists()
-
-
-def test_a_folder_with_other_files_is_left_alone(images: Path) -> None:
-    with pytest.raises(InputError, match="which `slimprompt predict` has not written"):
-        PartsFolder(images)

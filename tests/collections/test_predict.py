@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from slimprompt.collections.inputs import open_collection
 from slimprompt.collections.parts import FinishedPart, Part, PartsFolder
 from slimprompt.collections.predict import Advance, LocalPredictor, PredictionSpec, Summary, predict_collection
 from slimprompt.errors import InputError
-from tests.robustness.kills import run_campaign
+from tests.robustness.kills import count_operations, kill_before, run_campaign, run_in_child
 
 
 def predict(
@@ -190,15 +191,6 @@ def test_another_model_or_option_is_refused(spec: PredictionSpec, models: Path, 
     assert predict(replace(spec, top=2), images, target, overwrite=True).predicted == 18
 
 
-@pytest.mark.parametrize("name", ["p", "p.csv"])
-def test_stopped_before_the_first_part_nothing_is_left(
-    name: str, spec: PredictionSpec, images: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        predict(spec, images, tmp_path / name, stop_after=0)
-    assert not list(tmp_path.iterdir())
-
-
 def test_an_existing_file_is_only_overwritten_on_request(
     spec: PredictionSpec, images: Path, tmp_path: Path, encoded: list[int]
 ) -> None:
@@ -252,19 +244,56 @@ def test_parts_that_finish_in_another_order_are_written_in_order(
     assert (tmp_path / "reversed.csv").read_bytes() == (tmp_path / "p.csv").read_bytes()
 
 
+def visible(place: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in place.rglob("*") if path.is_file() and path.name[0] != "."}
+
+
+def kill_predict(model: str, images: Path, folder: Path, old: bool) -> tuple[int, list[int], list[int]]:
+    """Kill the prediction of five parts before each of its file operations, and resume it.
+
+    With `old`, the folder has the parts of a command with other options, which are discarded. Returns the number of operations, how
+    many parts were finished after each kill, and the kills after which other parts than the unfinished ones were encoded, or the files
+    are not those of an undisturbed command.
+    """
+    spec = PredictionSpec(model, device="cpu", batch_size=4)
+    predictor, other = LocalPredictor(spec, workers=1), LocalPredictor(replace(spec, top=2), workers=1)
+    collection = open_collection([images])
+
+    def new_place(number: int) -> Path:
+        return Path(shutil.copytree(folder / "before", folder / str(number)))
+
+    def predict(place: Path, overwrite: bool = old) -> None:
+        predict_collection(collection, place / "p", lambda: predictor, overwrite=overwrite, part_size=4)
+
+    def resume(place: Path, unfinished: int, overwrite: bool) -> None:
+        calls: list[int] = []
+        predictor._backbone.model.visual.conv1.register_forward_pre_hook(lambda *_: calls.append(1))
+        predict(place, overwrite)
+        assert len(calls) == unfinished, (len(calls), unfinished)
+
+    (folder / "before").mkdir()
+    if old:
+        predict_collection(collection, folder / "before" / "p", lambda: other, part_size=4)
+    undisturbed = new_place(0)
+    total = count_operations(partial(predict, undisturbed), undisturbed)
+    expected, finished, wrong = visible(undisturbed), [], []
+    for number in range(1, total + 1):
+        place = new_place(number)
+        assert kill_before(number, partial(predict, place), place)
+        left = visible(place)
+        finished.append(sum(file.startswith("part-") and left[file] == expected.get(file) for file in left))
+        asked = old and left["_manifest.json"] != expected["_manifest.json"]  # nothing was done yet
+        assert not run_in_child(partial(resume, place, 5 - finished[-1], asked))
+        if visible(place) != expected or [path.name for path in place.iterdir()] != ["p"]:
+            wrong.append(number)
+    return total, finished, wrong
+
+
 @pytest.mark.slow
-def test_a_kill_before_any_file_operation_changes_nothing(models: Path, images: Path, tmp_path: Path) -> None:
-    told = run_campaign("tests.collections.kill_predict", models / "prompt", images, tmp_path)
-    for campaign in told.values():
-        assert campaign["operations"] > 20
-        assert campaign["wrong"] == []
-        assert set(campaign["finished"]) == set(range(6))  # of five parts
-
-
-def test_options_of_the_spec(spec: PredictionSpec, paths: list[Path]) -> None:
-    both: Callable[[], object] = replace(spec, min_confidence=0.5, coverage=0.5).classifier
-    with pytest.raises(InputError, match="give one of them"):
-        both()
-    classifier, lowest = replace(spec, coverage=0.5).classifier()
-    assert lowest == classifier.calibration_.threshold(0.5) > 0
-    assert list(replace(spec, classes=("a", "b")).classifier()[0].classes_) == ["a", "b"]
+@pytest.mark.parametrize("old", [False, True])
+def test_a_kill_before_any_file_operation_changes_nothing(
+    old: bool, models: Path, images: Path, tmp_path: Path
+) -> None:
+    operations, finished, wrong = run_campaign(kill_predict, str(models / "prompt"), images, tmp_path, old)
+    assert operations > 20 and wrong == []
+    assert set(finished) == set(range(6))

@@ -5,18 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from slimprompt import load_classifier
-from slimprompt.collections.rows import COLUMNS, Prediction, _best, make_predictions
+from slimprompt.collections.rows import Prediction, _best, make_predictions
 
 
 def test_a_line_has_no_line_breaks() -> None:
     assert "\n" not in Prediction.unreadable("caf\udce9\n.png", "no such image").as_line()
-
-
-def test_one_row_per_class_and_one_without_a_class() -> None:
-    rows = list(Prediction("a.png", "none of these", 0.5, (("cat", 0.75), ("dog", 0.25))).cells())
-    assert rows == [("a.png", 1, "cat", 0.75, "none of these", 0.5), ("a.png", 2, "dog", 0.25, "none of these", 0.5)]
-    assert list(Prediction.unreadable("a.png", "damaged").cells()) == [("a.png", None, None, None, None, None)]
-    assert all(len(row) == len(COLUMNS) for row in rows)
 
 
 def test_the_best_classes_are_those_of_a_complete_sort() -> None:

@@ -134,10 +134,17 @@ def test_unreadable_images(planted: Planted, pocket_bank: FeatureBank, tmp_path:
     broken = next((tmp_path / "photos").glob("*/*.png"))
     broken.write_bytes(b"no image")
     images = load_folder(tmp_path / "photos")
-    with pytest.raises(InputError, match="cannot read the image"):
+    whole = check_labels(pocket_bank, images)
+    assert len(whole.images) == len(images.items) - 1 and broken.name in whole.unreadable[0]
+    gone = sorted((tmp_path / "photos").iterdir())[0]
+    for path in gone.iterdir():
+        path.write_bytes(b"no image")
+    others = check_labels(pocket_bank, images)
+    assert gone.name not in others.class_names and others.accuracy is not None, "the others are checked"
+    for path in (tmp_path / "photos").glob("*/*"):
+        path.write_bytes(b"no image")
+    with pytest.raises(InputError, match="none of the 64 images can be read: cannot read the image"):
         check_labels(pocket_bank, images)
-    check = check_labels(pocket_bank, images, skip_bad=True)
-    assert check.n_images == len(images.items) - 1 and broken.name in check.skipped[0]
 
 
 @pytest.mark.parametrize("value", [0.0, 1.5, float("nan")])

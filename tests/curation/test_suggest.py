@@ -100,12 +100,10 @@ def test_training_images_are_left_out(planted: Planted, pocket: Backbone, pocket
 def test_bad_input(planted: Planted, classifier: Classifier, pocket_bank: FeatureBank, tmp_path: Path):
     broken, good = tmp_path / "broken.png", next(planted.folder.glob("test/*/025.png"))
     broken.write_bytes(b"no image")
-    with pytest.raises(InputError, match="cannot read the image"):
-        suggest_images(classifier, pocket_bank, [broken, good])
-    found = suggest_images(classifier, pocket_bank, [broken, good], skip_bad=True)
-    assert [one.image for one in found.chosen] == [good] and "broken.png" in found.skipped[0]
-    with pytest.raises(InputError, match="none of the images can be read"):
-        suggest_images(classifier, pocket_bank, [broken], skip_bad=True)
+    found = suggest_images(classifier, pocket_bank, [broken, good])
+    assert [one.image for one in found.chosen] == [good] and "broken.png" in found.unreadable[0]
+    with pytest.raises(InputError, match=r"none of the 1 images can be read: .*broken\.png"):
+        suggest_images(classifier, pocket_bank, [broken])
     with pytest.raises(InputError, match="at least 1"):
         suggest_images(classifier, pocket_bank, [good], 0)
     with pytest.raises(InputError, match="nothing to decide"):

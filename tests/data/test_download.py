@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from torchvision import datasets
 
+from slimprompt.data.benchmark import missing_images
 from slimprompt.data.benchmarks import BENCHMARKS
 from slimprompt.data.catalogue import load_benchmark
-from slimprompt.data.check import missing_images
 from slimprompt.data.download import (
     download_annotations,
     download_images,
@@ -67,10 +67,8 @@ def dtd_server(server: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> Pat
 def test_downloaded_files_have_the_layout_of_the_table(dtd_server: Path, tmp_path: Path) -> None:
     folder = tmp_path / "root" / "dtd"
     assert download_images(BENCHMARKS["dtd"], folder)
-    assert sorted(path.name for path in folder.iterdir()) == ["images", "labels"]
-    with pytest.warns(UserWarning, match="own 50/20/30 split"):
-        benchmark = load_benchmark("dtd", tmp_path / "root")
-    assert missing_images(benchmark) == []
+    assert [path.name for path in folder.iterdir()] == ["images"]
+    assert len(list((folder / "images").glob("*/*.jpg"))) == 470
     assert download_images(BENCHMARKS["dtd"], folder) is False, "nothing is downloaded twice"
 
 
@@ -123,11 +121,10 @@ def test_no_network_and_damaged_archive(dtd_server: Path, tmp_path: Path, monkey
 
 def test_torchvision_classes_exist() -> None:
     for info in BENCHMARKS.values():
-        if info.download:
-            assert hasattr(datasets, info.download.dataset)
-            assert info.images == info.download.entries[0]
+        if info.torchvision:
+            assert hasattr(datasets, info.torchvision[0])
         else:
-            assert info.manual or info.rendered
+            assert info.manual or info.site or info.rendered
 
 
 def test_manual_steps(tmp_path: Path) -> None:
@@ -150,7 +147,7 @@ def test_images_next_to_the_split_file(tmp_path: Path) -> None:
 
 
 def test_existing_annotations_are_not_downloaded(dtd_root: Path) -> None:
-    assert download_annotations(BENCHMARKS["dtd"], dtd_root / "dtd") == []
+    assert download_annotations(BENCHMARKS["dtd"], dtd_root / "dtd") == ""
 
 
 # --- frames ----------------------------------------------------------------------------------------------------------

@@ -130,7 +130,9 @@ def test_held_out_items_are_sampled_by_class() -> None:
     ]
     benchmark = Benchmark("b", Path(), tuple(sizes), (), (), tuple(items))
     chosen = held_out(benchmark, benchmark, at_most=20, seed=3)
-    assert Counter(item.class_name for item in chosen) == {"a": 1, "b": 7, "c": 12}
+    assert Counter(item.class_name for item in chosen) == {"a": 1, "b": 8, "c": 11}
     assert list(chosen) == [item for item in items if item in set(chosen)]  # in their order
     assert chosen == held_out(benchmark, benchmark, at_most=20, seed=3) != held_out(benchmark, benchmark, at_most=20)
     assert len(held_out(benchmark, benchmark, at_most=2)) == 2
+    first = {held_out(benchmark, benchmark, at_most=1, seed=seed)[0].class_name for seed in range(20)}
+    assert first == set(sizes), "no class comes first"

@@ -6,11 +6,13 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
+from glob import glob
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.fork_server import Command, forked_python, start_command
+from tests.fork_server import Command, start_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,7 +51,7 @@ def run(command: str, folder: Path, source: Path) -> str:
 
 
 def start(command: str, folder: Path, source: Path) -> subprocess.Popen[str] | Command:
-    """Start a command of a document; `slimprompt` and `python` without the seconds of their imports."""
+    """Start a command of a document; `slimprompt` without the seconds of its imports."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(source), os.environ.get("PYTHONPATH", "")))}
     words = shlex.split(command, comments=True)
     while "=" in words[0]:
@@ -57,6 +59,7 @@ def start(command: str, folder: Path, source: Path) -> subprocess.Popen[str] | C
         environment[name] = os.pathsep.join((str(source), value)) if name == "PYTHONPATH" else value
     if words[0] == "slimprompt":
         return start_command(words[1:], cwd=folder, environment=environment, fork_workers=True)
-    program = forked_python() if words[0] == "python" else words[0]
+    program = sys.executable if words[0] == "python" else words[0]
+    words = [name for word in words for name in (sorted(glob(word, root_dir=folder)) if "*" in word else [word])]
     pipe = subprocess.PIPE
     return subprocess.Popen([program, *words[1:]], cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)

@@ -58,7 +58,13 @@ def test_the_page(tmp_path: Path) -> None:
     assert sorted(bases) == ["my_bases:cosine"] * 4 + ["orthogonal"] * 4
     assert "fixed-B my_bases:cosine r4 − fixed-B orthogonal r4" in printed
     # the claim was checked
-    assert "on 2 cells, holds" in printed
+    assert "A cosine basis is as good as an orthogonal one. pocket: " in printed
+    assert "(n = 2), undecided" in printed or "(n = 2), holds" in printed
+    # the paper of one's own has its study, table, claim and report
+    assert len(load_records(folder / "sketch-runs")) == 3
+    assert "### Accuracy on sketches" in printed and "| pocket-sketch | 4 | " in printed
+    assert "Rank 2 loses at most ten points to a dense prompt." in printed
+    assert "Accuracy on sketches" in (folder / "sketch-report" / "index.html").read_text()
     # the executor made its runs
     assert "6 runs by jobs" in printed
     assert len(load_records(folder / "job-runs")) == 6

@@ -5,14 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.docs.pages import ROOT
-from tests.fork_server import forked_python
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -42,15 +40,14 @@ def test_stored_with_small_outputs(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a kernel of its own, which is a fork: it and the commands that it starts are without the seconds of their imports."""
+def test_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
+    """In a kernel of its own."""
     pytest.importorskip("nbclient", reason="nbclient is not installed (pip install 'slimprompt[docs]')")
     pytest.importorskip("ipykernel", reason="ipykernel is not installed (pip install 'slimprompt[docs]')")
     spec = importlib.util.spec_from_file_location("run_notebooks", ROOT / "tools" / "run_notebooks.py")
     assert spec is not None and spec.loader is not None
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
-    monkeypatch.setattr(sys, "executable", forked_python())  # which starts the kernel
     text = printed(tool.execute(path, tmp_path))
     expected = {
         "1_own_images": ["24 classes", "learned prompt", "checkered brown square", "model.safetensors"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ import typer
 import slimprompt
 from slimprompt.cli import app
 from tests.docs.pages import ROOT
-from tests.fork_server import forked_python
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.importorskip(module, reason=f"{module} is not installed (pip install 'slimprompt[docs]')")
     folder = tmp_path_factory.mktemp("site")
     command = [
-        forked_python(),
+        sys.executable,
         "-m",
         "sphinx",
         "-W",
@@ -55,7 +55,7 @@ def test_nothing_is_loaded_from_other_servers(site: Path) -> None:
 
 def test_every_document_and_notebook_is_a_page(site: Path) -> None:
     sources = [
-        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("notebooks/*.ipynb"),
         ROOT / "CONTRIBUTING.md",
         ROOT / "CHANGELOG.md",

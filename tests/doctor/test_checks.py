@@ -14,12 +14,10 @@ import torch
 from slimprompt.clip.backbone import Backbone, load_backbone
 from slimprompt.data.benchmark import Benchmark
 from slimprompt.data.benchmarks import BENCHMARKS
-from slimprompt.doctor import machine, numerics, speed, zero_shot
-from slimprompt.doctor.check import FAILED, OK, SKIPPED, Check, Outcome, Subject, run_checks
-from slimprompt.doctor.checks import CHECKS
+from slimprompt.doctor import machine, numerics, zero_shot
+from slimprompt.doctor.checks import CHECKS, Check, run_checks
+from slimprompt.doctor.subject import FAILED, OK, SKIPPED, Outcome, Subject
 from slimprompt.errors import InputError
-from slimprompt.lab.plan import Speed
-from slimprompt.progress import duration
 
 
 @pytest.fixture
@@ -43,11 +41,8 @@ def test_nothing_fails_on_a_sound_machine(subject: Subject, name: str, precision
         "cache directory",
         "backbone",
         "text features",
-        "kernels",
         "training step",
         "image features",
-        "saved prompt",
-        "speed",
     ]
 
 
@@ -65,7 +60,7 @@ def test_a_check_that_raises_is_a_failure_and_the_others_run(subject: Subject) -
         yield Outcome(OK, "the first part", "part")
         raise RuntimeError("out of\nmemory")
 
-    checks = (Check("broken", "", broken), Check("refused", "", _refused), CHECKS[0])
+    checks = (Check("broken", broken), Check("refused", _refused), CHECKS[0])
     findings = list(run_checks(checks, subject))
     assert [(one.check, one.verdict) for one in findings] == [
         ("broken: part", OK),
@@ -112,7 +107,7 @@ def test_a_wrong_encoder_is_found(subject: Subject, monkeypatch: pytest.MonkeyPa
 
     right = SharedPrefixTextEncoder.__call__
     monkeypatch.setattr(SharedPrefixTextEncoder, "__call__", with_wrong_positions)
-    for check in (numerics.check_text, numerics.check_kernels, numerics.check_training):
+    for check in (numerics.check_text, numerics.check_training):
         assert only(check(subject)).verdict == FAILED
 
 
@@ -149,16 +144,6 @@ def test_the_data_root_must_be_a_folder(subject: Subject, tmp_path: Path) -> Non
     with pytest.raises(InputError, match="is not a folder"):
         list(machine.check_data(replace(subject, data_root=tmp_path / "nowhere")))
     assert "no benchmark" in only(machine.check_data(replace(subject, data_root=tmp_path))).details
-    outcome = only(speed.check_grid(replace(subject, data_root=tmp_path)))
-    assert outcome.verdict == SKIPPED and "no annotation files of" in outcome.details
-
-
-def test_the_time_of_a_fit_includes_its_calibration(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    """320 images in 2 views, 200 steps, and three times 120 steps on two thirds of the images."""
-    second = Speed(step=1.0, token=0.0, image=1.0)
-    monkeypatch.setattr(speed, "measure_speed", lambda *_, **__: second)
-    details = only(speed.check_speed(subject)).details
-    assert f"{duration(640)} of encoding images, {duration(200 + 3 * 120)} of training and calibration" in details
 
 
 def test_published_accuracies_are_of_known_benchmarks() -> None:

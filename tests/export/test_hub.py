@@ -82,32 +82,6 @@ def test_the_card(saved: Path, tiny: Backbone, tmp_path: Path) -> None:
         write_hub_folder(saved, "user/name", tmp_path / "to-push")
 
 
-def test_the_card_of_a_head_that_was_not_evaluated(tiny: Backbone, images: list[Path], tmp_path: Path) -> None:
-    labels = [path.parent.name for path in images]
-    head = Classifier(tiny, method="tip-adapter", views=0, cache=False).fit(images, labels)
-    folder = head.save(tmp_path / "my-head")
-    write_hub_folder(folder, "user/name", tmp_path / "to-push")
-    card = (tmp_path / "to-push" / "README.md").read_text(encoding="utf-8")
-    assert "license" not in front_matter(card) and "| Licence | not stated |" in card
-    assert "| Held-out accuracy | not measured |" in card and "| Recipe | tip-adapter, alpha" in card
-    assert "| Training images | 18 |" in card
-    loaded = load_classifier(tmp_path / "to-push", backbone=tiny)
-    assert np.array_equal(loaded.predict_proba(images), head.predict_proba(images))
-
-
-@pytest.mark.parametrize(
-    "held_out", [None, 0.8, {"images": "many", "model": 80.0}, {"images": 9, "prompt": float("nan")}]
-)
-def test_accuracies_that_somebody_else_saved(
-    held_out: object, tiny: Backbone, prompt_classifier: Callable[[Backbone], Classifier], tmp_path: Path
-) -> None:
-    """Entries given to `save` are not checked."""
-    saved = prompt_classifier(tiny).save(tmp_path / "my-prompt", held_out=held_out)
-    write_hub_folder(saved, "user/name", tmp_path / "to-push")
-    card = (tmp_path / "to-push" / "README.md").read_text(encoding="utf-8")
-    assert "| Held-out accuracy | not measured |" in card and "| Training images | number not stored |" in card
-
-
 def test_paths_of_this_machine_are_not_pushed(
     prompt_classifier: Callable[[Backbone], Classifier], tiny_folder: str, tmp_path: Path
 ) -> None:

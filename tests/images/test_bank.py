@@ -1,10 +1,8 @@
 import hashlib
 import json
 import multiprocessing
-import resource
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -13,27 +11,14 @@ import torch
 from PIL import Image
 
 from slimprompt import FeatureBank, InputError, load_backbone
-from slimprompt.images import decode as decoding
 from slimprompt.images.bank import train_view_name
 from slimprompt.images.decode import open_image
 from slimprompt.images.encoding import encode_eval_views
-from slimprompt.images.sources import image_sources
 from slimprompt.images.store import cached_banks
 from slimprompt.images.views import train_view
 from slimprompt.seeds import stream_seed
 from tests.conftest import TINY, draw
 from tests.images.odd_images import write_odd_image
-
-
-@contextmanager
-def largest_file(n_bytes):
-    """Writes beyond this size of a file fail, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture
@@ -125,23 +110,6 @@ def test_no_images(tiny):
     assert encode_eval_views(tiny, []).shape == (0, 24)
 
 
-@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
-def test_a_given_image_is_converted_and_hashed_once(tiny, images, monkeypatch, mode):
-    sources = image_sources([Image.open(path).convert(mode) for path in images])
-    converted, hashed = [], []
-    convert, sha256 = decoding._to_rgb, hashlib.sha256
-    monkeypatch.setattr(decoding, "_to_rgb", lambda *given: converted.append(1) or convert(*given))
-    monkeypatch.setattr(decoding.hashlib, "sha256", lambda start: hashed.append(start) or sha256(start))
-    bank = FeatureBank(tiny, None)
-    bank.build(sources)
-    bank.build(sources[::2], ["1/0"])
-    found = bank.features(sources, "1/0", hashes=bank.hashes(sources))
-    assert len(converted) == len([one for one in hashed if one.startswith(b"RGB(40, 40)")]) == len(images)
-    monkeypatch.undo()
-    fresh = FeatureBank(tiny, None).features([Image.open(path) for path in images], "1/0")
-    assert torch.equal(found, fresh)
-
-
 def test_a_given_image_that_was_changed_is_encoded_again(tiny):
     image, bank = Image.new("RGB", (40, 40), "red"), FeatureBank(tiny, None)
     before = bank.features([image])
@@ -149,17 +117,6 @@ def test_a_given_image_that_was_changed_is_encoded_again(tiny):
     after = bank.features([image])
     assert (before - after).norm() > 1e-3
     assert torch.equal(after, FeatureBank(tiny, None).features([image]))
-
-
-def test_pil_images(tiny, images):
-    opened = [Image.open(path) for path in images]
-    assert torch.equal(FeatureBank(tiny, None).features(opened), FeatureBank(tiny, None).features(images))
-
-
-def test_models_have_separate_banks(tiny, images):
-    other = load_backbone(TINY, seed=1, device="cpu")
-    assert FeatureBank(tiny).path != FeatureBank(other).path
-    assert not torch.allclose(FeatureBank(tiny).features(images), FeatureBank(other).features(images))
 
 
 def test_renamed_bank_is_refused(tiny, tmp_path):
@@ -196,21 +153,6 @@ def test_an_image_too_narrow_to_be_resized_is_unreadable(tiny, images, tmp_path,
     for encode in (FeatureBank(tiny, None).features, lambda given: encode_eval_views(tiny, given)):
         with pytest.raises(InputError, match=r"an image that was given: 1 × 2000 pixels are too narrow"):
             encode([Image.new("RGB", (1, 2000))])
-
-
-def test_full_disk_raises_and_keeps_stored_features(tiny, images, tmp_path):
-    bank = FeatureBank(tiny, tmp_path)
-    bank.build(images[:2])
-    before, stored = bank.features(images[:2]), len(bank)
-    views = [f"9/{n}" for n in range(600)]
-    with largest_file(300_000), pytest.raises(InputError, match="cannot be written .*Free some space"):
-        bank.build(images[:4], views)
-    assert stored < len(bank) < stored + 4 * len(views)
-    assert torch.equal(bank.features(images[:2]), before)
-    bank.build(images[:4], views)
-    assert len(bank) == stored + 4 * len(views)
-    for view in views[::100]:
-        assert torch.equal(bank.features(images[:4], view), FeatureBank(tiny, None).features(images[:4], view))
 
 
 def _build(folder, images, queue):

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from open_clip.transform import PreprocessCfg
-from PIL import Image
 
 from slimprompt import FeatureBank, InputError
 from slimprompt.clip.backbone import Backbone
@@ -20,7 +18,6 @@ from slimprompt.images.encoding import (
     encode_padded,
     in_batches,
 )
-from slimprompt.images.views import normalise
 
 
 def test_batches_are_full_but_the_last() -> None:
@@ -34,10 +31,6 @@ def test_batches_are_full_but_the_last() -> None:
     assert np.array_equal(np.concatenate([some for _, some in batches]), rows)
 
 
-def test_no_batches_of_nothing() -> None:
-    assert list(in_batches([], 4)) == list(in_batches([([], np.empty((0, 2)))], 4)) == []
-
-
 def test_batch_size_by_device_and_memory(tiny: Backbone) -> None:
     assert device_batch(tiny) == BATCH == 32
     sizes = [batch_for_memory(free, 224, 224) for free in range(0, 100 << 30, 1 << 28)]
@@ -46,29 +39,11 @@ def test_batch_size_by_device_and_memory(tiny: Backbone) -> None:
     assert batch_for_memory(24 << 30, 448, 448) < batch_for_memory(24 << 30, 224, 224)
 
 
-def test_a_batch_is_normalised_to_the_bits_of_its_views() -> None:
-    pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (7, 30, 50, 3), dtype=np.uint8))
-    cfg = PreprocessCfg(size=(30, 50))
-    together = normalise(pixels, cfg)
-    assert together.shape == (7, 3, 30, 50) and together.is_contiguous()
-    for one, view in zip(pixels, together, strict=True):
-        floats = one.permute(2, 0, 1).float() / 255
-        mean, std = (torch.tensor(value).view(3, 1, 1) for value in (cfg.mean, cfg.std))
-        assert torch.equal(view, (floats - mean) / std)
-    every = normalise(torch.arange(256, dtype=torch.uint8)[None, :, None, None].expand(1, 256, 1, 3), cfg)
-    assert every.unique().numel() > 256  # all values differ, in all three channels
-
-
 def test_a_batch_is_padded(tiny: Backbone) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
     padded = encode_padded(tiny, pixels, 8)
     assert len(padded) == 8 and torch.equal(padded[5:], padded[:1].expand(3, -1))
     assert len(encode_padded(tiny, np.concatenate([pixels, pixels]), 8)) == 16
-
-
-@pytest.mark.filterwarnings("error")
-def test_one_image_is_encoded_without_a_warning(tiny: Backbone) -> None:
-    assert encode_eval_views(tiny, [Image.new("RGB", (40, 50))]).shape == (1, 24)
 
 
 @pytest.mark.parametrize(("precision", "advice"), [("fp32", "are its weights damaged"), ("fp16", "use bf16 or fp32")])

@@ -50,13 +50,6 @@ def test_every_file_is_hashed_once(files: list[Path], tmp_path: Path, hashed: li
     assert sorted(hashed) == [path.name for path in files]
 
 
-def test_without_a_file_nothing_is_remembered(files: list[Path], tmp_path: Path, hashed: list[str]) -> None:
-    for _ in range(2):
-        find(None, files)
-    assert len(hashed) == 6
-    assert [path.name for path in tmp_path.iterdir()] == ["images"]
-
-
 def test_a_new_file_is_not_remembered_before_its_times_have_settled(
     files: list[Path], tmp_path: Path, hashed: list[str]
 ) -> None:
@@ -86,16 +79,6 @@ def test_a_changed_file_is_hashed_again(files: list[Path], tmp_path: Path, chang
     hashed.clear()
     assert find(tmp_path / "hashes.db", files) == [sha256(file) for file in files]
     assert hashed == [path.name]
-
-
-def test_a_path_in_another_spelling_is_the_same_file(
-    files: list[Path], tmp_path: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find(tmp_path / "hashes.db", files)
-    hashed.clear()
-    monkeypatch.chdir(tmp_path / "images")
-    assert find(tmp_path / "hashes.db", [Path(path.name) for path in files]) == [sha256(path) for path in files]
-    assert hashed == []
 
 
 def test_unreadable_files_are_errors_and_not_remembered(files: list[Path], tmp_path: Path) -> None:
@@ -130,14 +113,6 @@ def test_remembered_hashes_that_cannot_be_used_only_cost_time(
     for _ in range(2):
         assert find(path, files) == expected
     database.close()
-
-
-def test_a_damaged_file_is_replaced(files: list[Path], tmp_path: Path, hashed: list[str]) -> None:
-    path = tmp_path / "hashes.db"
-    path.write_bytes(b"not a database" * 1000)
-    for _ in range(3):
-        find(path, files)
-    assert len(hashed) <= 6
 
 
 def test_large_inodes(files: list[Path], tmp_path: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

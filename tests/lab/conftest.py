@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 from dataclasses import replace
-from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
 import pytest
 
 from slimprompt.files import cache_dir
 from slimprompt.lab.environment import RunEnvironment
-from tests.fork_server import forked_python
-from tests.shortcuts import shortcuts  # noqa: F401
+from tests.fork_server import fork_context
 
 
 @pytest.fixture
@@ -23,21 +20,10 @@ def environment(environment: RunEnvironment) -> RunEnvironment:
     return replace(environment, cache=cache_dir())
 
 
-@pytest.fixture(scope="session")
-def worker_server() -> None:
-    """A process that has loaded the libraries, from which workers are forked: itself a fork of the tests' server."""
-    resource_tracker.ensure_running()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        multiprocessing.set_executable(forked_python())
-        forkserver.ensure_running()
-        multiprocessing.set_executable(sys.executable)
-
-
 @pytest.fixture
-def quick_workers(worker_server: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes without the seconds in which Python starts and imports torch."""
-    context = multiprocessing.get_context("forkserver")
+    context = fork_context()
     monkeypatch.setattr("slimprompt.lab.executors.processes.multiprocessing.get_context", lambda _: context)
 
 

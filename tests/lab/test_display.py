@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slimprompt.lab.display import result, shown
+from slimprompt.lab.display import shown
 from slimprompt.lab.records import COMPLETE, FAILED, Record
 from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.study import Ended, Event, Started, open_study, outcome_of
@@ -42,13 +42,3 @@ def test_a_failed_run_is_one_line(run_spec: MakeSpec, tmp_path: Path, capsys: py
     failed = Record(spec, FAILED, tmp_path, error="KeyError: 'no such entry'")
     outcome_of(study, shown("a study", study, (event for event in [Started([spec]), Ended(failed)])))
     assert capsys.readouterr().err.splitlines()[1:] == [f"[1/1] {spec.title}  FAILED: KeyError: 'no such entry'"]
-
-
-def test_results_in_one_line(run_spec: MakeSpec) -> None:
-    """Also of a record without the level of zero-shot."""
-    base = {"seen": 80.0, "unseen": 60.0, "harmonic": 68.57, "zero_shot_seen": 70.0}
-    record = Record(run_spec(class_subset="base"), COMPLETE, Path(), base)
-    assert result(record) == "80.0 % base (zero-shot 70.0), 60.0 % new, 68.6 % H"
-    others = {"accuracy": 50.0, "accuracy@a": 10.0, "accuracy@b": 30.0, "zero_shot_accuracy": 0.0}
-    record = Record(run_spec(), COMPLETE, Path(), others, facts={"times": {"total": 12.0}})
-    assert result(record) == "50.0 % (zero-shot 0.0), other datasets 20.0 %  12 s"

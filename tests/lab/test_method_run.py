@@ -10,17 +10,15 @@ import torch
 
 from slimprompt.data import base_new, few_shot, load_folder, read_manifest
 from slimprompt.lab.environment import RunEnvironment
-from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.lab.records import CURVE, Record
-from slimprompt.lab.run import LoadedInputs, batch_key, make_run
+from slimprompt.lab.run import LoadedInputs, make_run
 from slimprompt.lab.spec import RunSpec
 from slimprompt.methods.head import CacheHead, Head
 from slimprompt.methods.table import METHODS
-from slimprompt.methods.task import LabelledImages, Task, make_task
+from slimprompt.methods.task import LabelledImages, make_task
 from slimprompt.methods.zero_shot import zero_shot_features
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 from slimprompt.training.evaluation import accuracy, make_eval_set
-from tests.conftest import complete_study
 
 
 @pytest.fixture
@@ -98,53 +96,6 @@ def test_a_method_without_new_names_has_no_accuracy_on_new_classes(
     base, _ = base_new(few_shot(load_folder(spec.dataset), 2, 1))
     assert len(record.factors()["weights"]) == len(base.class_names)
     assert record.facts["n_classes"] == {"train": 3, "seen": 3, "unseen": 2}
-
-
-def test_methods_do_not_form_prompt_batches(
-    method_spec: Callable[..., RunSpec], run_spec: Callable[..., RunSpec]
-) -> None:
-    specs = [run_spec(), *(method_spec(method) for method in METHODS)]
-    assert len({batch_key(spec) for spec in specs}) == len(specs)
-
-
-def test_a_failed_fit_is_recorded_and_tried_again(
-    method_spec: Callable[..., RunSpec], loaded: LoadedInputs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = method_spec("gda")
-
-    def fail(task: Task) -> None:
-        raise RuntimeError("singular matrix")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("slimprompt.methods.gda.fit", fail)
-        record = make_run(spec, loaded)
-    assert record.error == "RuntimeError: singular matrix"
-    assert "traceback" in record.facts
-    assert make_run(spec, loaded).complete
-
-
-def test_an_interrupted_study_of_methods_is_resumed(
-    method_spec: Callable[..., RunSpec], run_spec: Callable[..., RunSpec], environment: RunEnvironment
-) -> None:
-    specs = [*(method_spec(method) for method in METHODS), run_spec(), run_spec(variant="dense")]
-
-    class Stopped(InlineExecutor):
-        def collect(self) -> list[Record]:
-            records = super().collect()
-            if any(record.spec.label == "clap" for record in records):
-                raise KeyboardInterrupt
-            return records
-
-    with pytest.raises(KeyboardInterrupt):
-        complete_study(specs, environment.runs, Stopped(environment), prompt_batch=8)
-    before = {path: path.read_bytes() for path in environment.runs.glob("*/*") if path.is_file()}
-    outcome = complete_study(specs, environment.runs, InlineExecutor(environment), prompt_batch=8)
-    assert [record.spec.label for record in outcome.present] == list(METHODS)[:4]
-    assert not outcome.failed
-    assert {record.spec.label for record in outcome.complete} == {*list(METHODS)[4:], "joint r2", "dense m4"}
-    assert {path: path.read_bytes() for path in before} == before
-    batches = {tuple(record.facts.get("prompt_batch", ())) for record in outcome.complete}
-    assert batches == {(), tuple(spec.fingerprint for spec in specs[-2:])}
 
 
 def test_other_datasets_are_classified_by_their_names_only(

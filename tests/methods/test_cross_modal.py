@@ -30,10 +30,3 @@ def test_batches_are_half_images_and_half_texts(make_task) -> None:
     for step in steps:
         torch.testing.assert_close(step.features[16:], texts[step.labels[16:]])
     assert steps[0].lr == 1e-5 and steps[50].lr == pytest.approx(1e-3) and steps[59].lr < 1e-3
-
-
-def test_images_and_texts_are_learned(make_task) -> None:
-    task = make_task(3, 4)
-    head = cross_modal.fit(task).head
-    assert (head.logits(task.eval_features).argmax(1) == task.targets).all()
-    assert (head.logits(task.class_features).argmax(1) == torch.arange(3)).all()

@@ -27,10 +27,6 @@ def test_the_only_image_of_a_class_is_never_held_out() -> None:
         assert {labels[index] for index in kept.tolist()} == {0, 1, 2}
 
 
-def test_one_image_per_class_has_no_folds() -> None:
-    assert folds([0, 1, 2], seed=1) == []
-
-
 def test_folds_depend_on_the_seed_and_not_on_the_order_of_classes() -> None:
     labels = [label for label in range(4) for _ in range(4)]
     held_out = [[part.tolist() for _, part in folds(labels, seed)] for seed in (1, 1, 2)]

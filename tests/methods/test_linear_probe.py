@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
@@ -36,9 +35,3 @@ def test_equals_scipy_on_the_same_objective(make_task, n_classes: int) -> None:
     found = fitted.head.logits(task.eval_features).double().numpy()
     np.testing.assert_allclose(softmax(found, axis=1), softmax(expected, axis=1), atol=2e-3)
     assert fitted.n_trained == n_classes * 24 + n_classes
-
-
-def test_one_shot_uses_the_default(make_task) -> None:
-    fitted = linear_probe.fit(make_task(4, 1))
-    assert fitted.settings == {"C": linear_probe.DEFAULT_STRENGTH}
-    assert torch.isfinite(fitted.head.weights).all()

@@ -32,9 +32,9 @@ def pocket():
     return load_backbone("pocket", device="cpu")
 
 
-@pytest.fixture(scope="module", params=["pocket-comic", "pocket-sketch"])
-def eval_set(pocket, request, shared_cache):
-    benchmark = load_benchmark(request.param, cache=shared_cache)
+@pytest.fixture(scope="module")
+def eval_set(pocket, shared_cache):
+    benchmark = load_benchmark("pocket-negative", cache=shared_cache)
     bank = FeatureBank(pocket, shared_cache / "features", show_progress=False)
     labels = [item.label for item in benchmark.test]
     return make_eval_set(bank, [benchmark.path(item) for item in benchmark.test], labels, benchmark.class_names)

@@ -24,12 +24,6 @@ def test_two_steps_by_hand(make_task) -> None:
     assert found.n_trained == 3 * 24
 
 
-def test_training_fits_the_training_images(make_task) -> None:
-    task = make_task(3, 4)
-    head = task_residual.fit(task, epochs=400).head
-    assert (head.logits(task.eval_features).argmax(1) == task.targets).all()
-
-
 def test_epochs_depend_on_the_number_of_images(make_task, monkeypatch) -> None:
     """100 epochs up to 4 images per class, 200 above."""
     counted = []

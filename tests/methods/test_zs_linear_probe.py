@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
@@ -23,12 +22,6 @@ def test_two_steps_by_hand(make_task) -> None:
     expected = weights / np.linalg.norm(weights, axis=1, keepdims=True)
     np.testing.assert_allclose(found.head.weights.double().numpy(), expected, atol=1e-5)
     assert found.head.scale == task.bank.backbone.logit_scale and found.n_trained == 3 * 24
-
-
-def test_training_fits_the_training_images(make_task) -> None:
-    task = make_task(3, 4)
-    head = zs_linear_probe.fit(task).head
-    assert (head.logits(task.eval_features).argmax(1) == task.targets).all()
 
 
 def test_penalties_are_the_mean_zero_shot_probabilities(make_task) -> None:
@@ -61,14 +54,3 @@ def test_clap_converges_to_the_minimum_that_scipy_finds(make_task) -> None:
     np.testing.assert_allclose(found, expected, atol=2e-3)
     free = zs_linear_probe.fit(task).head.weights.double().numpy()
     assert np.abs(free - expected).max() > 0.02  # the penalty makes a difference
-
-
-def test_a_class_that_zero_shot_knows_moves_less(make_task) -> None:
-    task = make_task(3, 4)
-    start = torch.nn.functional.normalize(task.template_features.mean(0), dim=-1)
-
-    def moved(weight: float) -> float:
-        head = zs_linear_probe.train_class_weights(task, torch.full((3,), weight)).head
-        return float((head.weights - start).norm())
-
-    assert moved(10.0) < moved(0.1) < moved(0.0)

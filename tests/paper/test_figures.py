@@ -1,23 +1,20 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-import numpy as np
+import pandas as pd
 import pytest
 
-from slimprompt.analysis.arms import dense, fixed_basis, joint, transfer
+from slimprompt.analysis.frame import CELL, cells, dense, fixed_a, fixed_b, joint, observations
 from slimprompt.analysis.geometry import Geometry, measure
-from slimprompt.analysis.observations import observe
-from slimprompt.analysis.results import CellKey, Estimate, Results
-from slimprompt.analysis.selection import best_covered, chance_levels, zero_shot
 from slimprompt.lab.records import Record, load_records
 from slimprompt.paper import figures
-from slimprompt.paper.figures.differences import paired_gain
-from slimprompt.paper.page import Report
-from slimprompt.paper.published import published_results
-from slimprompt.paper.summary import summary_table
+from slimprompt.paper.published import published
+from slimprompt.report.page import Report
+from slimprompt.report.paper import MeasuredRuns
 from tests.svg import texts
-from tests.synthetic_runs import DATASETS, accuracy_of, write_run, write_study
+from tests.synthetic_runs import accuracy_of, write_run, write_study
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +23,19 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
     return load_records(write_study(root, backbones=("pocket",), seeds=(1, 2)))
 
 
-@pytest.fixture(scope="module")
-def results(records: list[Record]) -> Results:
-    return Results.of(observe(records))
+def frame_of(root: Path) -> pd.DataFrame:
+    return cells(observations(load_records(root)))
 
 
-@pytest.fixture(scope="module")
-def geometry(records: list[Record]) -> Geometry:
-    return measure(records, draws=50)
+def made_of(cells: dict[str, dict[int, float]], **levels: object) -> pd.DataFrame:
+    """A frame of one backbone and dataset: label → seed → accuracy."""
+    place = {"backbone": "pocket", "dataset": "DTD", "shots": 4, "metric": "accuracy", "source": "", **levels}
+    rows = []
+    for label, by_seed in cells.items():
+        variant, *basis = label.rsplit(" ", 1)[0].split(" ")
+        how = {"label": label, "variant": variant, "basis": "".join(basis), "rank": int(re.findall(r"\d+$", label)[0])}
+        rows += [{**place, **how, "seed": seed, "value": value} for seed, value in by_seed.items()]
+    return pd.DataFrame(rows).pivot(index=list(CELL), columns="seed", values="value")
 
 
 def test_a_whole_study_gives_every_figure(study_report: Report):
@@ -46,9 +48,8 @@ def test_a_whole_study_gives_every_figure(study_report: Report):
 def test_a_few_runs_give_some_figures_and_the_others_name_the_missing_runs(tmp_path: Path):
     for seed in (1, 2):
         write_run(tmp_path, {"backbone": "pocket", "dataset": "dtd", "shots": 4, "seed": seed, "variant": "dense"})
-    records = load_records(tmp_path)
-    results = Results.of(observe(records))
-    built = {one.name: one for one in figures.all_figures(records, results, measure(records, draws=10))}
+    plots = figures.figures_of_runs(MeasuredRuns(load_records(tmp_path), draws=10))
+    built = {one.name: one for one in (plot() for plot in plots)}
     assert {name for name, one in built.items() if one.svg} == {"accuracy_by_shots", "learning_curves"}
     for name, needed in (
         ("gain_over_dense", "dense and jointly trained"),
@@ -61,64 +62,32 @@ def test_a_few_runs_give_some_figures_and_the_others_name_the_missing_runs(tmp_p
         assert needed in built[name].missing and not built[name].svg
 
 
-def test_no_runs_give_missing_figures():
-    empty = Results({})
-    for make in (figures.shots_curve, figures.rank_curve, figures.gain_over_dense, figures.fixed_against_trained):
-        assert make(empty).missing
-    assert figures.learning_curves([]).missing
-
-
 def test_figures_of_the_published_numbers():
-    published = published_results()
-    for make in (figures.shots_curve, figures.transfer_matrix):
-        assert make(published).svg
+    frame = published()[["mean"]]
+    for make in figures.OF_FRAME:
+        assert make(frame).svg
 
 
-def test_chance_and_zero_shot_come_from_the_records(tmp_path: Path):
+def test_the_levels_of_chance_and_zero_shot(tmp_path: Path):
     spec = {"backbone": "pocket", "dataset": "dtd", "shots": 4, "seed": 1, "variant": "dense"}
     write_run(tmp_path, spec, chance={"accuracy": 5.0})
     write_run(tmp_path, spec | {"class_subset": "base"}, chance={"seen": 10.0, "unseen": 30.0})
-    records = load_records(tmp_path)
-    levels = chance_levels(records)
-    assert levels["DTD", "accuracy"] == 5.0
-    assert levels["DTD", "harmonic"] == pytest.approx(15.0)
-    results = Results.of(observe(records))
-    assert zero_shot(results, "pocket", ["DTD"], 4, "accuracy") == DATASETS["dtd"]
-    assert zero_shot(results, "pocket", ["DTD", "Food101"], 4, "accuracy") is None
-    shown = texts(figures.shots_curve(results, levels))
-    assert "chance 5.0 %" in shown and "zero-shot" in shown
+    shown = texts(figures.shots_curve(frame_of(tmp_path)))
+    assert "chance 5.0 %" in shown and "chance 15.0 %" in shown  # the harmonic mean of 10 and 30
+    assert "zero-shot" in shown
 
 
-def test_zero_shot_follows_the_held_out_images(tmp_path: Path):
-    """In a folder without test images they depend on shots and seed."""
-    spec = {"backbone": "pocket", "dataset": "dtd", "variant": "dense"}
-    for (shots, seed), level in {(1, 1): 53.0, (1, 2): 54.0, (4, 1): 50.0, (4, 2): 51.0}.items():
-        metrics = {"accuracy": 60.0, "zero_shot_accuracy": level}
-        write_run(tmp_path, spec | {"shots": shots, "seed": seed}, metrics=metrics)
-    write_run(
-        tmp_path,
-        spec | {"shots": 4, "seed": 1, "variant": "joint", "rank": 4},
-        metrics={"accuracy": 60.0, "zero_shot_accuracy": 50.0},
-    )
-    records = load_records(tmp_path)
-    results = Results.of(observe(records))
-    assert [zero_shot(results, "pocket", ["DTD"], shots, "accuracy") for shots in (1, 4)] == [53.5, 50.5]
-    table = summary_table(results, records)
-    column = [one.label for one in table.columns].index("Zero-shot")
-    assert [(row.labels[2], row.cells[column].value) for row in table.rows] == [("1", 53.5), ("4", 50.5)]
-    assert texts(figures.shots_curve(results)).count("zero-shot") == 1
-
-
-def test_the_best_arm_of_the_summary_is_decided_on_common_seeds():
-    values = {dense(16): {1: 60.0, 2: 80.0}, joint(4): {1: 61.0}}
-    cells = {
-        CellKey("pocket", "DTD", *arm, 4): Estimate(
-            sum(by_seed.values()) / len(by_seed), None, len(by_seed), (), by_seed
-        )
-        for arm, by_seed in values.items()
-    }
-    (row,) = summary_table(Results(cells), []).rows
-    assert [(one.value, one.bold) for one in row.cells] == [(70.0, False), (61.0, True)]
+def test_the_rank_of_every_backbone_is_its_own(tmp_path: Path):
+    """One backbone has only rank 4, the other only rank 8."""
+    cell = {"dataset": "dtd", "shots": 4, "seed": 1}
+    for backbone, rank in (("RN50", 4), ("ViT-B-16", 8)):
+        for how in ({"variant": "dense"}, {"variant": "joint", "rank": rank}):
+            write_run(tmp_path, {"backbone": backbone, **cell, **how}, metrics={"accuracy": 60.0 + rank})
+    frame = frame_of(tmp_path)
+    assert {"joint r4", "joint r8"} <= set(texts(figures.shots_curve(frame)))
+    gains = figures.gain_over_dense(frame)
+    assert {"RN50, accuracy", "ViT-B/16, accuracy"} <= set(texts(gains))
+    assert "joint r4 − dense m16; joint r8 − dense m16" in gains.caption
 
 
 def test_averages_are_over_the_best_covered_datasets_and_the_caption_names_them(tmp_path: Path):
@@ -126,26 +95,23 @@ def test_averages_are_over_the_best_covered_datasets_and_the_caption_names_them(
         for variant in variants:
             fields = {"backbone": "pocket", "dataset": dataset, "shots": 4, "seed": 1, "variant": variant}
             write_run(tmp_path, fields | ({"rank": 4} if variant == "joint" else {}))
-    results = Results.of(observe(load_records(tmp_path)))
-    cells = [(dense(16), 4), (joint(4), 4)]
-    assert best_covered(results, "pocket", cells, "accuracy") == ["DTD", "Food101"]
-    caption = figures.shots_curve(results).caption
+    caption = figures.shots_curve(frame_of(tmp_path)).caption
     assert "averaged over 2 datasets (DTD, Food101)" in caption
     assert "left out because some runs are missing: pocket-toy" in caption
 
 
-def test_gains_are_paired_by_seed(tmp_path: Path):
-    base = {"backbone": "pocket", "dataset": "dtd", "shots": 4}
-    for seed, full, low in ((1, 60.0, 61.0), (2, 70.0, 73.0), (3, 10.0, None)):
-        write_run(tmp_path, base | {"seed": seed, "variant": "dense"}, metrics={"accuracy": full})
-        if low is not None:
-            write_run(tmp_path, base | {"seed": seed, "variant": "joint", "rank": 4}, metrics={"accuracy": low})
-    results = Results.of(observe(load_records(tmp_path)))
-    gain = paired_gain(results, "pocket", "DTD", joint(4), dense(16), 4, "accuracy")
-    assert gain == pytest.approx((2.0, np.sqrt(2.0)))  # mean and sd of 1 and 3; seed 3 has no counterpart
+def test_gains_are_paired_by_seed():
+    """Seed 3 has no counterpart."""
+    low = {1: 61.0, 2: 73.0}
+    paired = {dense(16): {1: 60.0, 2: 70.0}, joint(4): low}
+    unpaired = {dense(16): {1: 60.0, 2: 70.0, 3: 10.0}, joint(4): low}
+    one, other = (figures.gain_over_dense(made_of(some)) for some in (paired, unpaired))
+    assert one.svg == other.svg
+    assert {"0.0", "2.0"} & set(texts(one))
 
 
-def test_the_overlap_figure_shows_chance_and_the_number_of_pairs(geometry: Geometry):
+def test_the_overlap_figure_shows_chance_and_the_number_of_pairs(records: list[Record]):
+    geometry: Geometry = measure(records, draws=50)
     figure = figures.geometry_violin(geometry)
     shown = texts(figure)
     assert {"A", "B", "BA", "chance"} <= set(shown)
@@ -156,39 +122,48 @@ def test_the_overlap_figure_shows_chance_and_the_number_of_pairs(geometry: Geome
     assert "50 independent random subspaces" in figure.caption
 
 
-def test_the_transfer_matrix_shows_differences_to_training_both_factors(results: Results, records: list[Record]):
-    shown = texts(figures.transfer_matrix(results))
+def test_the_transfer_matrix_shows_differences_to_training_both_factors(records: list[Record]):
+    shown = texts(figures.transfer_matrix(cells(observations(records))))
     source = next(r.spec for r in records if r.spec.basis == "source" and r.spec.variant == "fixed-A")
     assert accuracy_of(source) < 80
     assert shown.count("−11.0") >= 6  # freezing A costs 10 points, training both gains 1
-    assert "random" in shown
+    assert "random" in shown and not any("-" in text for text in shown if re.fullmatch(r"\W?[\d.]+", text))
+
+
+def test_the_labels_of_the_transfer_matrix_are_inside_the_figure():
+    """With one target the panels are low."""
+    frame = made_of({joint(4): {1: 60.0}, fixed_b("random", 4): {1: 61.0}, fixed_a("random", 4): {1: 50.0}})
+    figure = figures.transfer_matrix(frame)
+    height = float(re.findall(r'viewBox="0 0 [\d.]+ ([\d.]+)"', figure.svg)[0])
+    label = re.findall(r'transform="(?:rotate|translate)\(([^)]*)\)[^"]*"[^>]*>target<', figure.svg)
+    assert label, "no label of the targets"
+    middle = float(re.findall(r"[\d.]+", label[0])[-1])
+    assert 20 < middle < height - 20
 
 
 def test_fixed_factors_are_compared_on_common_seeds():
-    def results(by_seed: dict[int, float]) -> Results:
-        frozen = Estimate(sum(by_seed.values()) / len(by_seed), None, len(by_seed), (), by_seed)
-        cells = dict.fromkeys((transfer("random-B", 4), fixed_basis("svd", 4)), frozen)
-        cells[joint(4)] = Estimate(60.0, None, 1, (), {1: 60.0})
-        return Results({CellKey("pocket", "DTD", *arm, 4): cell for arm, cell in cells.items()})
+    def frame(by_seed: dict[int, float]) -> pd.DataFrame:
+        return made_of({fixed_b("random", 4): by_seed, fixed_b("svd", 4): by_seed, joint(4): {1: 60.0}})
 
-    for figure in (figures.transfer_matrix, figures.fixed_against_trained):
-        assert figure(results({1: 61.0, 2: 90.0})).svg == figure(results({1: 61.0})).svg
+    for plot in (figures.transfer_matrix, figures.fixed_against_trained):
+        assert plot(frame({1: 61.0, 2: 90.0})).svg == plot(frame({1: 61.0})).svg
 
 
 def test_a_basis_of_your_own_is_compared_with_the_trained_one():
-    values = {joint(4): 60.0, fixed_basis("orthogonal", 4): 61.0, fixed_basis("my_bases:cosine", 4): 62.0}
-    cells = {
-        CellKey("pocket", "DTD", *arm, 4): Estimate(value, None, 1, (), {1: value}) for arm, value in values.items()
-    }
-    shown = texts(figures.fixed_against_trained(Results(cells)))
+    labels = joint(4), fixed_b("orthogonal", 4), fixed_b("my_bases:cosine", 4)
+    shown = texts(figures.fixed_against_trained(made_of({label: {1: 60.0} for label in labels})))
     assert "my_bases:cosine B" in shown and "my_bases:cosine (n = 1)" in shown
 
 
-def test_learning_curves_omit_other_numbers_of_epochs_and_missing_curves(tmp_path: Path):
+def test_learning_curves_start_at_epoch_one_and_say_what_they_leave_out(tmp_path: Path):
     base = {"backbone": "pocket", "dataset": "dtd", "shots": 4, "variant": "dense"}
     for seed in (1, 2, 3):
         write_run(tmp_path, base | {"seed": seed})
     write_run(tmp_path, base | {"seed": 4, "recipe": {"epochs": 7}})
     (write_run(tmp_path, base | {"seed": 5}) / "curve.csv").unlink()
-    figure = figures.learning_curves(load_records(tmp_path))
-    assert "Mean over 3 runs" in figure.caption and "2 runs are left out" in figure.caption
+    (write_run(tmp_path, base | {"seed": 6}) / "curve.csv").write_text("epoch,loss,accuracy,lr\n0,x,1,1\n")
+    figure = figures.learning_curves(frame_of(tmp_path), load_records(tmp_path))
+    assert "Mean over 3 runs" in figure.caption
+    for part in ("1 with another number of epochs than 200", "1 without curve.csv", "1 with a damaged curve.csv"):
+        assert part in figure.caption
+    assert {"1", "2"} <= set(texts(figure)) and "0" not in texts(figure)

@@ -5,27 +5,34 @@ from statistics import mean
 import open_clip
 import pytest
 
-from slimprompt.analysis.arms import BEST_DENSE, dense, fixed_basis, joint, transfer
+from slimprompt.analysis.frame import AVERAGE, BEST_DENSE, average, axis, dense, fixed_a, fixed_b, joint, select
 from slimprompt.data.benchmarks import BENCHMARKS
 from slimprompt.paper.published import (
     N_CTX,
     OWN_TEMPLATE,
     WIDTH,
-    printed_numbers,
+    printed,
+    published,
     published_baselines,
     published_geometry,
-    published_numbers,
+    published_measurements,
     published_pairs,
-    published_results,
 )
 from slimprompt.prompts.spec import FIXED_BASES
 from slimprompt.training.metrics import harmonic_mean
 
 
+def cell(backbone, dataset, label, shots, metric="accuracy", source=""):
+    """Mean, sd and n of a published cell."""
+    where = {"backbone": backbone, "dataset": dataset, "label": label, "shots": shots}
+    (row,) = select(published(), **where, metric=metric, source=source).itertuples(index=False)
+    return row
+
+
 def test_the_file_has_all_numbers_of_every_table():
-    frame = published_numbers()
+    frame = printed()
     assert len(frame) == 2552
-    assert frame.groupby("table").size().to_dict() == {
+    assert frame.groupby(level="table").size().to_dict() == {
         "base2new": 288,
         "base2new_full": 630,
         "b_ablation": 1008,
@@ -39,53 +46,51 @@ def test_the_file_has_all_numbers_of_every_table():
         "transfer_pairs": 78,
     }
     # The best dense prompt is printed in the ablation tables of all four ranks; every other key is unique.
-    assert len(printed_numbers()) == len(frame) - 3 * 2 * 21
-    repeated = frame[frame["basis"] == "best"].groupby(["table", "backbone", "dataset", "shots", "source"])
-    assert (repeated["mean"].nunique() == 1).all() and (repeated["std"].nunique() <= 1).all()
+    repeated = frame[frame.index.duplicated(keep=False)]
+    assert len(repeated) == 4 * 2 * 21 and axis(repeated, "label") == [BEST_DENSE]
+    assert (repeated.groupby(level=frame.index.names).nunique() <= 1).all(axis=None)
 
 
 def test_cells_have_the_printed_values():
-    results = published_results()
-    cell = results.cell("ViT-B/16", "Oxford Flowers", joint(4), 16)
-    assert (cell.mean, cell.sd, cell.n, cell.runs) == (96.20, 0.29, 3, ())
-    assert results.cell("RN50", "DTD", joint(4), 1, "harmonic").mean == 46.70
-    assert results.cell("ViT-B/16", "DTD", transfer("source-B", 4), 16, source="FGVC Aircraft").mean == 68.86
-    assert results.cell("ViT-B/16", "DTD", transfer("random-A", 4), 16).mean == 47.61
-    assert results.axis("dataset") == [
+    assert tuple(cell("ViT-B/16", "Oxford Flowers", joint(4), 16)) == (96.20, 0.29, 3)
+    assert cell("RN50", "DTD", joint(4), 1, "harmonic").mean == 46.70
+    assert cell("ViT-B/16", "DTD", fixed_b("source", 4), 16, source="FGVC Aircraft").mean == 68.86
+    assert cell("ViT-B/16", "DTD", fixed_a("random", 4), 16).mean == 47.61
+    assert published().index.is_unique
+    assert axis(published(), "dataset") == [
         "Caltech101", "DTD", "FGVC Aircraft", "Food101", "Oxford Flowers", "Oxford Pets", "UCF101",
     ]  # fmt: skip
 
 
 def test_dense_accuracies_follow_from_the_printed_differences():
     """The best low-rank prompt on Food101 at 16 shots reaches 86.87, 2.53 above 16 tokens and 1.77 above 4 tokens."""
-    results = published_results()
-    assert results.cell("ViT-B/16", "Food101", dense(16), 16).mean == pytest.approx(84.34)
-    assert results.cell("ViT-B/16", "Food101", dense(4), 16).mean == pytest.approx(85.10)
-    assert results.cell("ViT-B/16", "Food101", BEST_DENSE, 16).mean == 85.10
-    assert results.cell("RN50", "Food101", dense(16), 16, "accuracy") is None
+    assert cell("ViT-B/16", "Food101", dense(16), 16).mean == pytest.approx(84.34)
+    assert cell("ViT-B/16", "Food101", dense(4), 16).mean == pytest.approx(85.10)
+    assert cell("ViT-B/16", "Food101", BEST_DENSE, 16).mean == 85.10
+    assert not len(select(published(), backbone="RN50", dataset="Food101", label=dense(16), metric="accuracy"))
+
+
+def averages(label, shots):
+    """The average over the datasets on RN50: recomputed, or as printed."""
+    frame = published_measurements().frame
+    where = {"backbone": "RN50", "label": label, "shots": shots, "metric": "accuracy"}
+    return average(select(frame, **where), axis(frame, "dataset")).iloc[:, 0].item()
 
 
 def test_averages_are_recomputed_or_taken_as_printed():
-    results = published_results()
-    datasets = results.axis("dataset")
-    joint_average = results.macro("RN50", datasets, joint(4), 1)
-    assert joint_average.mean == pytest.approx(60.4957, abs=1e-3) and not joint_average.printed
-    dense_average = results.macro("RN50", datasets, dense(16), 1)
-    assert dense_average.mean == 58.50 and dense_average.printed
+    assert averages(joint(4), 1) == pytest.approx(60.4957, abs=1e-3)
+    assert cell("RN50", AVERAGE, joint(4), 1).mean == 60.50
+    assert averages(dense(16), 1) == 58.50 == cell("RN50", AVERAGE, dense(16), 1).mean
 
 
 def test_parameters_and_geometry():
     assert (N_CTX, WIDTH) == (16, 512)
-    results = published_results()
-    assert [results.parameters("RN50", arm) for arm in (dense(16), joint(4), transfer("source-A", 4))] == [
-        8192,
-        2112,
-        64,
-    ]
+    counts = published_measurements().costs["parameters"].groupby("label").first()
+    assert counts[[dense(16), joint(4), fixed_a("source", 4)]].tolist() == [8192, 2112, 64]
     table = published_geometry().set_index(["axis", "factor"])
     assert table.loc[("seed", "B"), "overlap"] == 0.41
     assert table.loc[("rank", "BA"), "angle"] == 80.3
-    assert len(published_pairs()) == 12
+    assert len(published_pairs()) == 12 and len(published_pairs("transfer_four_modes")) == 16
 
 
 def test_baselines_are_complete_and_of_known_benchmarks():
@@ -119,7 +124,7 @@ def test_zero_shot_of_vit_on_base_and_new_classes():
 
 def test_averages_of_the_baselines_on_the_datasets_of_the_paper():
     """On the seven datasets of the paper's RN50 table."""
-    titles = published_results().axis("dataset")
+    titles = axis(published(), "dataset")
     rows = [
         row for row in published_baselines() if BENCHMARKS[row.dataset].title in titles and row.class_subset == "all"
     ]
@@ -137,12 +142,11 @@ def test_averages_of_the_baselines_on_the_datasets_of_the_paper():
 
 def test_the_readme_has_the_range_of_the_papers_prompts():
     """Dense prompts and all rank-4 ones on RN50, averaged over the datasets."""
-    results = published_results()
-    arms = (dense(4), dense(16), joint(4), *(fixed_basis(basis, 4) for basis in FIXED_BASES))
+    labels = (dense(4), dense(16), joint(4), *(fixed_b(basis, 4) for basis in FIXED_BASES))
 
     def ends(shots):
-        averages = [results.macro("RN50", results.axis("dataset"), arm, shots).mean for arm in arms]
-        return f"{min(averages):.1f} to {max(averages):.1f}"
+        means = [averages(label, shots) for label in labels]
+        return f"{min(means):.1f} to {max(means):.1f}"
 
     text = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
     assert (

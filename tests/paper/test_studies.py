@@ -74,24 +74,21 @@ def test_every_published_cell_has_its_runs() -> None:
     """Each row of a table of accuracies is the mean over the seeds of runs that `all` makes."""
     cells = set()
     for spec in study_specs(PAPER):
-        method = {"dense": "dense", "joint": "factorized", "fixed-B": "factorized", "fixed-A": "fixed-A"}[spec.variant]
-        basis = {"dense": "identity", "joint": "trainable"}.get(spec.variant, spec.basis)
-        if spec.basis in ("source", "random"):
-            method, basis = spec.variant, f"{spec.basis}-{spec.variant[-1]}"
         rank = str(spec.rank or spec.n_ctx)
-        cells.add((spec.backbone, spec.dataset, spec.class_subset, method, basis, rank, spec.shots, spec.source))
+        arm = (spec.variant, spec.basis or "", rank)
+        cells.add((spec.backbone, spec.dataset, spec.class_subset, *arm, spec.shots, spec.source))
     tables = {"base2new": "base", "base2new_full": "base", "b_ablation": "all", "transfer_four_modes": "all"}
     checked = 0
     for row in published():
-        if row["table"] not in tables or row["dataset"] == "Average" or row["rank"] == "best":
+        if row["table"] not in tables or row["dataset"] == "Average" or row["basis"] == "best":
             continue
         if row["metric"].startswith("delta"):
             continue
-        source = benchmark_info(row["source"]).name if row["basis"].startswith("source") else None
+        source = benchmark_info(row["source"]).name if row["basis"] == "source" else None
         dataset, backbone = benchmark_info(row["dataset"]).name, row["backbone"].replace("/", "-")
         shots = int(float(row["shots"]))
-        split = tables[row["table"]]
-        cell = (backbone, dataset, split, row["method"], row["basis"], row["rank"], shots, source)
+        subset = tables[row["table"]]
+        cell = (backbone, dataset, subset, row["variant"], row["basis"], row["rank"], shots, source)
         assert cell in cells, row
         checked += 1
     assert checked > 1000

@@ -1,5 +1,7 @@
+import io
 import shutil
 import subprocess
+from collections import Counter
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -8,18 +10,31 @@ import openpyxl
 import pandas as pd
 import pytest
 
-from slimprompt.analysis.arms import dense, fixed_basis, joint, transfer
+from slimprompt.analysis.frame import (
+    CELL,
+    Measurements,
+    dense,
+    fixed_a,
+    fixed_b,
+    joint,
+    observations,
+    select,
+)
 from slimprompt.analysis.geometry import measure
-from slimprompt.analysis.methods import costs
-from slimprompt.analysis.observations import observe
-from slimprompt.analysis.results import CellKey, Estimate, Results
 from slimprompt.lab.records import load_records
 from slimprompt.lab.spec import RunSpec
-from slimprompt.paper.published import PrintedKey, printed_numbers, published_baselines, published_results
-from slimprompt.paper.tables import comparisons, paper_tables, published_tables, summaries, with_published_methods
-from slimprompt.report.methods_tables import methods_tables
-from slimprompt.report.table import Cell, Table, mark_best
-from slimprompt.report.table_formats import latex_document, to_frame, to_latex, to_markdown, write_tables
+from slimprompt.paper import published as paper_numbers
+from slimprompt.paper.published import (
+    printed,
+    published_baselines,
+    published_geometry,
+    published_measurements,
+)
+from slimprompt.paper.questions import questions_table
+from slimprompt.paper.tables import comparisons, methods_tables_of, paper_tables, published_tables, summaries
+from slimprompt.report.summary import summary_table
+from slimprompt.report.table import Cell, Table
+from slimprompt.report.table_formats import latex_document, table_files, to_frame, to_latex, to_markdown
 from tests.report.test_table_formats import HOSTILE
 from tests.synthetic_runs import accuracy_of, study_fields, write_methods, write_run, write_study
 
@@ -47,13 +62,22 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(runs):
-    return Results.of(observe(load_records(runs)))
+    return measured(load_records(runs))
 
 
 @pytest.fixture(scope="module")
 def tables(runs, results):
     medians = measure(load_records(runs), draws=10).medians()
-    return {table.name: table for table in paper_tables(results, medians)}
+    return made(results, lambda: (medians, ()))
+
+
+def measured(records):
+    return Measurements.of(observations(records))
+
+
+def made(results, *geometry, **options):
+    """The paper's tables by name."""
+    return {name: make() for name, make in paper_tables(results, *geometry, **options).items()}
 
 
 @pytest.fixture(scope="module")
@@ -70,19 +94,18 @@ def paper_joint_runs(tmp_path_factory):
 def compared_geometry(records):
     """The geometry table of runs with the published numbers."""
     found = measure(records, draws=10)
-    results = Results.of(observe(records))
-    tables = paper_tables(results, found.medians(), found.compared, compare_published=True)
-    return next(table for table in tables if table.name == "factor_geometry")
+    geometry = found.medians(), found.compared
+    return paper_tables(measured(records), lambda: geometry, compare_published=True)["factor_geometry"]()
 
 
 @pytest.fixture(scope="module")
 def published():
-    return {table.name: table for table in published_tables()}
+    return published_tables()
 
 
 def cell(table, *labels, column):
-    """The cell in the row with these labels (with or without the section) and the column with this full label."""
-    rows = [row for row in table.rows if labels in (row.labels, (row.section, *row.labels))]
+    """The cell in the row with these labels and the column with this full label."""
+    rows = [row for row in table.rows if row.labels == labels]
     assert len(rows) == 1, [row.labels for row in rows]
     return rows[0].cells[[one.full_label for one in table.columns].index(column)]
 
@@ -106,21 +129,42 @@ def test_the_paper_has_nineteen_tables(published):
     assert len(published) == 19
 
 
+def numbers(tables):
+    """The cells with a number."""
+    return [one for table in tables.values() for one in table.cells if one.number is not None]
+
+
 def test_every_published_number_appears_in_a_table_as_printed(published):
-    cells = [one for table in published.values() for row in table.rows for one in row.cells if one.key]
-    printed = printed_numbers()
-    assert len(cells) == 2552
-    assert {one.key for one in cells} == set(printed)
-    for one in cells:
-        assert (one.value, one.sd) == printed[one.key][:2]
+    """Beside the number that the printed cells give, and then instead of it."""
+    geometry = (published_geometry(), ())
+    compared = made(published_measurements(), lambda: geometry, compare_published=True)
+    assert len(numbers(published)) == len(numbers(compared)) == len(printed()) == 2552
+    assert all(one.published is not None for one in numbers(compared))
+    assert [(one.published, one.published_sd) for one in numbers(compared)] == [
+        (one.value, one.sd) for one in numbers(published)
+    ]
+    # A printed number is at most once in its table, except for the best dense one of each rank.
+    expected = Counter(zip(printed()["mean"], printed()["sd"].fillna(-1), strict=True))
+    assert Counter((one.value, -1 if one.sd is None else one.sd) for one in numbers(published)) == expected
 
 
 def test_bold_marks_match_the_paper(published):
     """One of 2,230 marks differs: the paper marks only one of two tied values."""
-    printed = printed_numbers()
-    cells = [one for table in published.values() for row in table.rows for one in row.cells if one.key]
-    differing = [one.key for one in cells if printed[one.key].bold not in (None, one.bold)]
-    assert differing == [PrintedKey("b_ablation", CellKey("ViT-B/16", "Food101", *fixed_basis("gaussian", 4), 1))]
+    frame = printed().dropna(subset="bold")
+    assert len(frame) == 2230
+    marked = Counter((name, one.value) for name, table in published.items() for one in table.cells if one.bold)
+    groups = {"b_ablation": "b_ablation", "base_to_new": "base2new_full"}
+    found = Counter()
+    for (name, value), count in marked.items():
+        found[next((group for start, group in groups.items() if name.startswith(start)), name), value] += count
+    bold = frame[frame["bold"] == 1]
+    expected = Counter(zip(bold.index.get_level_values("table"), bold["mean"], strict=True))
+    tied = select(published_frame(), backbone="ViT-B/16", dataset="Food101", label=fixed_b("gaussian", 4), shots=1)
+    assert found - expected == {("b_ablation", tied["mean"].item()): 1} and not expected - found
+
+
+def published_frame():
+    return select(paper_numbers.published(), metric="accuracy")
 
 
 def test_layout_of_the_papers_tables(published):
@@ -139,7 +183,7 @@ def test_layout_of_the_papers_tables(published):
     assert [row.labels for row in published["headline"].rows][:4] == [
         ("ViT-B/16", "1"), ("ViT-B/16", "4"), ("ViT-B/16", "16"), ("RN50", "1"),
     ]  # fmt: skip
-    assert published["base2new"].rows[0].section == "RN50"
+    assert published["base2new"].rows[0].labels == ("RN50", "Caltech101", "Dense")
     assert [column.remark for column in published["headline"].columns] == ["(8,192)", "(2,048)", "(2,112)", ""]
     assert cell(published["best_delta"], "Caltech101", "1", column="Best Rank/Backbone").value == "Rank 1, ViT-B/16"
     assert cell(published["transfer_best_delta"], "Food101", "UCF101", column="Best Mode").value == "Freeze A, Train B"
@@ -198,7 +242,7 @@ def test_missing_runs_are_missing_cells(tmp_path):
         gone = fields["dataset"] == "food101" and fields.get("basis") == "svd"
         if not gone:
             write_run(tmp_path, fields)
-    tables = {table.name: table for table in paper_tables(Results.of(observe(load_records(tmp_path))))}
+    tables = made(measured(load_records(tmp_path)))
     ablation = tables["b_ablation_rank4_rn50"]
     assert cell(ablation, "Food101", "1", column="SVD B").value is None
     assert cell(ablation, "DTD", "1", column="SVD B").value is not None
@@ -213,21 +257,33 @@ def test_a_missing_seed_is_noted(tmp_path):
     for fields in study_fields(backbones=("RN50",), datasets=("dtd", "food101"), shots=(1,)):
         if not (fields["dataset"] == "dtd" and fields["seed"] == 3 and fields["variant"] == "joint"):
             write_run(tmp_path, fields)
-    tables = {table.name: table for table in paper_tables(Results.of(observe(load_records(tmp_path))))}
+    tables = made(measured(load_records(tmp_path)))
     assert cell(tables["rank_sweep"], "DTD", "1", column="Rank 4 RN50").n == 2
     assert cell(tables["headline"], "RN50", "1", column="Fact. r=4").n == 2
     assert any("n = 2 to 3 seeds" in note for note in tables["rank_sweep"].notes)
 
 
-def seeded(values):
-    """An estimate from values by seed."""
-    return Estimate(sum(values.values()) / len(values), None, len(values), by_seed=values)
+def results_of(*rows):
+    """Measurements from (backbone, dataset, label, shots, metric, source, values by seed)."""
+    cells_, seeds = [], []
+    for backbone, dataset, label, shots, metric, source, values in rows:
+        variant, *rest = label.split()
+        basis, rank = (rest[0] if len(rest) > 1 else "", int(rest[-1][1:]))
+        cells_.append((backbone, dataset, label, variant, basis, rank, shots, metric, source))
+        seeds.append(values)
+    index = pd.MultiIndex.from_tuples(cells_, names=CELL)
+    return Measurements(pd.DataFrame(seeds, index, dtype=float).sort_index().sort_index(axis=1))
 
 
 def tables_of(cells, dataset="DTD", shots=1):
-    """The paper's tables of arms on one dataset and RN50, from their values by seed."""
-    results = Results({CellKey("RN50", dataset, *arm, shots): seeded(values) for arm, values in cells.items()})
-    return {table.name: table for table in paper_tables(results)}
+    """The paper's tables of labels on one dataset and RN50, from their values by seed."""
+    rows = [("RN50", dataset, label, shots, "accuracy", "", values) for label, values in cells.items()]
+    return made(results_of(*rows))
+
+
+def of_joint(rank=4, backbone="RN50", dataset="DTD", shots=1):
+    """Measurements of one joint prompt with the accuracy 60."""
+    return results_of((backbone, dataset, joint(rank), shots, "accuracy", "", {1: 60.0}))
 
 
 def test_differences_and_bold_compare_common_seeds():
@@ -251,26 +307,80 @@ def test_without_common_seeds_there_is_no_difference_and_no_best():
     assert "5 of 5 cells have no runs or no common seeds (—)." in tables["best_delta"].notes
 
 
+def test_each_backbone_has_its_own_headline_rank():
+    """RN50 has rank 4, ViT-B/16 rank 8: both have their low rank, and dense is not the best because it is alone."""
+    rows = []
+    for backbone, rank in (("RN50", 4), ("ViT-B/16", 8)):
+        for metric in ("accuracy", "harmonic"):
+            rows += [(backbone, "DTD", label, 1, metric, "", {1: value}) for label, value in (
+                (dense(16), 50.0), (joint(rank), 60.0)
+            )]  # fmt: skip
+    results = results_of(*rows)
+    tables = made(results)
+    headline = tables["headline"]
+    assert [column.label for column in headline.columns] == ["Dense-16", "Fact. r=4 / 8", "Δ"]
+    assert "RN50: r=4, ViT-B/16: r=8." in {", ".join(sorted(note[:-1].split(", "))) + "." for note in headline.notes}
+    base = [row.labels for row in tables["base2new"].rows]
+    assert ("RN50", "DTD", "Fact. (r=4)") in base and ("ViT-B/16", "DTD", "Fact. (r=8)") in base
+    delta = tables["best_delta"]
+    assert cell(delta, "DTD", "1", column="Best Factorized CoOp").value is not None
+    everything = [headline, summary_table(results._replace(runs=no_runs(results)))]
+    for table in everything:
+        for row in table.rows:
+            shown = {column.label: one for column, one in zip(table.columns, row.cells, strict=True)}
+            low, full = (
+                next(one for label, one in shown.items() if label.startswith(names))
+                for names in (("Fact", "Joint"), ("Dense",))
+            )
+            assert low.value == 60.0 and low.bold and not full.bold
+    questions = {row.labels[1:3] for row in questions_table(results.frame).rows}
+    assert {("joint r4 − dense m16", "RN50"), ("joint r8 − dense m16", "ViT-B/16")} <= questions
+    tested = {row.labels[1:4:2] for row in comparisons(results).rows}
+    assert {("RN50", joint(4)), ("ViT-B/16", joint(8))} <= tested
+
+
+def no_runs(results):
+    return pd.Series([()] * len(results.frame), results.frame.index, name="run")
+
+
+MODES = {"source-A": fixed_a("source", 4), "random-A": fixed_a("random", 4)}
+MODES |= {"source-B": fixed_b("source", 4), "random-B": fixed_b("random", 4)}
+
+
 def test_the_best_transfer_is_decided_on_common_seeds():
     modes = {"source-A": {1: 60.0}, "random-A": {1: 61.0}, "source-B": {1: 62.0, 2: 70.0}, "random-B": {1: 63.0}}
-    cells = {
-        CellKey("RN50", "DTD", *transfer(mode, 4), 16, source="Food101" if "source" in mode else ""): seeded(values)
+    rows = [
+        ("RN50", "DTD", MODES[mode], 16, "accuracy", "Food101" if "source" in mode else "", values)
         for mode, values in modes.items()
-    }
-    tables = {table.name: table for table in paper_tables(Results(cells))}
-    (row,) = tables["transfer_best_delta"].rows
+    ]
+    (row,) = made(results_of(*rows))["transfer_best_delta"].rows
     assert [one.value for one in row.cells[:3]] == [63.0, "Freeze Random B, Train A", 1.0]
 
 
+def test_transfers_in_several_settings_have_a_column_of_settings():
+    rows = [
+        ("RN50", "DTD", fixed_b(basis, rank), 16, "accuracy", "Food101" if basis == "source" else "", {1: 60.0 + rank})
+        for rank in (2, 4)
+        for basis in ("source", "random")
+    ]
+    table = made(results_of(*rows))["transfer_four_modes"]
+    assert [row.labels for row in table.rows] == [(f"RN50, rank {rank}, 16-shot", "DTD", "Food101") for rank in (2, 4)]
+    assert [[one.value for one in row.cells] for row in table.rows] == [
+        [None, 62.0, None, 62.0],
+        [None, 64.0, None, 64.0],
+    ]
+
+
 def test_a_basis_of_your_own_has_its_columns_and_tests():
-    arms = {joint(4): 70.0, fixed_basis("orthogonal", 4): 70.5, fixed_basis("my_bases:cosine", 4): 71.0}
-    cells = {
-        CellKey("RN50", dataset, *arm, 1): seeded({1: value, 2: value + offset})
-        for arm, value in arms.items()
-        for dataset, offset in (("DTD", 0.5), ("Food101", 1.0))
-    }
-    results = Results(cells)
-    tables = {table.name: table for table in paper_tables(results)}
+    labels = {joint(4): 70.0, fixed_b("orthogonal", 4): 70.5, fixed_b("my_bases:cosine", 4): 71.0}
+    results = results_of(
+        *(
+            ("RN50", dataset, label, 1, "accuracy", "", {1: value, 2: value + offset})
+            for label, value in labels.items()
+            for dataset, offset in (("DTD", 0.5), ("Food101", 1.0))
+        )
+    )
+    tables = made(results)
     average = cell(tables["fixedB"], "RN50", "4", column="1-shot my_bases:cosine")
     assert (average.value, average.bold) == (71.375, True)
     assert cell(tables["b_ablation_rank4_rn50"], "DTD", "1", column="my_bases:cosine").value == 71.25
@@ -278,9 +388,20 @@ def test_a_basis_of_your_own_has_its_columns_and_tests():
     assert ("fixed-B my_bases:cosine r4", "joint r4") in tested
 
 
+def test_only_the_table_of_geometry_measures_geometry(results):
+    def refuse():
+        raise AssertionError
+
+    makers = paper_tables(results, refuse)
+    assert not makers["headline"]().empty
+    with pytest.raises(AssertionError):
+        makers["factor_geometry"]()
+
+
 def test_no_runs_give_empty_tables():
-    tables = paper_tables(Results({}))
-    assert [table.name for table in tables] == PAPER_NAMES[:9]
+    by_name = made(measured([]))
+    assert list(by_name) == PAPER_NAMES[:9]
+    tables = list(by_name.values())
     assert all(table.empty for table in tables)
     document = latex_document(map(to_latex, tables))
     assert r"\end{document}" in document
@@ -288,14 +409,14 @@ def test_no_runs_give_empty_tables():
 
 
 def test_published_numbers_are_added_to_the_cells(results):
-    tables = {table.name: table for table in paper_tables(results, compare_published=True)}
+    tables = made(results, compare_published=True)
     found = cell(tables["rank_sweep"], "DTD", "1", column="Rank 4 RN50")
     assert (found.published, found.published_sd) == (41.96, 0.59)
     assert found.difference == pytest.approx(found.value - 41.96)
-    assert found.beyond_sd is True
+    assert found.exceeds_spread is True
     assert found.text(compare=True).endswith("(41.96, +11.63*)")
     other = cell(tables["rank_sweep"], "pocket-toy", "1", column="Rank 4 RN50")
-    assert other.published is None and other.beyond_sd is None
+    assert other.published is None and other.exceeds_spread is None
     # The averages are not over the paper's datasets, so they are not compared with its averages.
     assert all(one.published is None for row in tables["headline"].rows for one in row.cells)
     assert "There are no published numbers for these cells." in tables["headline"].notes
@@ -333,29 +454,27 @@ def test_published_geometry_is_left_out_for_other_runs(paper_joint_runs, changed
 
 
 def test_published_averages_are_compared_over_the_same_datasets():
-    tables = {table.name: table for table in paper_tables(published_results(), compare_published=True)}
+    tables = made(published_measurements(), compare_published=True)
     found = cell(tables["headline"], "RN50", "1", column="Fact. r=4")
     assert found.published == 60.50
-    assert found.beyond_sd is None  # the paper prints no sd there
+    assert found.exceeds_spread is None  # the paper prints no sd there
 
 
 def test_another_length_than_the_published_one_is_said():
     spec = RunSpec(backbone="RN50", dataset="dtd", shots=1, seed=1, variant="joint", rank=4, n_ctx=8)
-    results = Results({CellKey("RN50", "DTD", *joint(4), 1): Estimate(60.0, 0.1, 3)})
     for length, expected in ((8, True), (16, False)):
         specs = [spec.model_copy(update={"n_ctx": length})]
-        table = {one.name: one for one in paper_tables(results, specs=specs, compare_published=True)}["rank_sweep"]
+        table = made(of_joint(), specs=specs, compare_published=True)["rank_sweep"]
         assert ("Here low-rank prompts have 8 context tokens, the published ones 16." in table.notes) == expected
 
 
 def test_another_protocol_than_the_papers_is_said():
     how = {"position": "middle", "precision": "bf16", "recipe": {"epochs": 20}}
     base = {"backbone": "RN50", "dataset": "dtd", "shots": 1, "seed": 1}
-    results = Results({CellKey("RN50", "DTD", *joint(4), 1): Estimate(60.0, 0.1, 3)})
 
     def notes(*fields):
         specs = [RunSpec(**base, **one) for one in fields]
-        tables = {one.name: one for one in paper_tables(results, specs=specs, compare_published=True)}
+        tables = made(of_joint(), specs=specs, compare_published=True)
         return [note for note in tables["rank_sweep"].notes if "differ from the paper's grid" in note]
 
     low = {"variant": "joint", "rank": 4}
@@ -365,13 +484,13 @@ def test_another_protocol_than_the_papers_is_said():
 
 
 def test_a_missing_mark_is_explained():
-    tables = {table.name: table for table in paper_tables(published_results(), compare_published=True)}
+    tables = made(published_measurements(), compare_published=True)
     (note,) = [note for note in tables["headline"].notes if note.startswith("In brackets")]
     assert "no mark where the paper prints no standard deviation" in note
 
 
 def test_best_results_are_compared_whichever_arm_is_best(results):
-    tables = {table.name: table for table in paper_tables(results, compare_published=True)}
+    tables = made(results, compare_published=True)
     found = cell(tables["best_delta"], "DTD", "1", column="Best Factorized CoOp")
     assert found.published == 50.45
     found = cell(tables["transfer_best_delta"], "DTD", "Food101", column="Best Transfer Result")
@@ -379,17 +498,15 @@ def test_best_results_are_compared_whichever_arm_is_best(results):
 
 
 def test_the_best_of_one_backbone_is_not_compared_with_the_best_of_both():
-    cells = {CellKey(backbone, "DTD", *joint(4), 16): Estimate(60.0, 0.1, 3) for backbone in ("RN50", "ViT-B/16")}
-    for backbone, published in (("RN50", None), ("ViT-B/16", 69.29)):
-        results = Results({key: one for key, one in cells.items() if key.backbone == backbone})
-        table = {table.name: table for table in paper_tables(results, compare_published=True)}["best_delta"]
-        assert cell(table, "DTD", "16", column="Best Factorized CoOp").published == published
+    for backbone, expected in (("RN50", None), ("ViT-B/16", 69.29)):
+        table = made(of_joint(backbone=backbone, shots=16), compare_published=True)["best_delta"]
+        assert cell(table, "DTD", "16", column="Best Factorized CoOp").published == expected
 
 
 def test_published_differences_are_those_of_the_same_rank_and_length():
     values = {joint(2): 60.0, joint(8): 61.0, dense(2): 59.0, dense(8): 58.0}
-    results = Results({CellKey("ViT-B/16", "DTD", *arm, 16): Estimate(v, 0.1, 3) for arm, v in values.items()})
-    table = {table.name: table for table in paper_tables(results, compare_published=True)}["best_delta"]
+    rows = [("ViT-B/16", "DTD", label, 16, "accuracy", "", {1: value}) for label, value in values.items()]
+    table = made(results_of(*rows), compare_published=True)["best_delta"]
     assert cell(table, "DTD", "16", column="Best Factorized CoOp").published == 69.29
     labels = ("Δ Rank2–Best", "Δ Best–Ctx2", "Δ Best–Ctx8")
     shown = [cell(table, "DTD", "16", column=label) for label in labels]
@@ -398,27 +515,12 @@ def test_published_differences_are_those_of_the_same_rank_and_length():
 
 
 @pytest.mark.parametrize(
-    ("backbone", "rank", "published"), [("ViT-B/16", 4, 96.03), ("ViT-B/16", 8, None), ("RN50", 4, None)]
+    ("backbone", "rank", "expected"), [("ViT-B/16", 4, 96.03), ("ViT-B/16", 8, None), ("RN50", 4, None)]
 )
-def test_published_transfers_are_those_of_the_same_backbone_and_rank(backbone, rank, published):
-    key = CellKey(backbone, "Oxford Flowers", *transfer("source-B", rank), 16, source="DTD")
-    tables = paper_tables(Results({key: Estimate(90.0, 0.1, 3)}), compare_published=True)
-    table = {table.name: table for table in tables}["transfer_best_delta"]
-    assert cell(table, "Oxford Flowers", "DTD", column="Best Transfer Result").published == published
-
-
-@pytest.mark.parametrize(
-    ("values", "bold"),
-    [
-        ([1.0, 2.0, 3.0], [False, False, True]),
-        ([3.001, 3.004, 1.0], [True, True, False]),  # tied after rounding
-        ([2.0, 2.0], [False, False]),  # all tied
-        ([2.0, None], [False, False]),  # nothing to compare with
-        ([None, None], [False, False]),
-    ],
-)
-def test_the_best_number_is_bold(values, bold):
-    assert [one.bold for one in mark_best([Cell(value) for value in values])] == bold
+def test_published_transfers_are_those_of_the_same_backbone_and_rank(backbone, rank, expected):
+    results = results_of((backbone, "Oxford Flowers", fixed_b("source", rank), 16, "accuracy", "DTD", {1: 90.0}))
+    table = made(results, compare_published=True)["transfer_best_delta"]
+    assert cell(table, "Oxford Flowers", "DTD", column="Best Transfer Result").published == expected
 
 
 # ---------------------------------------------------------------- tables that are not in the paper
@@ -443,7 +545,7 @@ def test_summaries_table(results):
     table = summaries(results)
     assert [column.full_label for column in table.columns][2] == "Macro Mean ± sd"
     assert not table.empty
-    assert comparisons(Results({})).empty and summaries(Results({})).empty
+    assert comparisons(measured([])).empty and summaries(measured([])).empty
 
 
 # ---------------------------------------------------------------- formats
@@ -456,16 +558,14 @@ def test_csv_layout_has_numbers(tables):
     assert (frame["Gaussian B n"] == 3).all()
 
 
-def test_all_formats_are_written(tables, tmp_path):
-    built = list(tables.values())
-    files = write_tables(built, tmp_path / "out")
-    names = {path.name for path in files}
-    assert {"tables.md", "tables.tex", "tables.xlsx", "cells.csv", "headline.csv", "headline.tex"} <= names
-    assert all(path.stat().st_size > 0 for path in files)
-    cells = pd.read_csv(tmp_path / "out" / "cells.csv")
+def test_all_formats_are_written(tables):
+    files = table_files(list(tables.values()))
+    assert {"tables.md", "tables.tex", "tables.xlsx", "cells.csv", "headline.csv", "headline.tex"} <= set(files)
+    assert all(files.values())
+    cells = pd.read_csv(io.StringIO(files["cells.csv"]))
     row = cells[(cells["table"] == "headline") & (cells["row"] == "RN50, 4") & (cells["column"] == "Fact. r=4")].iloc[0]
     assert row["n"] == 3 and len(row["runs"].split()) == 9
-    book = openpyxl.load_workbook(tmp_path / "out" / "tables.xlsx")
+    book = openpyxl.load_workbook(io.BytesIO(files["tables.xlsx"]))
     assert book.sheetnames == ["contents", *(name[:31] for name in tables)]
     sheet = book["headline"]
     header = [one.value for one in sheet[2]]
@@ -477,8 +577,8 @@ def test_all_formats_are_written(tables, tmp_path):
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_latex_compiles(results, published, tmp_path):
-    compared = paper_tables(results, compare_published=True)
-    shown = [*published.values(), *compared, comparisons(results), summaries(results), HOSTILE]
+    compared = made(results, compare_published=True)
+    shown = [*published.values(), *compared.values(), comparisons(results), summaries(results), HOSTILE]
     document = latex_document(map(to_latex, shown))
     (tmp_path / "tables.tex").write_text(document, encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "tables.tex"]
@@ -488,9 +588,8 @@ def test_latex_compiles(results, published, tmp_path):
 
 
 def published_method_tables(runs: Path) -> dict[str, Table]:
-    records = load_records(runs)
-    built = methods_tables(Results.of(observe(records)), costs(records))
-    return {table.name: with_published_methods(table) for table in built}
+    makers = methods_tables_of(measured(load_records(runs)), compare_published=True)
+    return {name: table for name, make in makers.items() if not (table := make()).empty}
 
 
 def cell_of(table: Table, *labels: str, column: int = 0) -> Cell:
@@ -517,7 +616,8 @@ def test_published_baselines_stand_beside_measured_methods(tmp_path):
         sum(rows["gda", name, "RN50", "all", 1].accuracy for name in ("dtd", "food101")) / 2
     )
     joint_cell = cell_of(table, "RN50", "DTD", "joint r4")
-    assert joint_cell.published == published_results().cell("RN50", "DTD", joint(4), 1).mean
+    paper = select(published_frame(), backbone="RN50", dataset="DTD", label=joint(4), shots=1)["mean"]
+    assert joint_cell.published == paper.item()
     new = cell_of(tables["methods_base_to_new_by_dataset"], "ViT-B/16", "Food101", "zero-shot", column=1)
     assert new.published == rows["zero-shot", "food101", "ViT-B-16", "new", 0].accuracy
 

@@ -6,15 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
-from torch.nn import functional as F
 
 from slimprompt.classifier import Classifier
 from slimprompt.clip.backbone import Backbone
-from slimprompt.paper.page import Report, write_report
 from slimprompt.report.fit_page import write_fit_page
+from slimprompt.report.page import Report, write_report
 from slimprompt.training.recipe import Recipe
+from tests.report.test_fit_page import compare
 
 webdriver = pytest.importorskip(
     "selenium.webdriver", reason="selenium is not installed (pip install 'slimprompt[dev]')"
@@ -43,13 +42,10 @@ def fit_page(tiny: Backbone, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A page about an inaccurate prompt for classes with special characters in their names."""
     names = ["x" * 120, "<b>bold</b> & 'quoted'", "plain"]
     images = [Image.new("RGB", (32, 32), colour) for colour in ("red", "green", "blue")]
-    recipe = Recipe(epochs=1, views=0)
-    classifier = Classifier(tiny, recipe=recipe, n_ctx=4, rank=2, cache=False).fit(images, names)
-    labels = torch.tensor([0, 1, 2])
-    features = F.normalize(classifier.class_features_, dim=-1)[[1, 2, 0]]
+    classifier = Classifier(tiny, recipe=Recipe(epochs=1, views=0), n_ctx=4, rank=2, cache=False).fit(images, names)
+    found = compare(classifier, images, [0, 1, 2], [1, 2, 0], classifier.head_.weights)
     path = tmp_path_factory.mktemp("fit") / "fit.html"
-    zero_shot = classifier.class_features_
-    return write_fit_page(path, classifier, images, labels, features, zero_shot, templates=["{}"]).as_uri()
+    return write_fit_page(path, classifier, found, templates=["{}"]).as_uri()
 
 
 def set_width(browser: webdriver.Chrome, width: int) -> None:
@@ -82,11 +78,52 @@ def test_no_errors_no_requests_and_no_overflow(browser: webdriver.Chrome, name: 
     browser.execute_script("for (const one of document.querySelectorAll('details')) one.open = true")
     script = """return [...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, .plot, .skip, dialog, .hidden-label')
         && e.getBoundingClientRect().right > arguments[0] + 1).map(e => e.outerHTML.slice(0, 80))"""
-    for width in (1280, 360):
+    for width in (1280, 390, 360):
         set_width(browser, width)
         assert browser.execute_script("return innerWidth") == width
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
         assert browser.execute_script(script, width) == []
+
+
+def test_the_summary_fits_a_phone(browser: webdriver.Chrome, light_page: str):
+    opened(browser, light_page)
+    set_width(browser, 390)
+    script = "return [...document.querySelectorAll('#table-summary td, #table-summary th')].map(c => c.getBoundingClientRect().right)"
+    ends = browser.execute_script(script)
+    assert len(ends) > 20 and max(ends) <= 390
+    assert not browser.execute_script("return document.querySelector('#table-summary').closest('.wide')")
+
+
+def test_what_is_wider_than_a_phone_says_so(browser: webdriver.Chrome, light_page: str):
+    """A fading edge and a line of text, which go where nothing more follows."""
+    opened(browser, light_page)
+    boxes = """return [...document.querySelectorAll('.scroll')].filter(b => b.offsetParent).map(b =>
+        [b.scrollWidth > b.clientWidth + 1, b.classList.contains('wide'), getComputedStyle(b, '::after').content])"""
+    set_width(browser, 390)
+    wait_for_frame(browser)
+    found = browser.execute_script(boxes)
+    assert any(wide for wide, _, _ in found)
+    assert all(wide == marked == ("sideways" in hint) for wide, marked, hint in found)
+    edge = """const box = document.querySelector('#table-runs').closest('.scroll'); box.scrollLeft = arguments[0];
+        return box.classList.contains('more')"""
+    assert browser.execute_script(edge, 0)
+    browser.execute_script(edge, 100_000)
+    wait_for_frame(browser)
+    assert not browser.execute_script(edge, 100_000)
+
+
+def wait_for_frame(browser: webdriver.Chrome) -> None:
+    """Until the browser has laid out the page and told its observers."""
+    browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+
+
+def test_options_of_the_command_line_do_not_break(browser: webdriver.Chrome, study_report: Report, tmp_path: Path):
+    text = "run `slimprompt study --where class_subset=base --compare-published --overwrite` " * 3
+    opened(browser, write_report(replace(light(study_report), limitations=[text]), tmp_path).as_uri())
+    for width in (390, 520, 800):
+        set_width(browser, width)
+        heights = "return [...document.querySelectorAll('.option')].map(o => o.getClientRects().length)"
+        assert set(browser.execute_script(heights)) == {1}
 
 
 def test_clicking_a_column_title_sorts_the_rows(browser: webdriver.Chrome, light_page: str):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from slimprompt.classifier import Classifier
 from slimprompt.clip.backbone import Backbone
 from slimprompt.curation.labels import DuplicatePair, LabelCheck, LabelledImage, SuspectedLabel
 from slimprompt.curation.suggest import Suggestion, Suggestions
@@ -35,15 +36,18 @@ def test_the_page_of_suggestions(images: list[Path], tiny: Backbone, tmp_path: P
         Suggestion(images[0], "red & <i>panda", 0.51, "otter", 0.49, 0.02, None),
         Suggestion(images[1], "otter", 0.6, "cat", 0.35, 0.25, 0.834),
     ]
-    found = Suggestions(chosen, 1234, 3, ["cannot read x.png"])
-    text, page = read(write_suggestions_page(tmp_path / "a" / "page.html", found, model="my-<b>", backbone=tiny))
+    found = Suggestions(chosen, 1234, 3, 0, ["cannot read x.png"])
+    classifier = Classifier(tiny, method="zero-shot", cache=False).fit(images[:1] * 2, ["otter", "cat"])
+    text, page = read(
+        write_suggestions_page(tmp_path / "a" / "page.html", found, model="my-<b>", classifier=classifier)
+    )
     for part in (
         "2 of 1,234 unlabelled images",
         "1. red & <i>panda (51 %) or otter (49 %) margin 2.0",
         "2. otter (60 %) or cat (35 %) margin 25.0, similarity 0.83",
         "(3 here)",
         "my-<b>",
-        "1 unreadable images skipped: cannot read x.png",
+        "1 unreadable image left out: cannot read x.png",
         "caf\\udce9.png",
     ):
         assert part in text, part
@@ -60,7 +64,8 @@ def test_the_page_of_findings(images: list[Path], tiny: Backbone, tmp_path: Path
         DuplicatePair(labelled(images[0], "cat"), labelled(images[1], "dog"), 1.0, 1.0, exact=True),
         DuplicatePair(labelled(images[0], "cat"), labelled(images[1], "cat", "test"), 0.98, 0.975, exact=False),
     ]
-    found = LabelCheck(2000, 3, 0.875, [suspect], pairs, {"<rare>": 2}, ["cannot read x.png"])
+    every = [labelled(path, "cat") for path in images] * 1000
+    found = LabelCheck(every, ["cat", "dog", "<i>cat"], 0.875, [suspect], pairs, {"<rare>": 2}, ["cannot read x.png"])
     settings = {"source": "photos", "backbone": tiny, "max_score": 0.1, "similarity": 0.97}
     text, page = read(write_labels_page(tmp_path / "page.html", found, **settings))
     for part in (
@@ -81,7 +86,7 @@ def test_the_page_of_findings(images: list[Path], tiny: Backbone, tmp_path: Path
 def test_the_page_without_findings(tiny: Backbone, tmp_path: Path):
     settings = {"source": "photos", "backbone": tiny, "max_score": 0.1, "similarity": 0.97}
     for accuracy, part in ((0.9, "No label is suspected."), (None, "No label could be checked")):
-        found = LabelCheck(20, 3, accuracy, [], [], {}, [])
+        found = LabelCheck([], ["cat", "dog"], accuracy, [], [], {}, [])
         text, page = read(write_labels_page(tmp_path / "page.html", found, **settings))
         assert part in text and "No near-duplicates across classes or splits were found." in text
         assert not page.all("img")
@@ -91,7 +96,7 @@ def test_long_lists_are_cut(images: list[Path], tiny: Backbone, tmp_path: Path, 
     monkeypatch.setattr("slimprompt.report.curation_pages.MOST_SHOWN", 2)
     suspect = SuspectedLabel(labelled(images[0], "cat"), 0.01, 0.004, "dog", 0.92)
     pair = DuplicatePair(labelled(images[0], "cat"), labelled(images[1], "dog"), 1.0, 1.0, exact=True)
-    found = LabelCheck(20, 3, 0.9, [suspect] * 3, [pair] * 4, {}, [])
+    found = LabelCheck([], ["cat", "dog"], 0.9, [suspect] * 3, [pair] * 4, {}, [])
     settings = {"source": "photos", "backbone": tiny, "max_score": 0.1, "similarity": 0.97}
     text, page = read(write_labels_page(tmp_path / "page.html", found, **settings))
     assert "The first 2 of 3 are shown." in text and "The first 2 of 4 are shown." in text

@@ -15,5 +15,6 @@ def test_confusion_matrix_with_empty_classes_and_special_characters():
     assert confusion_matrix([str(n) for n in range(40)], np.eye(40, dtype=int)).svg
 
 
-def test_training_curve():
-    assert training_curve([(2.0, 10.0), (1.0, 60.0)]).svg
+def test_the_training_curve_starts_at_epoch_one():
+    shown = texts(training_curve([(2.0, 10.0), (1.0, 60.0)]))
+    assert shown.count("epoch") == 2 and {"1", "2"} <= set(shown)

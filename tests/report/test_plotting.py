@@ -3,15 +3,13 @@ from __future__ import annotations
 import io
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from pathlib import Path
 
 import matplotlib as mpl
 import pytest
 from matplotlib.figure import Figure as Canvas
 from PIL import Image
 
-from slimprompt.errors import InputError
-from slimprompt.report.plotting import Figure, panels, plot_style, shared_legend, to_figure, write_figures
+from slimprompt.report.plotting import Figure, figure_files, panels, plot_style, shared_legend, to_figure
 
 
 def example() -> Figure:
@@ -19,7 +17,7 @@ def example() -> Figure:
         canvas, axes = panels(1, 2)
         axes[0, 0].plot([0, 1], [0, 1], label="a line", marker="o")
         axes[0, 1].fill_between([0, 1], [0, 1])
-        shared_legend(canvas, axes.ravel())
+        shared_legend(canvas)
         return to_figure("example", "A title", "a caption", canvas)
 
 
@@ -43,7 +41,7 @@ def test_the_files_are_those_of_savefig():
         axes[0, 0].set_xscale("log", base=2)
         axes[0, 1].imshow([[0, 1], [2, 3]], aspect="auto")
         axes[0, 1].set_title("a title")
-        shared_legend(canvas, axes.ravel())
+        shared_legend(canvas)
         return canvas
 
     text, image = io.StringIO(), io.BytesIO()
@@ -57,12 +55,12 @@ def test_the_files_are_those_of_savefig():
     assert figure.png == image.getvalue()
 
 
-def test_a_figure_of_a_page_has_no_png(tmp_path: Path):
+def test_a_figure_of_a_page_has_no_png():
     with plot_style():
         canvas, _ = panels(1, 1)
         figure = to_figure("example", "A title", "a caption", canvas, png=False)
     assert figure.svg and not figure.png
-    assert [path.name for path in write_figures([figure], tmp_path)] == ["example.svg"]
+    assert [name for name, _ in figure_files([figure])] == ["example.svg"]
 
 
 def test_text_stays_text_and_user_settings_are_ignored(plain: Figure):
@@ -77,10 +75,22 @@ def test_text_is_shown_literally():
         canvas, axes = panels(1, 1)
         for label in sorted(labels):
             axes[0, 0].plot([0, 1], [0, 1], label=label)
-        shared_legend(canvas, axes.ravel())
+        shared_legend(canvas)
         figure = to_figure("example", "A title", "a caption", canvas, png=False)
     texts = {one.text for one in ET.fromstring(figure.inline()).iter() if one.tag.endswith("}text")}
     assert labels <= texts
+
+
+def test_text_in_any_script_is_shown_without_a_warning(recwarn: pytest.WarningsRecorder):
+    """The file names fonts that readers have; the plot was laid out with those of this machine."""
+    names = ["猫", "قطة", "बिल्ली", "고양이"]
+    with plot_style():
+        canvas, axes = panels(1, 1)
+        axes[0, 0].set_yticks(range(4), names)
+        made = to_figure("example", "A title", "a caption", canvas)
+    assert all(f">{name}</text>" in made.svg for name in names)
+    assert "'DejaVu Sans'" in made.svg and "sans-serif" in made.svg
+    assert not [one for one in recwarn if "Glyph" in str(one.message)]
 
 
 def test_inline_figures_have_unique_ids(plain: Figure):
@@ -105,17 +115,14 @@ def test_the_legend_has_no_repeated_entries():
         for panel in axes[0]:
             panel.errorbar([1, 2], [1, 2], yerr=[0.1, 0.1], label="an arm")
             panel.axhline(1, label="a level")
-        shared_legend(canvas, axes.ravel())
+        shared_legend(canvas)
         texts = [text.get_text() for text in canvas.legends[0].get_texts()]
     assert texts == ["an arm", "a level"]
 
 
-def test_figures_are_written_as_svg_and_png_unless_missing(plain: Figure, tmp_path: Path):
+def test_figures_are_svg_and_png_files_unless_missing(plain: Figure):
     missing = Figure("absent", "Absent", "", missing="There are no runs.")
-    written = write_figures([plain, missing], tmp_path / "figures")
-    assert sorted(path.name for path in written) == ["example.png", "example.svg"]
-    with Image.open(tmp_path / "figures" / "example.png") as image:
+    files = dict(figure_files([plain, missing]))
+    assert sorted(files) == ["example.png", "example.svg"]
+    with Image.open(io.BytesIO(files["example.png"])) as image:
         assert image.width > 600
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="is a file"):
-        write_figures([], tmp_path / "file")

@@ -7,43 +7,54 @@ time of the action, not the time to load the libraries.
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
 import random
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tests.fork_server import start_command, use_huge_pages
+from tests.fork_server import fork_context
 
 _OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate"}
 
 
-def run_campaign(module: str, *arguments: object, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The JSON object that a module of the tests prints last, in a process of its own that begins with loaded libraries."""
-    command = start_command(arguments, environment=environment, module=module, fork_workers=True)
-    output, errors = command.communicate(timeout=None if "SLIMPROMPT_KILLS" in os.environ else 900)
-    assert command.returncode == 0, errors
-    found: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return found
+def run_campaign(campaign: Callable[..., Any], *arguments: object) -> Any:
+    """What a function of a test module returns in a process of its own, which begins with loaded libraries and forks children."""
+    context = fork_context()
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=_campaign, args=(send, dict(os.environ), campaign, arguments), daemon=True)
+    process.start()
+    send.close()
+    try:
+        return receive.recv()
+    except EOFError:
+        process.join()
+        raise AssertionError(f"{campaign.__name__} ended with {process.exitcode}; the reason is on stderr") from None
+
+
+def _campaign(
+    send: Connection, environment: dict[str, str], campaign: Callable[..., Any], arguments: tuple[object, ...]
+) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have children
+    send.send(campaign(*arguments))
 
 
 def count_operations(action: Callable[[], object], watched: Path) -> int:
     """Run the action undisturbed; the number of its file operations below `watched`."""
-    read, write = os.pipe()
 
-    def counted() -> None:
+    def counted() -> int:
         watch = Watch(watched, None)
         action()
-        os.write(write, str(watch.count).encode())
+        return watch.count
 
-    assert not run_in_child(counted), "the action was killed"
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        return int(pipe.read())
+    return int(value_of(counted))
 
 
 def kill_before(number: int, action: Callable[[], object], watched: Path) -> bool:
@@ -62,23 +73,34 @@ def chosen_operations(total: int, most: int, seed: int) -> Iterator[int]:
     yield from numbers if total <= most else sorted(random.Random(seed).sample(numbers, most))
 
 
+def value_of(action: Callable[[], Any]) -> Any:
+    """What the action returns in a forked child: a small value, which a pipe holds."""
+    receive, send = multiprocessing.Pipe(duplex=False)
+    assert not run_in_child(lambda: send.send(action())), "the action was killed"
+    return receive.recv()
+
+
 def run_in_child(action: Callable[[], object]) -> bool:
     """Run the action in a forked child; whether it was killed. An exception of the action is an error here."""
-    use_huge_pages()
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
-        try:
-            action()
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
+        exit_after(action)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return True
     assert os.waitstatus_to_exitcode(status) == 0, "the action failed in the child"
     return False
+
+
+def exit_after(action: Callable[[], object]) -> None:
+    """End this process after the action, with code 1 if it raises an exception."""
+    try:
+        action()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
 
 
 def kill_this_process() -> None:
@@ -103,13 +125,10 @@ class Watch:
 
     def _counts(self, event: str, arguments: tuple[object, ...]) -> bool:
         path = arguments[0]
-        if not isinstance(path, (str, os.PathLike)):
-            return False
-        if event == "open" and not _writes(arguments):
+        if not isinstance(path, (str, os.PathLike)) or (event == "open" and not _writes(arguments[2])):
             return False
         return os.path.abspath(path).startswith(self._watched)
 
 
-def _writes(arguments: tuple[object, ...]) -> bool:
-    flags = arguments[2]
+def _writes(flags: object) -> bool:
     return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))

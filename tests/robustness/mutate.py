@@ -9,27 +9,22 @@ from collections.abc import Iterator
 from typing import Any
 
 _VALUES: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    0,
-    10**30,
-    1e308,
-    float("nan"),
-    float("inf"),
-    "",
-    "x" * 3000,
-    "\ud800",
-    "a\0b",
-    "<|endoftext|>",
-    "../../etc/passwd",
-    "=1+1",
-    "[/red]",
-    [],
-    {},
-    [[[[]]]],
-    {"a": {"b": [1]}},
-    ["cat", "cat"],
+    *(
+        None,
+        True,
+        -1,
+        0,
+        10**30,
+        1e308,
+        float("nan"),
+        float("inf"),
+        [],
+        {},
+        [[[[]]]],
+        {"a": {"b": [1]}},
+        ["cat", "cat"],
+    ),
+    *("", "x" * 3000, "\ud800", "a\0b", "<|endoftext|>", "../../etc/passwd", "=1+1", "[/red]"),
 )
 
 

@@ -13,11 +13,12 @@ import resource
 import signal
 import struct
 import sys
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+
+from tests.robustness.kills import exit_after
 
 _TRACEME, _SYSCALL, _SETOPTIONS, _GET_SYSCALL_INFO = 0, 24, 0x4200, 0x420E
 _TRACESYSGOOD, _TRACECLONE, _EXITKILL = 1, 8, 0x100000
@@ -51,7 +52,7 @@ def kill_before_call(number: int | None, action: Callable[[], object], watched: 
     if child == 0:
         _ptrace(_TRACEME, 0)
         os.kill(os.getpid(), signal.SIGSTOP)
-        _run_and_exit(action)
+        exit_after(action)
     os.waitpid(child, 0)
     _ptrace(_SETOPTIONS, child, data=_TRACESYSGOOD | _TRACECLONE | _EXITKILL)
     _ptrace(_SYSCALL, child)
@@ -86,19 +87,10 @@ def kill_at_size(n_bytes: int, action: Callable[[], object]) -> bool:
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, n_bytes))
-        _run_and_exit(action)
+        exit_after(action)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert code in (0, -signal.SIGXFSZ), "the action failed in the child"
     return code != 0
-
-
-def _run_and_exit(action: Callable[[], object]) -> None:
-    try:
-        action()
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
 
 
 def _changes_a_file(child: int, thread: int, watched: Path) -> bool:

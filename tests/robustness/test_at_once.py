@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from slimprompt.lab.executors.inline import InlineExecutor
 from slimprompt.paper.studies import Grid, read_grid, study_specs
 from slimprompt.saved import read_model
 from tests.conftest import complete_study, fingerprints, run_folders
-from tests.robustness.commands import Step, run_job
+from tests.fork_server import start_command
 
 pytestmark = pytest.mark.slow
 
@@ -37,58 +38,58 @@ def undisturbed(grid_file: Path, tmp_path: Path) -> Path:
     return environment.runs
 
 
-def study(grid_file: Path, runs: Path) -> list[str]:
-    return ["study", str(grid_file), "--runs", str(runs), "--workers", "1", "--device", "cpu"]
+def study(grid_file: Path, runs: Path) -> list[object]:
+    return ["study", grid_file, "--runs", runs, "--workers", "1", "--device", "cpu"]
 
 
-def test_the_same_study_two_and_four_times_at_once_while_others_read(
-    grid_file: Path, undisturbed: Path, tmp_path: Path
+def at_once(commands: Sequence[Sequence[object]], meanwhile: Sequence[object] = (), wait_for: str = "") -> list[str]:
+    """Outputs of commands that run at the same time, all of which must end well.
+
+    As long as they run, `meanwhile` is repeated, beginning when there is a file `wait_for`; its outputs come last.
+    """
+    started = [start_command(command, one_stream=True) for command in commands]
+    others = []
+    while meanwhile and any(one.poll() is None for one in started):
+        if any(Path("/").glob(wait_for.lstrip("/"))):
+            others.append(start_command(meanwhile, one_stream=True))
+            others[-1].wait(timeout=300)
+        time.sleep(0.01)
+    outputs = [one.communicate(timeout=300)[0] for one in (*started, *others)]
+    assert {one.returncode for one in (*started, *others)} == {0}, outputs
+    assert bool(meanwhile) == bool(others)
+    return outputs
+
+
+@pytest.mark.parametrize("writers", [2, 4])
+def test_the_same_study_several_times_at_once_while_others_read(
+    writers: int, grid_file: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     """There is a first run, so that readers find something from the beginning."""
-    first = run_folders(undisturbed)[0]
-    steps: list[Step] = []
-    for writers in (2, 4):
-        runs = tmp_path / f"runs-{writers}"
-        shutil.copytree(undisturbed / first, runs / first)
-        readers = [["runs", "list", "--runs", str(runs)], ["report", str(runs), "--out", str(tmp_path / "report")]]
-        commands = [study(grid_file, runs)] * writers
-        steps.append({"commands": commands, "readers": readers, "meanwhile": readers[:1], "wait_for": str(runs)})
-    done, read = run_job(steps, tmp_path)
-    assert {one.code for one in (*done, *read)} == {0}, (done, read)
+    first, runs = run_folders(undisturbed)[0], tmp_path / "runs"
+    shutil.copytree(undisturbed / first, runs / first)
+    readers = [["runs", "list", "--runs", runs], ["report", runs, "--out", tmp_path / "report"]]
+    outputs = at_once([*[study(grid_file, runs)] * writers, *readers], readers[0], str(runs))
     total = len(run_folders(undisturbed))
-    assert sum(f"{total} of {total} runs complete" in one.output for one in done) == 6
-    assert len(read) >= 2
-    assert not any("damaged" in one.output or "left out" in one.output for one in (*done, *read))
-    for writers in (2, 4):
-        assert fingerprints(tmp_path / f"runs-{writers}") == fingerprints(undisturbed)
-        assert run_folders(tmp_path / f"runs-{writers}") == run_folders(undisturbed)
+    assert sum(f"{total} of {total} runs complete" in output for output in outputs) == writers
+    assert not any("damaged" in output or "left out" in output for output in outputs)
+    assert fingerprints(runs) == fingerprints(undisturbed)
+    assert run_folders(runs) == run_folders(undisturbed)
 
 
 def test_the_cache_is_cleared_during_a_study(grid_file: Path, undisturbed: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    clear = ["cache", "clear", "--yes"]
-    wait_for = str(cache_dir() / "features" / "*-*.sqlite")
-    step: Step = {"commands": [study(grid_file, runs)] * 2, "meanwhile": [clear], "wait_for": wait_for}
-    done, cleared = run_job([step], tmp_path)
-    assert {one.code for one in (*done, *cleared)} == {0}, (done, cleared)
-    assert cleared
+    banks = str(cache_dir() / "features" / "*-*.sqlite")
+    at_once([study(grid_file, runs)] * 2, ["cache", "clear", "--yes"], banks)
     assert fingerprints(runs) == fingerprints(undisturbed)
 
 
-def test_two_and_four_fits_share_one_feature_cache(photos: Path, tiny_folder: str, tmp_path: Path) -> None:
-    where = ("--backbone", tiny_folder, "--device", "cpu")
-    few = ("--shots", "2", "--set", "epochs=2", "--n-ctx", "4", "--rank", "2")
+@pytest.mark.parametrize(("views", "fits"), [("2", "ab"), ("4", "abcd")])
+def test_fits_share_one_feature_cache(views: str, fits: str, photos: Path, tiny_folder: str, tmp_path: Path) -> None:
+    few = ("--shots", "2", "--set", "epochs=2", "--n-ctx", "4", "--rank", "2", "--set", f"views={views}")
 
-    def fit(name: str, *more: str) -> list[str]:
-        return ["fit", str(photos), "--out", str(tmp_path / name), *where, *few, *more]
+    def fit(name: str, *more: str) -> list[object]:
+        return ["fit", photos, "--out", tmp_path / name, "--backbone", tiny_folder, "--device", "cpu", *few, *more]
 
-    names = {"2": ["a", "b"], "4": ["c", "d", "e", "f"]}  # by number of views
-    steps: list[Step] = []
-    for views, some in names.items():
-        steps.append({"commands": [fit(f"alone-{views}", "--no-cache", "--set", f"views={views}")]})
-        steps.append({"commands": [fit(name, "--set", f"views={views}") for name in some]})
-    done, _ = run_job(steps, tmp_path)
-    assert {one.code for one in done} == {0}, done
-    for views, some in names.items():
-        saved = [read_model(tmp_path / name).entries for name in (f"alone-{views}", *some)]
-        assert len({entries["checksum"] for entries in saved}) == 1
+    at_once([fit("alone", "--no-cache")])
+    at_once([fit(name) for name in fits])
+    assert len({read_model(tmp_path / name).entries["checksum"] for name in ("alone", *fits)}) == 1

@@ -26,7 +26,7 @@ from slimprompt.paper.studies import Grid, study_specs
 from slimprompt.saved import model_file, read_model, write_model
 from tests.cli.conftest import QUICK, failed, ok, run  # noqa: F401
 from tests.conftest import complete_study, draw, fingerprints, run_folders
-from tests.lab.conftest import quick_workers, worker_server  # noqa: F401
+from tests.lab.conftest import quick_workers  # noqa: F401
 from tests.test_saved import ENTRIES, prompt
 
 pytestmark = pytest.mark.slow

@@ -30,7 +30,7 @@ from slimprompt.clip.backbone import Backbone
 from slimprompt.clip.load import _read_weights
 from slimprompt.coop import read_coop_checkpoint
 from slimprompt.data import apply_manifest, few_shot, load_folder, make_manifest, read_manifest, write_manifest
-from slimprompt.data.splits import read_split_file
+from slimprompt.data.readers import read_split_file
 from slimprompt.errors import InputError
 from slimprompt.images.decode import open_image
 from slimprompt.images.hashes import FileHashes

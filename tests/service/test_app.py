@@ -159,14 +159,6 @@ def test_the_openapi_document(client):
     assert {"401", "413", "415", "422", "429"} <= set(document["paths"]["/predict"]["post"]["responses"])
 
 
-def test_the_page_of_the_api(client):
-    """Its scripts come from elsewhere, which is allowed on this page alone."""
-    response = client.get("/docs")
-    assert response.status_code == 200 and "swagger" in response.text and "openapi.json" in response.text
-    assert "https:" in response.headers["content-security-policy"]
-    assert "https:" not in client.get("/").headers["content-security-policy"]
-
-
 def test_the_page_holds_nothing_external(client):
     response = client.get("/")
     policy = response.headers["content-security-policy"]
@@ -264,3 +256,11 @@ def test_the_document_has_the_limits_and_their_defaults():
     text = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
     listed = dict(re.findall(r"^\| `--([a-z-]+)` \| ([\d.]+) \|", text, re.MULTILINE))
     assert listed == {name.replace("_", "-"): f"{value:g}" for name, value in Limits().model_dump().items()}
+
+
+def test_the_page_of_the_api(client):
+    """Its scripts come from elsewhere, which is allowed on this page alone."""
+    response = client.get("/docs")
+    assert response.status_code == 200 and "swagger" in response.text and "openapi.json" in response.text
+    assert "https:" in response.headers["content-security-policy"]
+    assert "https:" not in client.get("/").headers["content-security-policy"]

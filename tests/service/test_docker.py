@@ -51,10 +51,6 @@ def test_it_copies_what_the_ignore_file_lets_through():
     assert copied == let_through and all((ROOT / name).exists() for name in copied)
 
 
-def test_it_does_not_run_as_root():
-    assert int(instruction("USER")) > 0
-
-
 def test_the_volume_of_the_documentation_keeps_what_is_downloaded():
     (mounted,) = re.findall(r"-v weights:(\S+)", (ROOT / "docs" / "service.md").read_text(encoding="utf-8"))
     before_user = DOCKERFILE.partition("\nUSER ")[0]
@@ -65,3 +61,7 @@ def test_the_volume_of_the_documentation_keeps_what_is_downloaded():
     places = subprocess.check_output([sys.executable, "-c", code], env=environment | set_by_image, text=True).split()
     for place in (*places, "/home/slimprompt/.cache/clip"):  # the last one is open_clip's, of weights by their address
         assert Path(place).is_relative_to(mounted)
+
+
+def test_it_does_not_run_as_root():
+    assert int(instruction("USER")) > 0

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from slimprompt import Classifier, load_classifier
-from slimprompt.collections.rows import make_predictions
 from slimprompt.errors import InputError
-from slimprompt.methods.zero_shot import zero_shot_head
 from slimprompt.service.models import ServedModel, load_models
 from tests.hub_server import Hub, Repository
 
@@ -49,41 +46,6 @@ def test_models_are_named_by_folder_or_by_path(saved: Path, tmp_path: Path, monk
         assert list(load_models([tmp_path / "current", Path(given)], device="cpu")) == ["current", "prompt"]
     with pytest.raises(InputError, match="given twice"):
         load_models([saved / "gda", saved / "gda"], device="cpu")
-
-
-@pytest.mark.parametrize("name", ["prompt", "gda", "zero-shot"])
-def test_rows_are_those_of_the_classifier(models: dict[str, ServedModel], name: str, photos: Path) -> None:
-    paths = sorted(photos.glob("*/0.png"))
-    classifier = models[name].classifier
-    features = classifier.encode(paths)
-    rows = make_predictions(models[name].on_classes(None), ["a", "b", "c"], features, top=2, lowest=0.0)
-    expected = classifier.predict_proba(paths)
-    for row, one, match in zip(
-        [row.as_json() for row in rows], expected, classifier.concept_match(features), strict=True
-    ):
-        assert row["answer"] == classifier.classes_[one.argmax()] == row["classes"][0]["name"]
-        assert [entry["probability"] for entry in row["classes"]] == pytest.approx(np.sort(one)[::-1][:2], abs=2e-6)
-        assert row["concept_match"] == pytest.approx(match, abs=2e-6)
-    assert models[name].classifier.calibration_.temperature != 1 or name != "prompt"
-    refused = make_predictions(models[name].on_classes(None), ["a", "b", "c"], features, top=1, lowest=1.1)
-    assert {prediction.answer for prediction in refused} == {"none of these"}
-
-
-def test_other_names_are_encoded_once(models: dict[str, ServedModel]) -> None:
-    names = ("otter", "red panda")
-    assert models["prompt"].on_classes(names) is models["prompt"].on_classes(names)
-    assert models["prompt"].on_classes(names).class_names_ == names
-    assert models["zero-shot"].on_classes(names).class_names_ == names
-    with pytest.raises(InputError, match="cannot take new class names"):
-        models["gda"].on_classes(names)
-    assert models["gda"].on_classes(("red disc", "blue disc")).class_names_ == ("red disc", "blue disc")
-
-
-def test_the_comparison_is_zero_shot(models: dict[str, ServedModel], photos: Path) -> None:
-    model = models["prompt"]
-    features = model.classifier.encode(sorted(photos.glob("*/0.png")))
-    head = zero_shot_head(model.backbone, ("cat", "dog"), ["a photo of a {}."])
-    assert model.zero_shot(("cat", "dog")).logits(features).equal(head.logits(features))
 
 
 def test_a_model_of_the_hub_is_served_under_its_name(saved: Path, local_hub: Hub) -> None:

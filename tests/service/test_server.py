@@ -110,16 +110,6 @@ def test_connections_that_send_nothing_are_closed(start, monkeypatch):
     assert is_well(client)
 
 
-def test_uploads_are_limited_in_total(start):
-    client, service = start(max_upload_mb=0.05)
-    service.uploads.n_bytes = 490_000  # as if ten large uploads were under way
-    response = client.post("/predict", files=form(b"x" * 20_000))
-    assert response.status_code == 503 and response.headers["retry-after"] == "1"
-    assert service.uploads.n_bytes == 490_000
-    service.uploads.n_bytes = 0
-    assert is_well(client)
-
-
 def test_too_many_images_at_once_are_put_off(start, only_prompt):
     client, service = start(max_waiting=2)
     gate, started = threading.Event(), threading.Event()
@@ -249,3 +239,13 @@ def test_addresses():
         assert not server.is_loopback(bound)
     with pytest.raises(InputError, match="check --host"):
         server.bind("no.such.host.invalid", 8000)
+
+
+def test_uploads_are_limited_in_total(start):
+    client, service = start(max_upload_mb=0.05)
+    service.uploads.n_bytes = 490_000  # as if ten large uploads were under way
+    response = client.post("/predict", files=form(b"x" * 20_000))
+    assert response.status_code == 503 and response.headers["retry-after"] == "1"
+    assert service.uploads.n_bytes == 490_000
+    service.uploads.n_bytes = 0
+    assert is_well(client)

@@ -106,10 +106,7 @@ UNUSABLE = {
     "a long name": (multipart(picture(), ('name="classes"', b"a\n" + b"b" * 201)), "at most 200 characters"),
     "one name twice": (multipart(picture(), ('name="classes"', b"a_b\na b")), "the same words"),
     "a control token": (multipart(picture(), ('name="classes"', b"a\n</s>")), "control token"),
-    "one name": (
-        multipart(picture(), ('name="classes"', b"cat; dog")),
-        "class names is 1; from 2 to 4 are allowed",
-    ),
+    "one name": (multipart(picture(), ('name="classes"', b"cat; dog")), "class names is 1; from 2 to 4 are allowed"),
     "no names": (multipart(picture(), ('name="classes"', b" ")), "class names is 0"),
     "thousands of fields": (multipart(*[(f'name="x{n}"', b"1") for n in range(5000)]), "Too many fields"),
     "a long field": (multipart(picture(), ('name="top"', b"1" * 10_000)), "exceeded maximum size"),
@@ -164,11 +161,6 @@ def test_too_many_images(n_images: int) -> None:
         with pytest.raises(HTTPException) as caught:
             parse(kind, body, LIMITS)
         assert caught.value.status_code == 413 and "more than 3 images" in caught.value.detail
-
-
-def test_a_form_without_a_boundary() -> None:
-    with pytest.raises(InputError, match="cannot be read"):
-        parse("multipart/form-data", multipart(picture()), LIMITS)
 
 
 def png_chunk(kind: bytes, data: bytes) -> bytes:
@@ -244,3 +236,8 @@ def test_images_are_read_as_files_are(tiny: Backbone, tmp_path) -> None:
         (tmp_path / name).write_bytes(data)
         expected = eval_pixels(open_image(tmp_path / name), tiny.preprocess, name)
         assert np.array_equal(decode(Upload(name, data), tiny), expected)
+
+
+def test_a_form_without_a_boundary() -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        parse("multipart/form-data", multipart(picture()), LIMITS)

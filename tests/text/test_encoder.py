@@ -3,7 +3,6 @@
 import copy
 import gc
 import json
-import weakref
 from importlib import resources
 
 import open_clip
@@ -152,11 +151,6 @@ def _expected_pass(config):
     return "shared" if causal else "full"
 
 
-def test_most_architectures_of_open_clip_share_the_prefix():
-    kinds = [_expected_pass(config) for config in ARCHITECTURES.values()]
-    assert kinds.count("shared") >= 92
-
-
 class _LetterTokenizer:
     """Replaces tokenizers that would have to be downloaded: start token, one token per letter, end token, padding."""
 
@@ -190,6 +184,10 @@ def _reduced(config):
     return config
 
 
+#: An architecture of every kind of text tower: many differ in their sizes or image towers only.
+KINDS = {json.dumps(_reduced(config), sort_keys=True): name for name, config in ARCHITECTURES.items()}
+
+
 @pytest.fixture(scope="module")
 def reduced(tmp_path_factory):
     """Architecture → name under which it is registered at reduced size; open_clip reads a whole folder at once.
@@ -197,31 +195,30 @@ def reduced(tmp_path_factory):
     A neutral name, because open_clip selects some tokenizers by the name of the model.
     """
     folder = tmp_path_factory.mktemp("reduced")
-    names = {name: f"short-{number}" for number, name in enumerate(ARCHITECTURES)}
-    for name, short in names.items():
-        (folder / f"{short}.json").write_text(json.dumps(_reduced(ARCHITECTURES[name])))
+    names = {name: f"short-{number}" for number, name in enumerate(KINDS.values())}
+    for config, name in KINDS.items():
+        (folder / f"{names[name]}.json").write_text(config)
     open_clip.add_model_config(folder)
     return names
 
 
+def test_the_pass_that_is_listed_for_every_architecture():
+    listed = {"shared": "shared prefix", "full": "full pass", "refused": "none"}  # by `slimprompt backbones`
+    for name, config in ARCHITECTURES.items():
+        assert prompt_support(config).text_pass == listed[_expected_pass(config)], name
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", KINDS.values())
 def test_every_architecture_of_open_clip(name, reduced):
     """Random weights and reduced width and depth; everything else as published."""
-    config = ARCHITECTURES[name]
-    expected = _expected_pass(config)
-    shown = {"shared": "shared prefix", "full": "full pass", "refused": "none"}  # by `slimprompt backbones`
-    assert prompt_support(config).text_pass == shown[expected]
-    if config["text_cfg"].get("hf_model_name"):
-        with pytest.raises(InputError, match="Hugging Face text tower"):
-            load_backbone(name, seed=0)
-        return
-    short = reduced[name]
+    config, expected = ARCHITECTURES[name], _expected_pass(ARCHITECTURES[name])
     if expected == "refused":
-        with pytest.raises(InputError, match="class token"):
-            load_backbone(short, seed=0)
+        is_hf = bool(config["text_cfg"].get("hf_model_name"))
+        with pytest.raises(InputError, match="Hugging Face text tower" if is_hf else "class token"):
+            load_backbone(name if is_hf else reduced[name], seed=0)
         return
-    backbone = load_backbone(short, seed=0, device="cpu")
+    backbone = load_backbone(reduced[name], seed=0, device="cpu")
     if "hf_tokenizer_name" in config["text_cfg"]:
         object.__setattr__(backbone, "tokenizer", _LetterTokenizer(_reduced(config)["text_cfg"]))
     encoder = assert_equals_open_clip(backbone, ["cat", "red fox"], 4)
@@ -249,19 +246,9 @@ def test_low_precision_is_close_to_fp32(tiny, precision):
     assert torch.autograd.grad(low.sum(), context)[0].dtype == torch.float32
 
 
-@pytest.mark.parametrize(
-    ("names", "options", "message"),
-    [
-        ([], {}, "no class names"),
-        (["cat", " _ "], {}, "empty class name"),
-        (["cat"], {"position": "back"}, "unknown position 'back'"),
-        (["cat"], {"chunk_size": 0}, "at least 1 class"),
-        (["cat"], {"depth": 0}, "depth 0 does not fit"),
-        (["cat"], {"depth": 4}, "depth 4 does not fit.*number of layers of the text tower of .*, 3"),
-    ],
-)
-def test_invalid_arguments_are_refused(tiny, names, options, message):
-    with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize(("names", "options"), [([], {}), (["cat"], {"position": "back"}), (["cat"], {"depth": 4})])
+def test_invalid_arguments_are_refused(tiny, names, options):
+    with pytest.raises(InputError):
         SharedPrefixTextEncoder(tiny, names, 4, **options)
 
 
@@ -318,11 +305,6 @@ def test_texts_of_a_tower_without_a_shared_prefix(model_config):
     assert torch.equal(encode_texts(backbone, texts), backbone.encode_texts(texts))
 
 
-def test_a_text_that_is_too_long_is_refused(tiny):
-    with pytest.raises(InputError, match="has more than the"):
-        encode_texts(tiny, ["a cat", "word " * 60])
-
-
 def test_training_after_texts_were_encoded():
     """The constants of a block, which both share, may have been made in inference mode."""
     backbone = load_backbone("pocket", device="cpu")
@@ -350,17 +332,3 @@ def test_only_passes_with_gradients_pack_weights():
     del encoder, other, copied
     gc.collect()
     assert frozen._packed() is None
-
-
-def test_an_encoder_is_released_without_the_garbage_collector(tiny):
-    """Its index tensors go with it: the laboratory makes many encoders, and cycles of references would keep them for long."""
-    encoder = SharedPrefixTextEncoder(tiny, NAMES, 6)
-    features_and_gradient(encoder, random_context(tiny, 3, 6))
-    layouts = [weakref.ref(layout) for chunk in encoder._chunks for layout in chunk.layouts]
-    gathers = [weakref.ref(layout().outputs) for layout in layouts]
-    gc.disable()
-    try:
-        del encoder
-        assert not any(reference() for reference in layouts + gathers)
-    finally:
-        gc.enable()

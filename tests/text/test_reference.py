@@ -1,16 +1,13 @@
 """The plain passes equal open_clip's `encode_text`, in features and gradients."""
 
-import copy
 import json
 
 import pytest
 import torch
-from torch import nn
 
 from slimprompt import InputError, load_backbone
-from slimprompt.clip.towers import is_plain
 from slimprompt.text.reference import full_pass_encoder, shared_prefix_reference
-from tests.conftest import TINY_CONFIG, in_double
+from tests.conftest import TINY_CONFIG
 from tests.text.conftest import NAMES, features_and_gradient, open_clip_features, random_context
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-12}
@@ -58,28 +55,9 @@ def test_batch_of_deep_contexts(double):
     torch.testing.assert_close(shared, full, **TIGHT)
 
 
-def test_layer_scale(model_config):
-    config = json.loads(json.dumps(TINY_CONFIG))
-    config["text_cfg"]["ls_init_value"] = 0.5
-    backbone = in_double(load_backbone(model_config("tiny-reference-layer-scale", config), seed=0, device="cpu"))
-    context = random_context(backbone, 4)
-    torch.testing.assert_close(
-        features_and_gradient(shared_prefix_reference(backbone, NAMES, 4), context),
-        features_and_gradient(full_pass_encoder(backbone, NAMES, 4), context),
-        **TIGHT,
-    )
-
-
 def test_tower_that_is_not_causal_is_refused(model_config):
     config = json.loads(json.dumps(TINY_CONFIG))
     config["text_cfg"]["no_causal_mask"] = True
     backbone = load_backbone(model_config("tiny-reference-not-causal", config), seed=0, device="cpu")
     with pytest.raises(InputError, match="cannot share a prefix; use full_pass_encoder"):
         shared_prefix_reference(backbone, NAMES, 4)
-
-
-def test_block_with_another_activation_is_not_plain(tiny):
-    block = copy.deepcopy(tiny.text_tower.transformer.resblocks[0])
-    assert is_plain(block)
-    block.mlp.gelu = nn.ReLU()
-    assert not is_plain(block)

@@ -36,11 +36,6 @@ def test_shared_prefix_of_words_equals_their_template(double, words):
     torch.testing.assert_close(features, full, rtol=1e-12, atol=1e-13)
 
 
-def test_no_words(tiny):
-    with pytest.raises(InputError, match="no words were given"):
-        word_embeddings(tiny, " ")
-
-
 def test_a_template_is_not_taken_for_words(tiny):
     with pytest.raises(InputError, match="'a photo of a {}.' hold {}: give only those before the class name"):
         word_embeddings(tiny, "a photo of a {}.")

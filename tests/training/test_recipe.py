@@ -4,18 +4,6 @@ from slimprompt.errors import InputError
 from slimprompt.training.recipe import RECIPES, Recipe, auto_recipe, make_recipe
 
 
-def test_describe():
-    assert (
-        Recipe().describe()
-        == "200 epochs of SGD, batches of 32, learning rate 0.002, a new train view of each image every epoch"
-    )
-    fast = RECIPES["fast"].describe()
-    assert fast.startswith("20 epochs of AdamW, batches of 256, learning rate 0.005, the eval view and 2 train views")
-    assert "rises by 10 %" in fast and "changes by less than 0.5 % over 5 epochs" in fast
-    assert "all images in one step" in Recipe(batch_size=None).describe()
-    assert "the eval view" in Recipe(views=0).describe() and "in turn" in Recipe(views=2).describe()
-
-
 @pytest.mark.parametrize("n_images", [5, 24, 32, 47, 100, 752, 1600])
 def test_paper_10x_moves_as_far_as_paper_in_a_tenth_of_the_steps(n_images):
     paper, coarse = RECIPES["paper"], RECIPES["paper-10x"]

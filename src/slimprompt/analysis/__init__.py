@@ -1,1 +1,1 @@
-"""What run records say: cells, statistics, comparisons of arms and methods, geometry of the factors."""
+"""What run records say: one frame of cells and seeds, statistics, comparisons, claims, geometry of the factors."""

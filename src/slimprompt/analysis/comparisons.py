@@ -1,135 +1,104 @@
-"""Paired comparisons of arms with correction for multiple tests, and averages over datasets."""
+"""Paired comparisons with correction for multiple tests, and averages over datasets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict
 
 import pandas as pd
 
-from slimprompt.analysis.arms import Arm, arm_label
-from slimprompt.analysis.results import Results, Unit
-from slimprompt.analysis.statistics import (
-    Comparison,
-    compare,
-    harmonic_of_averages,
-    holm,
-    macro_average,
-    pooled_average,
-)
+from slimprompt.analysis.frame import AVERAGE, axis, by_unit, paired, select, summary
+from slimprompt.analysis.statistics import Comparison, compare, holm
+from slimprompt.training.metrics import harmonic_mean
+
+_TESTS = ("t", "wilcoxon", "equivalence")
 
 
-@dataclass(frozen=True)
-class ArmComparison:
-    """Paired test of `first − second` in one backbone and shot count."""
-
-    backbone: str
-    shots: int
-    first: Arm
-    second: Arm
-    metric: str
-    unit: str
-    result: Comparison
-    cells: dict[str, float] = field(default_factory=dict, repr=False)
-    """Name of the unit → difference."""
-    holm_t: float | None = None
-    """p value of the t-test after Holm's correction over the family; likewise the next two."""
-    holm_wilcoxon: float | None = None
-    holm_equivalence: float | None = None
-
-
-def compare_arms(
-    results: Results,
-    pairs: Sequence[tuple[Arm, Arm]],
+def compare_labels(
+    frame: pd.DataFrame,
+    pairs: Sequence[tuple[str, str]],
     *,
     metric: str = "accuracy",
-    unit: Unit = "dataset",
+    unit: str = "dataset",
     margin: float = 0.5,
-    backbones: Sequence[str] | None = None,
-    shots: Sequence[int] | None = None,
-) -> list[ArmComparison]:
-    """Compare every pair of arms in every backbone and shot count that has both.
+) -> pd.DataFrame:
+    """Paired tests of first − second in every backbone and shot count that has both labels.
 
     Parameters
     ----------
-    results
-        Cells of runs, or of the published tables.
+    frame
+        Cells × seeds of runs, or of the published tables.
     pairs
-        (first, second) arms.
+        (first, second) labels.
     metric
         Metric to compare.
     unit
-        What counts as one observation, a key of `slimprompt.analysis.results.UNITS`.
+        What counts as one observation, a key of `slimprompt.analysis.frame.UNITS`.
     margin
         Equivalence margin in points.
-    backbones, shots
-        Restrict the comparison; None for all.
-
-    Returns
-    -------
-    list of ArmComparison
-        Together they are one family for Holm's correction.
-    """
-    found: list[ArmComparison] = []
-    for backbone in backbones if backbones is not None else results.axis("backbone", metric=metric):
-        for k in shots if shots is not None else results.axis("shots", backbone=backbone, metric=metric):
-            for first, second in pairs:
-                cells = results.differences(first, second, backbone=backbone, shots=k, metric=metric, unit=unit)
-                if cells:
-                    result = compare(list(cells.values()), margin=margin)
-                    found.append(ArmComparison(backbone, int(k), first, second, metric, unit, result, cells))
-    corrected = (holm([getattr(one.result, f"p_{test}") for one in found]) for test in ("t", "wilcoxon", "equivalence"))
-    return [
-        replace(one, holm_t=p_t, holm_wilcoxon=p_wilcoxon, holm_equivalence=p_equivalence)
-        for one, p_t, p_wilcoxon, p_equivalence in zip(found, *corrected, strict=True)
-    ]
-
-
-def aggregates(results: Results) -> pd.DataFrame:
-    """Averages over datasets, computed in three ways, one row per backbone, arm, shots and metric.
-
-    Cells with a source are left out: transfer pairs do not form a grid of datasets.
 
     Returns
     -------
     pandas.DataFrame
-        Columns backbone, arm, shots, metric, datasets, seeds, macro_mean, macro_sd, pooled_mean, pooled_sd, pooled_n
-        and, for H, harmonic_of_averages.
+        One row per test: backbone, shots, first, second, metric, unit, the fields of `Comparison`, `cells` (name of the unit →
+        difference), and the p-values after Holm's correction over all rows: holm_t, holm_wilcoxon, holm_equivalence.
     """
     rows = []
-    settings = sorted({(key.backbone, key.arm, key.shots, key.metric) for key in results.cells if not key.source})
-    for backbone, arm, shots, metric in settings:
-        datasets = results.axis("dataset", backbone=backbone, **arm._asdict(), shots=shots, metric=metric)
-
-        where = (backbone, datasets, arm, shots)
-        values = _by_seed(results, *where, metric)
-        macro, pooled = macro_average(values), pooled_average(values)
-        if pooled is None:
-            continue
-        of_averages = None
-        if metric == "harmonic":
-            of_averages = harmonic_of_averages(*(_by_seed(results, *where, name) for name in ("seen", "unseen")))
-        rows.append(
-            {
-                "backbone": backbone,
-                "arm": arm_label(arm),
-                "shots": shots,
-                "metric": metric,
-                "datasets": len(datasets),
-                "seeds": macro.n if macro else 0,
-                "macro_mean": macro.mean if macro else None,
-                "macro_sd": macro.sd if macro else None,
-                "pooled_mean": pooled.mean,
-                "pooled_sd": pooled.sd,
-                "pooled_n": pooled.n,
-                "harmonic_of_averages": of_averages.mean if of_averages else None,
-            }
-        )
-    return pd.DataFrame(rows)
+    for first, second in pairs:
+        one, other = paired(frame, first, second, metric=metric)
+        for (backbone, shots), difference in (one - other).groupby(level=["backbone", "shots"]):
+            cells = by_unit(difference, unit)
+            if cells:
+                test = asdict(compare(list(cells.values()), margin=margin))
+                place = {"backbone": backbone, "shots": shots, "first": first, "second": second}
+                rows.append({**place, "metric": metric, "unit": unit, **test, "cells": cells})
+    rows.sort(key=lambda row: (row["backbone"], row["shots"]))
+    names = ["backbone", "shots", "first", "second", "metric", "unit", *Comparison.__dataclass_fields__, "cells"]
+    found = pd.DataFrame(rows, columns=names, dtype=object)
+    for name in _TESTS:
+        found[f"holm_{name}"] = pd.Series(holm(found[f"p_{name}"].tolist()), found.index, dtype=object)
+    return found
 
 
-def _by_seed(
-    results: Results, backbone: str, datasets: Sequence[str], arm: Arm, shots: int, metric: str
-) -> list[dict[int, float]]:
-    cells = [results.cell(backbone, dataset, arm, shots, metric) for dataset in datasets]
-    return [cell.by_seed if cell else {} for cell in cells]
+def aggregates(frame: pd.DataFrame) -> pd.DataFrame:
+    """Averages over datasets, computed in three ways, one row per backbone, label, shots and metric.
+
+    - macro: datasets averaged within each seed, then mean and sd over the seeds;
+    - pooled: mean and sd over all dataset × seed values; this sd is mostly between datasets;
+    - harmonic_of_averages, for H: 2SU/(S+U) of the averages of S and U over all runs that have both. It is never below the mean of H
+      over the runs.
+
+    Cells with a source are left out: transfers do not form a grid of datasets.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns backbone, label, shots, metric, datasets, seeds, macro_mean, macro_sd, pooled_mean, pooled_sd, pooled_n and
+        harmonic_of_averages.
+    """
+    plain = select(frame, source="", metric=[one for one in axis(frame, "metric") if not one.startswith("chance_")])
+    plain = plain[plain.index.get_level_values("dataset") != AVERAGE]
+    keys = ["backbone", "label", "shots", "metric"]
+    grouped, known = plain.groupby(level=keys), plain.notna().groupby(level=keys)
+    macro = summary(grouped.mean().where(known.sum().eq(grouped.size(), axis=0)))
+    pooled = plain.stack().groupby(level=keys).agg(["mean", "std", "count"])
+    found = pd.DataFrame(
+        {
+            "datasets": grouped.size(),
+            "seeds": macro["n"],
+            "macro_mean": macro["mean"],
+            "macro_sd": macro["sd"],
+            "pooled_mean": pooled["mean"],
+            "pooled_sd": pooled["std"],
+            "pooled_n": pooled["count"],
+        }
+    )
+    seen, unseen = (select(plain, metric=name).droplevel("metric") for name in ("seen", "unseen"))
+    both = pd.DataFrame({"seen": seen.stack(), "unseen": unseen.stack()}).dropna()
+    means = both.groupby(level=keys[:-1]).mean()
+    harmonic = [harmonic_mean(*pair) for pair in means.itertuples(index=False)]
+    places = [(*place, "harmonic") for place in means.index]
+    found["harmonic_of_averages"] = pd.Series(dict(zip(places, harmonic, strict=True)), dtype=float).reindex(
+        found.index
+    )
+    return found.reset_index().fillna({"seeds": 0}).astype({"seeds": int})

@@ -1,9 +1,8 @@
 """Geometry of the factors of trained prompts: overlap and principal angles between subspaces.
 
-B is compared by its column space (tokens), A by its row space (embeddings), and P = BA by both. P is rebuilt from the
-factors in float64 and gets the rank of the factors: a product stored in low precision has rounding noise in every
-direction and appears to have full rank. In exact arithmetic, the row space of BA is that of A, and its column space
-is that of B.
+B is compared by its column space (tokens), A by its row space (embeddings), and P = BA by its row space, as in the paper. P is rebuilt
+from the factors in float64 and gets the rank of the factors: a product stored in low precision has rounding noise in every direction
+and appears to have full rank. In exact arithmetic, the row space of BA is that of A, and its column space that of B.
 """
 
 from __future__ import annotations
@@ -13,15 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from slimprompt.analysis.arms import backbone_title, dataset_title
+from slimprompt.analysis.frame import backbone_title, dataset_title
 from slimprompt.analysis.subspaces import compare_pairs, random_overlaps, subspaces
-from slimprompt.files import write_file
+from slimprompt.errors import count
 from slimprompt.forked import run_forked
 from slimprompt.lab.records import Record
 from slimprompt.lab.spec import RunSpec
@@ -33,8 +31,8 @@ if TYPE_CHECKING:
 
 #: Spec fields in which two compared runs may differ, one at a time.
 AXES = ("seed", "dataset", "shots", "rank")
-#: Compared factors; "BA" is the row space of the product, as in the paper.
-FACTORS = ("A", "B", "BA", "BA columns")
+#: Compared factors.
+FACTORS = ("A", "B", "BA")
 #: Runs whose displacement is measured together.
 _RUNS = 256
 
@@ -96,10 +94,10 @@ class Geometry:
         table["n"] = grouped.size()
         return table.reset_index()
 
-    def write(self, folder: Path) -> list[Path]:
-        """Write pairs.csv, displacement.csv and chance.csv; returns the files."""
+    def files(self) -> dict[str, str]:
+        """pairs.csv, displacement.csv and chance.csv with their content."""
         tables = {"pairs": self.pairs, "displacement": self.displacement, "chance": self.chance}
-        return [write_file(folder / f"{name}.csv", frame_csv(table)) for name, table in tables.items()]
+        return {f"{name}.csv": frame_csv(table) for name, table in tables.items()}
 
 
 def class_subset_of(where: Sequence[str]) -> str | None:
@@ -127,67 +125,54 @@ def measure(
         Variant of the runs compared in pairs. Displacement is measured for all variants.
     class_subset
         Use only runs trained on this class subset, "all" or "base"; None uses every run.
-    draws
-        Number of random pairs of subspaces behind each chance level.
-    seed
-        Seed of the random subspaces.
+    draws, seed
+        Number of random pairs of subspaces behind each chance level, and their seed.
     show
         Show the progress.
-
-    Returns
-    -------
-    Geometry
     """
     factorised = [record for record in records if record.complete and record.spec.variant not in (None, "dense")]
-    shallow = [record for record in factorised if record.spec.depth == 1]
-    plain = [record for record in shallow if not record.spec.beyond]
-    low_rank = [record for record in plain if not record.spec.evaluate_on]
-    records = [record for record in low_rank if class_subset in (None, record.spec.class_subset)]
-    chosen = [record for record in records if record.spec.variant == variant]
-    notes: list[str] = []
-    if deep := len(factorised) - len(shallow):
-        notes.append(f"geometry: {deep} runs of deep prompts are left out: they have coefficients for several layers")
-    if other := len(shallow) - len(plain):
-        notes.append(
-            f"geometry: {other} runs of prompts with words or a loss that keeps them close to zero-shot are left out"
-        )
-    if repeated := len(plain) - len(low_rank):
-        notes.append(
-            f"geometry: {repeated} cross-dataset runs are left out: they are trained like the runs of other studies"
-        )
-    if left_out := len(low_rank) - len(records):
-        notes.append(
-            f"geometry: {left_out} runs on another class subset than {class_subset!r} are left out; "
-            "select a subset with --where class_subset=base (or class_subset=all,base for both)"
-        )
+    kept, notes = _left_out(factorised, class_subset)
+    chosen = [record for record in kept if record.spec.variant == variant]
     specs = [record.spec for record in chosen]
     found = one_axis_pairs(specs)
-    groups = _by_backbone(specs)  # two runs of a pair have the same one
-    parts = [records[start : start + _RUNS] for start in range(0, len(records), _RUNS)]
-    jobs: list[Callable[[], Any]] = [partial(_compare_runs, chosen, group, found) for group in groups]
+    groups = defaultdict(list)  # by backbone: two runs of a pair have the same one
+    for run, spec in enumerate(specs):
+        groups[spec.model].append(run)
+    parts = [kept[start : start + _RUNS] for start in range(0, len(kept), _RUNS)]
+    jobs: list[Callable[[], Any]] = [partial(_compare_runs, chosen, group, found) for group in groups.values()]
     jobs += [partial(_displacements, part) for part in parts]
     with progress("geometry", len(jobs), "parts", show=show) as advance:
         measured = run_forked(jobs, advance=lambda _: advance())
     compared, moved = measured[: len(groups)], measured[len(groups) :]
-    notes += _lost_rank(chosen, compared)
-    pairs = _pair_table(chosen, found, compared)
-    return Geometry(
-        pairs,
-        _displacement_table(records, moved),
-        _chance_table(pairs, draws, seed),
-        draws,
-        seed,
-        tuple(specs),
-        tuple(notes),
-    )
+    pairs = _together([pairs for pairs, _ in compared], ["factor", "number"]).drop(columns="number")
+    lost = [note for _, lost in compared for note in lost]
+    displacement = _together(moved, ["factor"])
+    chance = _chance_table(pairs, draws, seed)
+    return Geometry(pairs, displacement, chance, draws, seed, tuple(specs), (*notes, *lost))
 
 
-def _by_backbone(specs: Sequence[RunSpec]) -> list[list[int]]:
-    """The runs of each backbone."""
-    groups: dict[tuple[str, str | None], list[int]] = defaultdict(list)
-    for run, spec in enumerate(specs):
-        groups[spec.backbone, spec.pretrained].append(run)
-    return list(groups.values())
+def _left_out(records: Sequence[Record], class_subset: str | None) -> tuple[list[Record], list[str]]:
+    """The runs that can be compared, and a note for each kind of runs that cannot."""
+    reasons: list[tuple[Callable[[RunSpec], bool], str]] = [
+        (lambda spec: spec.depth > 1, "of deep prompts left out, which have coefficients for several layers"),
+        (
+            lambda spec: bool(spec.beyond),
+            "left out, of prompts with words or a loss that keeps them close to zero-shot",
+        ),
+        (lambda spec: bool(spec.evaluate_on), "left out: cross-dataset runs are trained like those of other studies"),
+        (
+            lambda spec: class_subset not in (None, spec.class_subset),
+            f"left out, not trained on {class_subset} classes; "
+            "for these add --where class_subset=base, or class_subset=all,base for both",
+        ),
+    ]
+    kept, notes = list(records), []
+    for is_left_out, reason in reasons:
+        before = len(kept)
+        kept = [record for record in kept if not is_left_out(record.spec)]
+        if before > len(kept):
+            notes.append(f"geometry: {count(before - len(kept), 'run')} {reason}")
+    return kept, notes
 
 
 def _matrices(factors: Sequence[dict[str, np.ndarray]], factor: str, *, start: bool = False) -> list[np.ndarray]:
@@ -195,143 +180,75 @@ def _matrices(factors: Sequence[dict[str, np.ndarray]], factor: str, *, start: b
     b, a = ("B0", "A0") if start else ("B", "A")
     if factor == "B":
         return [one[b] for one in factors]
-    if factor == "A":
-        return [one[a].T for one in factors]
-    products = [one[b] @ one[a] for one in factors]
-    return products if factor == "BA columns" else [product.T for product in products]
+    return [(one[a] if factor == "A" else one[b] @ one[a]).T for one in factors]
 
 
-class _Compared(NamedTuple):
-    """Pairs of runs of one backbone."""
-
-    pairs: list[int]
-    """Their numbers."""
-    values: dict[str, dict[str, np.ndarray]]
-    """Factor → column of `Geometry.pairs` → values."""
-    deficient: dict[str, list[int]]
-    """Factor → runs that have lost rank in it."""
-
-
-def _compare_runs(records: Sequence[Record], group: Sequence[int], found: Sequence[tuple[int, int, str]]) -> _Compared:
-    """Compare the pairs `found` whose runs are in `group`."""
+def _compare_runs(
+    records: Sequence[Record], group: Sequence[int], found: Sequence[tuple[int, int, str]]
+) -> tuple[pd.DataFrame, list[str]]:
+    """One row per factor and pair of `found` whose runs are in `group`, and notes on factors that have lost rank."""
     place = {run: position for position, run in enumerate(group)}
     numbers = [number for number, (one, _, _) in enumerate(found) if one in place]
-    pairs = [(place[one], place[other]) for one, other, _ in (found[number] for number in numbers)]
+    pairs = [(place[found[number][0]], place[found[number][1]]) for number in numbers]
     ranks = [int(records[run].spec.rank or 0) for run in group]
     factors = [records[run].factors() for run in group]
-    values, deficient = {}, {}
+    described = _described([records[run] for run in group])
+    first, second = (described.iloc[[pair[side] for pair in pairs]].reset_index(drop=True) for side in (0, 1))
+    others = second[["dataset", "shots", "rank", "seed", "run"]].add_prefix("other_")
+    columns = {"number": numbers, "axis": [found[number][2] for number in numbers]}
+    places = pd.concat([pd.DataFrame(columns), first.drop(columns=["variant", "basis"]), others], axis=1)
+    frames, lost = [], []
     for factor in FACTORS:
         ends = subspaces(_matrices(factors, factor), ranks)
         starts = subspaces(_matrices(factors, factor, start=True), ranks)
-        overlap, angle = compare_pairs(ends, ends, pairs)
-        start_overlap, start_angle = compare_pairs(starts, starts, pairs)
-        values[factor] = {
-            "overlap": overlap,
-            "angle": angle,
-            "start_overlap": start_overlap,
-            "start_angle": start_angle,
-            "cosine": _cosines(factors, pairs) if factor == "BA" else np.full(len(pairs), np.nan),
-            "dimension": np.array([ends.place[one][0][0] for one, _ in pairs], dtype=int),
-        }
-        deficient[factor] = [group[run] for run in ends.deficient]
-    return _Compared(numbers, values, deficient)
+        values = dict(zip(("overlap", "angle"), compare_pairs(ends, ends, pairs), strict=True))
+        values |= dict(zip(("start_overlap", "start_angle"), compare_pairs(starts, starts, pairs), strict=True))
+        dimension = np.array([ends.place[one][0][0] for one, _ in pairs], dtype=int)
+        frames.append(places.assign(factor=factor, **values, dimension=dimension))
+        lost += [
+            f"{records[group[run]].folder.name}: {factor} has lost rank in training, so some of its directions are arbitrary"
+            for run in ends.deficient
+        ]
+    return pd.concat(frames), lost
 
 
-def _lost_rank(records: Sequence[Record], compared: Sequence[_Compared]) -> list[str]:
-    """A note for each factor that has lost rank in training."""
-    return [
-        f"{records[run].folder.name}: {factor} has lost rank in training, so some of its directions are arbitrary"
-        for factor in FACTORS
-        for run in sorted(run for part in compared for run in part.deficient[factor])
-    ]
-
-
-def _pair_table(
-    records: Sequence[Record], found: Sequence[tuple[int, int, str]], compared: Sequence[_Compared]
-) -> pd.DataFrame:
-    """One row per pair of runs and factor."""
-    described = pd.DataFrame(
-        [_describe(records[one], records[other], axis) for one, other, axis in found], columns=_DESCRIPTION
-    )
-    order = np.argsort(np.array([number for part in compared for number in part.pairs], dtype=int))
-    frames = []
-    for factor in FACTORS:
-        columns: dict[str, Any] = {
-            name: np.concatenate([part.values[factor][name] for part in compared])[order] if compared else []
-            for name in _MEASURED
-        }
-        frames.append(pd.concat([described, pd.DataFrame({"factor": factor, **columns})], axis=1))
-    return pd.concat(frames, ignore_index=True)
-
-
-_MEASURED = ("overlap", "angle", "start_overlap", "start_angle", "cosine", "dimension")
-_DESCRIPTION = [
-    *("axis", "backbone", "dataset", "class_subset", "shots", "rank", "seed"),
-    *("other_dataset", "other_shots", "other_rank", "other_seed", "run", "other_run"),
-]
-
-
-def _describe(one: Record, other: Record, axis: str) -> tuple[Any, ...]:
-    """The columns `_DESCRIPTION` of a pair of runs."""
-    a, b = one.spec, other.spec
-    mine = (backbone_title(a), dataset_title(a.dataset), a.class_subset, a.shots, a.rank, a.seed)
-    return (axis, *mine, dataset_title(b.dataset), b.shots, b.rank, b.seed, str(one.folder), str(other.folder))
-
-
-def _cosines(factors: Sequence[dict[str, np.ndarray]], pairs: Sequence[tuple[int, int]]) -> np.ndarray:
-    """⟨P₁, P₂⟩ / (‖P₁‖ ‖P₂‖) of the prompts P = BA of each pair; NaN if their shapes differ."""
-    cosines = np.full(len(pairs), np.nan)
-    unit: dict[int, np.ndarray] = {}
-    for index, (one, other) in enumerate(pairs):
-        for run in (one, other):
-            if run not in unit:
-                product = factors[run]["B"] @ factors[run]["A"]
-                unit[run] = product / (np.linalg.norm(product) or 1.0)
-        if unit[one].shape == unit[other].shape:
-            cosines[index] = float(np.vdot(unit[one], unit[other]))
-    return cosines
-
-
-def _displacements(records: Sequence[Record]) -> dict[str, np.ndarray]:
-    """Factor → overlap, angle and ‖X−X₀‖/‖X₀‖ between initial and final factor, (3, runs)."""
+def _displacements(records: Sequence[Record]) -> pd.DataFrame:
+    """One row per factor and run: overlap, angle and ‖X−X₀‖/‖X₀‖ between initial and final factor."""
     ranks = [int(record.spec.rank or 0) for record in records]
     factors = [record.factors() for record in records]
+    described = _described(records)
     itself = [(run, run) for run in range(len(records))]
-    found = {}
-    for factor in _MOVED:
-        before, after = _matrices(factors, factor, start=True), _matrices(factors, factor)
-        overlaps, angles = compare_pairs(subspaces(before, ranks), subspaces(after, ranks), itself)
-        sizes = [float(np.linalg.norm(start)) for start in before]
-        changes = [float(np.linalg.norm(end - start)) for start, end in zip(before, after, strict=True)]
-        norms = [change / size if size else np.nan for change, size in zip(changes, sizes, strict=True)]
-        found[factor] = np.stack([overlaps, angles, norms])
-    return found
-
-
-_MOVED = ("A", "B", "BA")
-
-
-def _displacement_table(records: Sequence[Record], moved: Sequence[dict[str, np.ndarray]]) -> pd.DataFrame:
-    """One row per run and factor."""
-    specs = [record.spec for record in records]
-    described = pd.DataFrame(
-        {
-            "backbone": [backbone_title(spec) for spec in specs],
-            "dataset": [dataset_title(spec.dataset) for spec in specs],
-            "class_subset": [spec.class_subset for spec in specs],
-            "shots": [spec.shots for spec in specs],
-            "variant": [spec.variant for spec in specs],
-            "basis": [spec.basis or "trainable" for spec in specs],
-            "rank": [spec.rank for spec in specs],
-            "seed": [spec.seed for spec in specs],
-        }
-    )
     frames = []
-    for factor in _MOVED:
-        values = np.concatenate([np.empty((3, 0)), *(part[factor] for part in moved)], axis=1)
-        columns = dict(zip(("overlap", "angle", "relative_norm"), values, strict=True))
-        frames.append(described.assign(factor=factor, **columns, run=[str(record.folder) for record in records]))
-    return pd.concat(frames, ignore_index=True)
+    for factor in FACTORS:
+        before, after = _matrices(factors, factor, start=True), _matrices(factors, factor)
+        overlap, angle = compare_pairs(subspaces(before, ranks), subspaces(after, ranks), itself)
+        sizes = [float(np.linalg.norm(start)) or np.nan for start in before]
+        moved = [float(np.linalg.norm(end - start)) for start, end in zip(before, after, strict=True)]
+        values = {"overlap": overlap, "angle": angle, "relative_norm": np.array(moved) / np.array(sizes)}
+        frames.append(described.assign(factor=factor, **values))
+    return pd.concat(frames)
+
+
+def _described(records: Sequence[Record]) -> pd.DataFrame:
+    """The specs of the runs in the terms of tables, one row per run."""
+    fields = ("class_subset", "shots", "variant", "rank", "seed")
+    rows = [
+        {
+            "backbone": backbone_title(record.spec),
+            "dataset": dataset_title(record.spec.dataset),
+            **{name: getattr(record.spec, name) for name in fields},
+            "basis": record.spec.basis or "trainable",
+            "run": str(record.folder),
+        }
+        for record in records
+    ]
+    return pd.DataFrame(rows, columns=["backbone", "dataset", *fields, "basis", "run"])
+
+
+def _together(parts: Sequence[pd.DataFrame], order: Sequence[str]) -> pd.DataFrame:
+    """The parts as one frame; the rows of a factor keep the order of the runs."""
+    frames = parts or [_compare_runs([], [], [])[0] if "number" in order else _displacements([])]
+    return pd.concat(frames).sort_values(list(order), kind="stable").reset_index(drop=True)
 
 
 def _chance_table(pairs: pd.DataFrame, draws: int, seed: int, by: Sequence[str] = ("axis",)) -> pd.DataFrame:

@@ -1,82 +1,12 @@
-"""Means, standard deviations and paired tests on plain numbers."""
+"""Paired tests on plain numbers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-
-from slimprompt.training.metrics import harmonic_mean
-
-MACRO = "macro: datasets averaged within each seed, then mean and sd over the seeds"
-POOLED = "pooled: mean and sd over all dataset × seed values"
-HARMONIC_OF_AVERAGES = "H of the averaged S and the averaged U"
-
-
-@dataclass(frozen=True)
-class Summary:
-    """mean = Σx/n and the sample standard deviation sd = √(Σ(x−mean)²/(n−1)).
-
-    Attributes
-    ----------
-    mean
-        Mean.
-    sd
-        Sample standard deviation; None for n < 2.
-    n
-        Number of values.
-    label
-        What was averaged, in which order.
-    """
-
-    mean: float
-    sd: float | None
-    n: int
-    label: str = ""
-
-
-def summarise(values: Sequence[float] | np.ndarray, label: str = "") -> Summary | None:
-    """Mean and sample standard deviation; None if there are no values."""
-    data = np.asarray(values, dtype=float)
-    if data.size == 0:
-        return None
-    return Summary(float(data.mean()), float(data.std(ddof=1)) if data.size > 1 else None, int(data.size), label)
-
-
-#: The values of one dataset by seed.
-BySeed = Mapping[int, float]
-
-
-def macro_by_seed(datasets: Sequence[BySeed]) -> dict[int, float]:
-    """Mean over the datasets within each seed; seeds that lack a dataset are omitted."""
-    if not datasets:
-        return {}
-    seeds = sorted(set.intersection(*(set(values) for values in datasets)))
-    return {seed: sum(values[seed] for values in datasets) / len(datasets) for seed in seeds}
-
-
-def macro_average(datasets: Sequence[BySeed]) -> Summary | None:
-    """Mean over the datasets within each seed, then mean and sd over the seeds."""
-    return summarise(list(macro_by_seed(datasets).values()), MACRO)
-
-
-def pooled_average(datasets: Sequence[BySeed]) -> Summary | None:
-    """Mean and sd over all dataset × seed values; the sd is dominated by differences between datasets."""
-    return summarise([value for values in datasets for value in values.values()], POOLED)
-
-
-def harmonic_of_averages(seen: Sequence[BySeed], unseen: Sequence[BySeed]) -> Summary | None:
-    """H = 2SU/(S+U) of the mean S and the mean U over all runs that have both.
-
-    It is never below the mean of H over the runs, and has no standard deviation.
-    """
-    pairs = [(s[seed], u[seed]) for s, u in zip(seen, unseen, strict=True) for seed in s if seed in u]
-    if not pairs:
-        return None
-    averages = (sum(values) / len(pairs) for values in zip(*pairs, strict=True))
-    return Summary(harmonic_mean(*averages), None, len(pairs), HARMONIC_OF_AVERAGES)
 
 
 @dataclass(frozen=True)
@@ -125,26 +55,7 @@ class Comparison:
 
 
 def compare(differences: Sequence[float] | np.ndarray, *, margin: float = 0.5, confidence: float = 0.95) -> Comparison:
-    """Test paired differences for a difference and for equivalence.
-
-    Parameters
-    ----------
-    differences
-        One difference per matched cell, without NaN.
-    margin
-        Equivalence margin, above 0.
-    confidence
-        Level of the confidence interval of the mean.
-
-    Returns
-    -------
-    Comparison
-
-    Raises
-    ------
-    ValueError
-        If a difference is NaN or the margin is not above 0.
-    """
+    """Test paired differences, one per matched cell and without NaN, for a difference and for equivalence."""
     # scipy.stats has these tests, but its import takes as long as reading thousands of runs.
     from scipy.special import stdtr, stdtrit
 

@@ -14,7 +14,6 @@ import typer
 from slimprompt import __version__
 from slimprompt.allocator import keep_freed_memory
 from slimprompt.cli import (
-    analysis,
     backbones,
     cache,
     check_labels,
@@ -24,14 +23,12 @@ from slimprompt.cli import (
     export,
     fit,
     import_coop,
+    laboratory,
     predict,
     push,
     quickstart,
-    report,
-    runs,
     serve,
     show,
-    study,
     suggest,
     theory,
 )
@@ -44,7 +41,7 @@ from slimprompt.extras import explain_mismatch, explain_missing
 from slimprompt.startup import import_lightly
 
 if TYPE_CHECKING:
-    from slimprompt.lab.studies import Catalogue
+    from slimprompt.report.paper import Paper
 
 #: What torch says if an allocation fails, on GPUs and on the CPU.
 _NO_MEMORY = re.compile("out of memory|allocate memory")
@@ -76,10 +73,10 @@ def _main(
     pass
 
 
-def _studies() -> Catalogue:
-    from slimprompt.paper.studies import CATALOGUE
+def _paper() -> Paper:
+    from slimprompt.paper.contents import PAPER
 
-    return CATALOGUE
+    return PAPER
 
 
 _USE, _STUDY, _LOOK = "Use it", "Study it", "Look around"
@@ -93,13 +90,7 @@ app.command("check-labels", rich_help_panel=_USE)(check_labels.check_labels)
 app.command(rich_help_panel=_USE)(export.export)
 app.command(rich_help_panel=_USE)(push.push)
 app.command("import-coop", rich_help_panel=_USE)(import_coop.import_coop)
-app.command(rich_help_panel=_STUDY)(study.offering(_studies))
-app.add_typer(runs.app, name="runs", rich_help_panel=_STUDY)
-app.command(rich_help_panel=_STUDY)(report.report)
-app.command(rich_help_panel=_STUDY)(analysis.tables)
-app.command(rich_help_panel=_STUDY)(analysis.claims)
-app.command(rich_help_panel=_STUDY)(analysis.compare)
-app.command(rich_help_panel=_STUDY)(analysis.geometry)
+laboratory.add_commands(app, _paper, _STUDY)
 app.command(rich_help_panel=_STUDY)(theory.theory)
 app.command(rich_help_panel=_LOOK)(doctor.doctor)
 app.command(rich_help_panel=_LOOK)(show.show)
@@ -108,8 +99,8 @@ app.add_typer(data.app, name="data", rich_help_panel=_LOOK)
 app.add_typer(cache.app, name="cache", rich_help_panel=_LOOK)
 
 
-def main() -> None:
-    """Run the command line: an error a user can act on is one message and exit code 2, never a traceback."""
+def main(commands: typer.Typer = app) -> None:
+    """Run a command line: an error a user can act on is one message and exit code 2, never a traceback."""
     debug = "--debug" in sys.argv or os.environ.get("SLIMPROMPT_DEBUG") == "1"
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     safe_streams()
@@ -119,7 +110,7 @@ def main() -> None:
     received = stop_on_signals()
     left = "nothing half-written is left"
     try:
-        app()
+        commands()
         code: object = 0
     except (
         KeyboardInterrupt,

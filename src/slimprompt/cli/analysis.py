@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,15 +13,13 @@ import typer
 from slimprompt.cli.options import Where
 from slimprompt.cli.printing import count, print_json, print_table, say
 from slimprompt.errors import InputError, choose
-from slimprompt.files import check_folder
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from slimprompt.analysis.comparisons import ArmComparison
+    from slimprompt.analysis.claims import Finding
     from slimprompt.lab.records import Record
-    from slimprompt.paper.claims import Finding
-    from slimprompt.report.table import Table
+    from slimprompt.report.paper import MeasuredRuns, Paper
 
 Runs = Annotated[Path, typer.Argument(metavar="RUNS", help="Folder of runs, as `slimprompt study` writes it.")]
 MaybeRuns = Annotated[Path | None, typer.Argument(metavar="RUNS", help="Folder of runs; omit it with --published.")]
@@ -31,7 +29,7 @@ Published = Annotated[bool, typer.Option("--published", help="Use the paper's pu
 
 def _records(runs: Path, where: Sequence[str] | None) -> list[Record]:
     """The complete runs that meet the conditions; failed runs and settings that differ are reported on standard error."""
-    from slimprompt.analysis.observations import mixed_settings
+    from slimprompt.analysis.frame import mixed_settings
     from slimprompt.lab.records import load_records, runs_command, select_records, unmet_conditions
 
     everything = load_records(runs, complete_only=False, show=True)
@@ -51,8 +49,18 @@ def _records(runs: Path, where: Sequence[str] | None) -> list[Record]:
     return records
 
 
-def _check_source(runs: Path | None, published: bool, **of_runs: object) -> None:
+def _measured(runs: Path, where: Sequence[str] | None, draws: int = 500) -> MeasuredRuns:
+    """The runs of `_records` and what is computed from them."""
+    from slimprompt.analysis.geometry import class_subset_of
+    from slimprompt.report.paper import MeasuredRuns
+
+    return MeasuredRuns(_records(runs, where), class_subset_of(where or ()), draws, show=True)
+
+
+def _check_source(runs: Path | None, published: bool, paper: Paper, **of_runs: object) -> None:
     """Either runs or the published tables; the options `of_runs` would be ignored with the latter."""
+    if published and paper.published is None:
+        raise InputError("this paper has no published numbers: give a folder of runs")
     if (runs is None) != published:
         raise InputError("give either a folder of runs or --published for the paper's own tables")
     for name in (name for name, value in of_runs.items() if published and value):
@@ -86,16 +94,18 @@ def geometry(
     """
     from slimprompt.analysis.geometry import class_subset_of, measure
     from slimprompt.prompts.spec import VARIANTS
+    from slimprompt.report.folder import check_result_folder, write_result_folder
 
     for name in by or ():
         choose("column to group by", name, dict.fromkeys(_GROUPS))
     choose("variant", variant, {name: row for name, row in VARIANTS.items() if name != "dense"})
     if out is not None:
-        check_folder(out)
+        check_result_folder(out)
     records, class_subset = _records(runs, where), class_subset_of(where or ())
     found = measure(records, variant=variant, class_subset=class_subset, draws=draws, seed=seed, show=True)
     medians, displacement = found.medians(("axis", *dict.fromkeys(by or ()))), found.displacement_medians()
-    written = found.write(out) if out else []
+    if out is not None:
+        write_result_folder(out, found.files())
     if as_json:
         content = {"medians": _plain(medians), "displacement": _plain(displacement)}
         print_json(content | {"draws": draws, "notes": list(found.notes)})
@@ -108,11 +118,11 @@ def geometry(
         say(f"Median overlap and mean principal angle of pairs of {variant} runs that differ in one field")
         _print_frame(medians)
         say(f"start: the same pairs before training. chance: {draws} random pairs of subspaces per shape.")
-        say("B: column space, A and BA: row space. In exact arithmetic, BA equals A and BA columns equals B.\n")
+        say("B: column space, A and BA: row space. In exact arithmetic, BA equals A.\n")
     say("Displacement from the initial factors, medians over runs (relative norm: ‖X−X₀‖/‖X₀‖)")
     _print_frame(displacement)
-    if written:
-        say(f"wrote {', '.join(map(str, written))}")
+    if out is not None:
+        say(f"wrote {', '.join(found.files())} in {out}")
 
 
 def _print_frame(frame: pd.DataFrame) -> None:
@@ -144,60 +154,59 @@ def claims(
     runs: MaybeRuns = None,
     published: Published = False,
     name: Annotated[list[str] | None, typer.Option("--name", help="Check only this claim. Repeatable.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the bound and every counted cell.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show what is compared, and every observation.")
+    ] = False,
     where: Where = None,
     as_json: Json = False,
+    *,
+    paper: Paper,
 ) -> None:
     """Check each empirical claim of the paper on runs, or with --published on the paper's own tables."""
-    from slimprompt.analysis.geometry import class_subset_of, measure
-    from slimprompt.paper.audit import AUDIT, audit, published_evidence
-    from slimprompt.paper.claims import CLAIMS, check_claims, gather
-    from slimprompt.paper.published import published_pairs
+    from slimprompt.analysis.claims import check, geometry_table
 
-    _check_source(runs, published, where=where)
-    checks = {check.name: check for check in AUDIT} if published else {}
-    for one in name or ():
-        choose("claim", one, {claim.name: claim for claim in CLAIMS} | checks)
-    audited: list[Finding] = []
+    _check_source(runs, published, paper, where=where)
+    known = {claim.name: claim for claim in paper.claims}
+    chosen = [choose("claim", one, known) for one in name] if name else list(paper.claims)
+    geometry = None
     if runs is None:
-        of_text, of_tables = ([one for one in name or () if (one in checks) == listed] for listed in (False, True))
-        found = check_claims(published_evidence(), of_text) if of_text or not name else []
-        audited = audit(of_tables) if of_tables or not name else []
+        assert paper.published is not None
+        printed = paper.published()
+        observed, geometry = printed.observed, geometry_table(printed.medians)
     else:
-        records = _records(runs, where)
-        measured = measure(records, class_subset=class_subset_of(where or ()), draws=500, show=True)
-        found = check_claims(gather(records, main_pairs=published_pairs(), measured=measured), name or ())
+        measured = _measured(runs, where)
+        observed = measured.observed
+        if any(claim.table == "geometry" for claim in chosen):  # reads the factors of all runs
+            geometry = geometry_table(measured.geometry.medians(), measured.geometry.displacement)
+    found = check(chosen, observed, geometry)
     if as_json:
-        print_json([finding.as_dict() for finding in (*found, *audited)])
+        print_json([finding.as_dict() for finding in found])
         return
-    if found:
-        say("The paper's claims " + ("on its own tables" if runs is None else f"on the runs in {runs}"))
-        _print_findings(found, verbose)
-    if audited:
-        say("\nThe paper's tables against each other")
-        _print_findings(audited, verbose)
+    say("The paper's claims " + ("on its own tables" if runs is None else f"on the runs in {runs}"))
+    _print_findings(found, verbose)
 
 
 def _print_findings(findings: Sequence[Finding], verbose: bool) -> None:
-    """Print each claim, followed by verdict, value, paper's value and note of each scope."""
-    from slimprompt.paper.verdict import CLAIM_VERDICTS, VERDICTS, count_verdicts
+    """Print each claim, followed by verdict, value, interval, paper's value and note of each scope."""
+    from slimprompt.analysis.verdict import VERDICTS, count_verdicts
 
-    width = max(map(len, CLAIM_VERDICTS)) + 2
+    width = max(map(len, VERDICTS)) + 2
     for name, group in groupby(findings, key=lambda one: one.name):
-        outcomes = list(group)
-        claim = outcomes[0]
-        say(f"\n{typer.style(claim.sentence, bold=True)} [{claim.where} · {name}]")
+        scopes = list(group)
+        claim = scopes[0]
+        place = " · ".join(filter(None, (claim.where, name)))
+        say(f"\n{typer.style(claim.sentence, bold=True)} [{place}]")
         if verbose:
-            say(f"holds if: {claim.bound}")
-        for one in outcomes:
+            say(f"compared: {claim.bound}")
+        for one in scopes:
             verdict = typer.style(one.verdict.ljust(width), fg=VERDICTS[one.verdict].color)
-            value = f"{one.scope}: {one.value}" if one.scope else one.value
+            value = " ".join(filter(None, (one.scope and f"{one.scope}:", one.value, one.interval)))
             say(f"{verdict}{value}" + (f" (n = {count(one.n, one.unit)})" if one.n else ""))
             remarks = [f"paper: {one.paper}"] if one.paper else []
             remarks += [one.note] if one.note else []
             for line in (*remarks, *(one.cells if verbose else ())):
                 say(" " * width + line)
-    say("\n" + count_verdicts((one.verdict for one in findings), CLAIM_VERDICTS))
+    say("\n" + count_verdicts(one.verdict for one in findings))
 
 
 # -- compare ------------------------------------------------------------------------------------------------------------
@@ -206,49 +215,73 @@ def _print_findings(findings: Sequence[Finding], verbose: bool) -> None:
 def compare(
     runs: Runs,
     first: Annotated[
-        str, typer.Argument(help="One arm, such as `joint r4`, `fixed-B orthogonal r4` or `tip-adapter`.")
+        str, typer.Argument(help="A method or prompt as `runs list` names it, such as `joint r4` or `tip-adapter`.")
     ],
-    second: Annotated[str, typer.Argument(help="The arm to compare it with.")],
+    second: Annotated[str, typer.Argument(help="The method or prompt to compare it with.")],
     metric: Annotated[str, typer.Option(help="accuracy, seen, unseen, harmonic or cross_dataset.")] = "accuracy",
     unit: Annotated[str, typer.Option(help="One observation per dataset, run or seed.")] = "dataset",
     margin: Annotated[float, typer.Option(help="Equivalence margin in points.")] = 0.5,
     where: Where = None,
     as_json: Json = False,
 ) -> None:
-    """Compare two arms: difference, interval, tests of difference and of equivalence.
+    """Compare two methods or prompts: difference, interval, tests of difference and of equivalence.
 
-    An arm is a method, or a prompt variant with its basis and rank. Only runs with the same backbone, dataset, shots and seed in
-    both arms are compared, and the same source dataset if both have one. A name that is not in the runs is answered with the list
-    of their arms.
+    Only runs with the same backbone, dataset, shots and seed are compared, and the same source dataset if both have one. A name that
+    is not in the runs is answered with the list of their names. A transfer is compared from one source (`fixed-B source from dtd r4`)
+    or from all (`fixed-B source r4`).
 
     Example: slimprompt compare runs "fixed-B orthogonal r4" "joint r4"
     Example: slimprompt compare runs gda "joint r4" --unit run --where shots=16
     """
-    from dataclasses import asdict
-
-    from slimprompt.analysis.arms import arm_label
-    from slimprompt.analysis.comparisons import compare_arms
-    from slimprompt.analysis.observations import observe
-    from slimprompt.analysis.results import UNITS, Results
+    from slimprompt.analysis.comparisons import compare_labels
+    from slimprompt.analysis.frame import UNITS, axis, cells, observations
 
     if not 0 < margin <= 100:
         raise InputError(f"the equivalence margin must be above 0 and at most 100 points (given: {margin})")
     choose("unit of comparison", unit, UNITS)
-    results = Results.of(observe(_records(runs, where)))
-    choose("metric of these runs", metric, {key.metric: key for key in results.cells})
-    arms = {_unquoted(arm_label(key.arm)): key.arm for key in results.cells}
-    pair = tuple(choose("arm of these runs", _unquoted(name), arms) for name in (first, second))
-    found = compare_arms(results, [pair], metric=metric, unit=unit, margin=margin)  # type: ignore[arg-type]
-    if not found:
+    records = _records(runs, where)
+    frame = cells(observations(records))
+    metrics = [name for name in axis(frame, "metric") if not name.startswith("chance_")]
+    choose("metric of these runs", metric, dict.fromkeys(metrics))
+    names = _names(records)
+    labels, sources = zip(
+        *(choose("method of these runs", _unquoted(one), names) for one in (first, second)), strict=True
+    )
+    found = compare_labels(_of_sources(frame, labels, sources), [labels], metric=metric, unit=unit, margin=margin)
+    if found.empty:
         raise InputError(f"no cell of these runs has both {first!r} and {second!r} with metric {metric!r}")
+    rows = found.to_dict("records")
     if as_json:
-        print_json([asdict(one) for one in found])
+        print_json(rows)
         return
     say(f"{first} − {second}, {metric} in points; {UNITS[unit]}")
     headings = ("backbone", "shots", "n", "difference", "95 % interval", "+/=/−", "t", "Wilcoxon", "equivalence", "")
-    print_table(headings, [_comparison_row(one) for one in found], right=headings[1:-1])
+    print_table(headings, [_comparison_row(one) for one in rows], right=headings[1:-1])
     family = f"Holm-corrected over the {len(found)} rows" if len(found) > 1 else "a single test, not corrected"
     say(f"two-sided p-values, {family}; equivalence: two one-sided tests within ±{margin} points.")
+
+
+def _names(records: Sequence[Record]) -> dict[str, tuple[str, str]]:
+    """Name of a method or prompt, with or without its source → label in the frame, and title of the source or ""."""
+    from slimprompt.analysis.frame import dataset_title, how
+
+    names: dict[str, tuple[str, str]] = {}
+    for spec in (record.spec for record in records):
+        label = how(spec)[0]
+        names[_unquoted(label)] = (label, "")
+        if spec.source:
+            names[_unquoted(spec.label)] = (label, dataset_title(spec.source))
+    return names
+
+
+def _of_sources(frame: pd.DataFrame, labels: Sequence[str], sources: Sequence[str]) -> pd.DataFrame:
+    """The cells without those of a label from other sources than the chosen one; "" chooses all."""
+    own, source = (frame.index.get_level_values(name) for name in ("label", "source"))
+    for label, chosen in zip(labels, sources, strict=True):
+        if chosen:
+            frame = frame[(own != label) | (source == chosen)]
+            own, source = (frame.index.get_level_values(name) for name in ("label", "source"))
+    return frame
 
 
 def _unquoted(label: str) -> str:
@@ -256,13 +289,14 @@ def _unquoted(label: str) -> str:
     return label.translate({ord(mark): None for mark in "“”\"'"})
 
 
-def _comparison_row(one: ArmComparison) -> list[str]:
+def _comparison_row(test: Mapping[Any, Any]) -> list[str]:
     """One line of the printed table."""
-    test = one.result
-    interval = "—" if test.low is None or test.high is None else f"[{_points(test.low)}, {_points(test.high)}]"
-    counts = f"{test.wins}/{test.ties}/{test.losses}"
-    p_values = [_p(p) for p in (one.holm_t, one.holm_wilcoxon, one.holm_equivalence)]
-    return [one.backbone, str(one.shots), str(test.n), _points(test.mean), interval, counts, *p_values, test.note]
+    low, high = test["low"], test["high"]
+    interval = "—" if low is None or high is None else f"[{_points(low)}, {_points(high)}]"
+    counts = f"{test['wins']}/{test['ties']}/{test['losses']}"
+    p_values = [_p(test[f"holm_{name}"]) for name in ("t", "wilcoxon", "equivalence")]
+    place = [test["backbone"], str(test["shots"]), str(test["n"])]
+    return [*place, _points(test["mean"]), interval, counts, *p_values, test["note"]]
 
 
 def _points(value: float | None) -> str:
@@ -290,59 +324,35 @@ def tables(
     ] = False,
     only: Annotated[list[str] | None, typer.Option("--only", help="Only this table, as headline. Repeatable.")] = None,
     where: Where = None,
+    *,
+    paper: Paper,
 ) -> None:
-    """Make the paper's tables from these runs in the paper's layout, tables of paired tests and averages, and of methods."""
-    from slimprompt.report.table_formats import FORMATS, to_markdown, write_tables
+    """Make the paper's tables from these runs in the paper's layout, tables of paired tests and averages, and of methods.
 
-    _check_source(runs, published, where=where, compare_published=compare_published)
+    An earlier result in the output folder is replaced; a folder with other files is refused.
+    """
+    from slimprompt.report.folder import check_result_folder, write_result_folder
+    from slimprompt.report.table_formats import FORMATS, table_files, to_markdown
+
+    _check_source(runs, published, paper, where=where, compare_published=compare_published)
     chosen = [name.strip() for text in formats or () for name in text.split(",")] or list(FORMATS)
     for one in chosen:
         choose("table format", one, dict.fromkeys(FORMATS))
     if out is not None:
-        check_folder(out)
-    built = _build_tables(runs, where, compare_published)
-    if only:
-        known = {table.name: table for table in built}
-        built = [choose("table", name, known) for name in only]
+        check_result_folder(out)
+    elif formats and chosen != ["markdown"]:
+        raise InputError(f"--format {', '.join(chosen)} needs --out FOLDER; without it tables are printed as Markdown")
+    if runs is None:
+        assert paper.published is not None
+        makers = paper.published().tables
+    else:  # the paper's table shows no chance level, so few random subspaces are enough
+        makers = paper.tables(_measured(runs, where, draws=10), compare_published)
+    built = [choose("table", name, makers)() for name in only or makers]
     if out is None:
-        if formats and chosen != ["markdown"]:
-            raise InputError(
-                f"--format {', '.join(chosen)} needs --out FOLDER; without it tables are printed as Markdown"
-            )
         say("\n".join(to_markdown(table) for table in built if not table.empty))
         return
-    written = write_tables(built, out, chosen)
-    empty = [table.name for table in built if table.empty]
-    say(f"{len(built)} tables in {len(written)} files in {out}")
-    if empty:
+    files = table_files(built, chosen)
+    write_result_folder(out, files)
+    say(f"{count(len(built), 'table')} in {count(len(files), 'file')} in {out}")
+    if empty := [table.name for table in built if table.empty]:
         say(f"no runs yet for: {', '.join(empty)}")
-
-
-def _build_tables(runs: Path | None, where: Sequence[str] | None, compare_published: bool) -> list[Table]:
-    """The tables of a folder of runs, or the published ones."""
-    from slimprompt.analysis.geometry import class_subset_of, measure
-    from slimprompt.analysis.methods import costs
-    from slimprompt.analysis.observations import observe
-    from slimprompt.analysis.results import Results
-    from slimprompt.paper.published import published_results
-    from slimprompt.paper.tables import (
-        comparisons,
-        paper_tables,
-        published_tables,
-        summaries,
-        with_published_methods,
-    )
-    from slimprompt.report.methods_tables import methods_tables
-
-    if runs is None:
-        return [*published_tables(), comparisons(published_results())]
-    records = _records(runs, where)
-    results = Results.of(observe(records))
-    # the paper's table shows no chance level, so few draws are enough
-    found = measure(records, class_subset=class_subset_of(where or ()), draws=10, show=True)
-    specs = [record.spec for record in records]
-    built = paper_tables(results, found.medians(), found.compared, specs=specs, compare_published=compare_published)
-    methods = methods_tables(results, costs(records))
-    if compare_published:
-        methods = [with_published_methods(table) for table in methods]
-    return [*methods, *built, comparisons(results), summaries(results)]

@@ -18,7 +18,8 @@ weights: what --pretrained takes.
 prompts: how class features are computed from a prompt.
   shared prefix  fast: the prompt is computed once for all classes
   full pass      slower: the prompt is computed for every class
-  none           prompts do not work, or not before the named package is installed"""
+  none           prompts do not work, or not before the named package is installed
+image tower: whether it takes prompts (--tower image or both)"""
 
 
 def backbones(
@@ -29,15 +30,17 @@ def backbones(
     from open_clip import list_models
     from open_clip.pretrained import list_pretrained_tags_by_model
 
-    from slimprompt.clip.architectures import EMBEDDED, model_config, prompt_support
+    from slimprompt.clip.architectures import EMBEDDED, model_config, prompt_support, takes_image_prompts
 
     names = [*EMBEDDED, *(name for name in list_models() if name not in EMBEDDED)]
     rows = []
     for name in (name for name in names if search.lower() in name.lower()):
         tags = ", ".join(list_pretrained_tags_by_model(name)) or "none published"
         weights = "embedded, no weights needed" if name in EMBEDDED else tags
-        prompts, reason = _cells(prompt_support(model_config(name) or {}))
-        rows.append({"backbone": name, "prompts": prompts, "because": reason, "weights": weights})
+        config = model_config(name) or {}
+        prompts, reason = _cells(prompt_support(config))
+        image = "yes" if takes_image_prompts(config) else "no"
+        rows.append({"backbone": name, "prompts": prompts, "because": reason, "image tower": image, "weights": weights})
     if not rows:
         raise InputError(f"no backbone has {search!r} in its name; `slimprompt backbones` lists all")
     emit(rows, format)

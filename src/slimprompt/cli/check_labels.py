@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.fit_results import note_skipped
-from slimprompt.cli.options import ModelOptions, OverwriteTable, model_options
-from slimprompt.cli.printing import count, note, print_json, print_table, say
-from slimprompt.errors import choose, first_few
-from slimprompt.files import check_outputs, path_seen_from, write_file
-from slimprompt.spreadsheet import csv_text
+from slimprompt.cli.options import ModelOptions, OutputFormat, OverwriteTable, model_options
+from slimprompt.cli.printing import Format, count, emit, note, percent, say
+from slimprompt.cli.suggest import end_with_unreadable, told_apart
+from slimprompt.errors import first_few
+from slimprompt.files import check_outputs, path_seen_from
 
 if TYPE_CHECKING:
-    from slimprompt.curation.labels import DuplicatePair, LabelCheck, LabelledImage, SuspectedLabel
+    from slimprompt.curation.labels import LabelCheck, LabelledImage
 
 #: Findings of each kind that are printed.
 _SHOWN = 20
@@ -38,19 +37,20 @@ def check_labels(
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write all findings to this .csv file.")] = None,
     overwrite: OverwriteTable = False,
-    report: Annotated[Path | None, typer.Option(help="Write a page with thumbnails, a .html file.")] = None,
-    format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    report: Annotated[
+        Path | None, typer.Option(help="Write a page on which the labels can be corrected, a .html file.")
+    ] = None,
+    format: OutputFormat = Format.table,
     *,
     model_options: ModelOptions,
 ) -> None:
     """Find labels that may be wrong, and near-duplicates across classes or between train and test.
 
     The score of a label is its cross-validated probability, divided by the mean of this probability over the images with the same
-    label. Nothing is changed: look at the images and decide.
+    label. Nothing is changed: look at the images and decide, for instance on the page of --report.
 
     Example: slimprompt check-labels photos/ --out findings.csv --report findings.html
     """
-    choose("format", format, {"table": None, "json": None})
     from slimprompt.data import load_folder
 
     images = load_folder(source)
@@ -62,135 +62,96 @@ def check_labels(
     similarity = check_similarity(SIMILARITY if similarity is None else similarity)
     max_score = labels.check_max_score(labels.MAX_SCORE if max_score is None else max_score)
     model = model_options.load_backbone()
-    bank, skip_bad = model_options.bank(model), model_options.skip_bad_images
     with model_options.reading():
-        found = labels.check_labels(bank, images, max_score=max_score, similarity=similarity, skip_bad=skip_bad)
+        found = labels.check_labels(model_options.bank(model), images, max_score=max_score, similarity=similarity)
     if out is not None:
-        write_file(out, csv_text(_COLUMNS, _csv_rows(found, out.parent)))
+        emit(_rows(found, out.parent), Format.csv, out)
     if report is not None:
         from slimprompt.report.curation_pages import write_labels_page
 
         write_labels_page(report, found, source=str(source), backbone=model, max_score=max_score, similarity=similarity)
-    if format == "json":
-        _print_json(found)
-        return
-    if model.name in EMBEDDED:
-        note(f"{model.name} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
-    _print_findings(found, max_score)
-    for kind, target in (("findings", out), ("report", report)):
-        if target is not None:
-            say(f"{kind}: {target}")
-
-
-_COLUMNS = (
-    "finding",
-    "path",
-    "split",
-    "class",
-    "score",
-    "probability",
-    "suggested_class",
-    "suggested_probability",
-    "other_path",
-    "other_split",
-    "other_class",
-    "similarity",
-    "pixel_correlation",
-)
-
-
-def _csv_rows(found: LabelCheck, folder: Path) -> list[tuple[object, ...]]:
-    """Rows of a file in `folder`."""
-
-    def described(image: LabelledImage) -> tuple[str, str, str]:
-        return path_seen_from(folder, image.path), image.split, image.class_name
-
-    rows: list[tuple[object, ...]] = []
-    for image, score, probability, suggested, its_probability in found.suspects:
-        numbers = (f"{score:.6f}", f"{probability:.6f}", suggested, f"{its_probability:.6f}")
-        rows.append(("label", *described(image), *numbers, "", "", "", "", ""))
-    for pair in found.duplicates:
-        one, other = described(pair.first), described(pair.second)
-        rows.append((_kind(pair), *one, "", "", "", "", *other, f"{pair.similarity:.6f}", f"{pair.pixels:.6f}"))
-    return rows
-
-
-def _kind(pair: DuplicatePair) -> str:
-    return f"{'exact' if pair.exact else 'near'} duplicate {pair.kind}"
-
-
-def _print_json(found: LabelCheck) -> None:
-    def described(image: LabelledImage) -> dict[str, str]:
-        return {"image": str(image.path), "split": image.split, "class": image.class_name}
-
-    def suspect(one: SuspectedLabel) -> dict[str, Any]:
-        numbers = {"score": round(one.score, 6), "probability": round(one.probability, 6)}
-        suggested = {"name": one.suggested, "probability": round(one.suggested_probability, 6)}
-        return {**described(one.image), **numbers, "suggested": suggested}
-
-    def duplicate(pair: DuplicatePair) -> dict[str, Any]:
-        images = [described(pair.first), described(pair.second)]
-        numbers = {"similarity": round(pair.similarity, 6), "pixel_correlation": round(pair.pixels, 6)}
-        return {"finding": _kind(pair), "images": images, **numbers}
-
-    print_json(
-        {
-            "images": found.n_images,
-            "classes": found.n_classes,
-            "accuracy": None if found.accuracy is None else 100 * found.accuracy,
-            "labels": [suspect(one) for one in found.suspects],
-            "duplicates": [duplicate(pair) for pair in found.duplicates],
+    if format is Format.table:
+        if model.name in EMBEDDED:
+            note(
+                f"{model.name} is a toy model:",
+                "it has only seen rendered shapes; for photographs, leave --backbone out",
+            )
+        _print_findings(found, max_score)
+        for kind, target in (("findings", out), ("page to correct the labels", report)):
+            if target is not None:
+                say(f"{kind}: {target}")
+    else:
+        facts = {
+            "images": len(found.images),
+            "classes": len(found.class_names),
+            "accuracy": found.accuracy,
             "unchecked": found.unchecked,
-            "left_out": len(found.skipped),
+            "unreadable": found.unreadable,
         }
-    )
+        emit(_rows(found, Path()), format, facts=facts, key="findings")
+    end_with_unreadable(found.unreadable, skip=model_options.skip_bad_images)
+
+
+def _rows(found: LabelCheck, folder: Path) -> list[dict[str, Any]]:
+    """One row per finding, with paths as they are seen from a folder: suspected labels, then pairs of duplicates."""
+
+    def described(image: LabelledImage, prefix: str = "") -> dict[str, Any]:
+        path = path_seen_from(folder, image.path)
+        return {f"{prefix}path": path, f"{prefix}split": image.split, f"{prefix}class": image.class_name}
+
+    empty = dict.fromkeys(("score", "probability", "suggested_class", "suggested_probability"))
+    no_pair = dict.fromkeys(("other_path", "other_split", "other_class", "similarity", "pixel_correlation"))
+    suspects = [
+        {
+            "finding": "label",
+            **described(one.image),
+            "score": round(one.score, 6),
+            "probability": round(one.probability, 6),
+            "suggested_class": one.suggested,
+            "suggested_probability": round(one.suggested_probability, 6),
+            **no_pair,
+        }
+        for one in found.suspects
+    ]
+    duplicates = [
+        {
+            "finding": f"{'exact' if pair.exact else 'near'} duplicate {pair.kind}",
+            **described(pair.first),
+            **empty,
+            **described(pair.second, "other_"),
+            "similarity": round(pair.similarity, 6),
+            "pixel_correlation": round(pair.pixels, 6),
+        }
+        for pair in found.duplicates
+    ]
+    return [*suspects, *duplicates]
 
 
 def _print_findings(found: LabelCheck, max_score: float) -> None:
-    say(f"{found.n_images:,} images of {found.n_classes} classes")
-    note_skipped(found.skipped)
+    folder, names = told_apart([image.path for image in found.images])
+    name_of = {path_seen_from(Path(), image.path): name for image, name in zip(found.images, names, strict=True)}
+    rows = [
+        row | {key: name_of[row[key]] for key in ("path", "other_path") if row[key]} for row in _rows(found, Path())
+    ]
+    say(f"{count(len(found.images), 'image')} of {len(found.class_names)} classes{folder and f', in {folder}'}")
     if found.unchecked:
         few = first_few([f"{name} ({number})" for name, number in found.unchecked.items()])
         note("classes with too few images to check their labels:", few)
     if found.accuracy is not None:
         say(
-            f"cross-validated accuracy {100 * found.accuracy:.1f} % of the given labels; "
+            f"cross-validated accuracy {percent(found.accuracy)} of the given labels; "
             f"{count(len(found.suspects), 'suspected label error')} (score below {max_score:g})"
         )
-    _print_suspects(found.suspects)
-    say(f"{count(len(found.duplicates), 'pair')} of near-duplicates across classes or splits")
-    _print_duplicates(found.duplicates)
-
-
-def _print_suspects(suspects: Sequence[SuspectedLabel]) -> None:
-    from slimprompt.calibration import probability_text
-
-    if not suspects:
-        return
-    rows = [
-        (
-            one.image.path,
-            one.image.class_name,
-            f"{one.score:.3f}",
-            one.suggested,
-            probability_text(one.suggested_probability),
-        )
-        for one in suspects[:_SHOWN]
-    ]
-    headings = ("image", "label", "score", "more likely", "probability")
-    print_table(headings, rows, right=("score", "probability"))
+    suspects, pairs = rows[: len(found.suspects)], rows[len(found.suspects) :]
+    columns: dict[str, Callable[[Any], str]] = {
+        **dict.fromkeys(("path", "class"), str),
+        "score": "{:.3f}".format,
+        "suggested_class": str,
+    }
+    emit(suspects[:_SHOWN], columns=columns)
     _print_more(len(suspects))
-
-
-def _print_duplicates(pairs: Sequence[DuplicatePair]) -> None:
-    if not pairs:
-        return
-    rows = [
-        (_kind(pair), pair.first.path, pair.second.path, f"{pair.similarity:.4f}", f"{pair.pixels:.4f}")
-        for pair in pairs[:_SHOWN]
-    ]
-    headings = ("finding", "image", "other image", "similarity", "pixels")
-    print_table(headings, rows, right=headings[3:])
+    say(f"{count(len(pairs), 'pair')} of near-duplicates across classes or splits")
+    emit(pairs[:_SHOWN], columns=dict.fromkeys(("finding", "path", "other_path"), str))
     _print_more(len(pairs))
 
 

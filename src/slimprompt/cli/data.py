@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slimprompt.cli.help import App
-from slimprompt.cli.options import DataRoot
-from slimprompt.cli.printing import print_table, say
+from slimprompt.cli.options import DataRoot, OutputFormat
+from slimprompt.cli.printing import Format, emit, print_table, say
 from slimprompt.errors import InputError
 from slimprompt.files import check_files, check_folder
 
@@ -28,29 +29,37 @@ Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Number of
 
 
 @app.command("list")
-def list_benchmarks(data_root: DataRoot = None) -> None:
+def list_benchmarks(data_root: DataRoot = None, format: OutputFormat = Format.table) -> None:
     """List the known benchmarks with their size, licence and state on this machine."""
     from slimprompt.data import BENCHMARKS
 
     rows = [
-        (info.name, info.classes, f"{sum(info.sizes):,}", info.size, _state(info, data_root), info.licence)
+        {
+            "benchmark": info.name,
+            "classes": info.classes,
+            "images": sum(info.sizes),
+            "size": info.size,
+            "state": _state(info, data_root),
+            "licence": info.licence,
+            "site": info.site or None,
+        }
         for info in BENCHMARKS.values()
     ]
-    headings = ("benchmark", "classes", "images", "size", "state", "licence")
-    print_table(headings, rows, right=("classes", "images", "size"))
-    say("\nLicences are abbreviated; `slimprompt data download NAME` prints the home page with the terms of use.")
+    shown = ("benchmark", "classes", "images", "size", "state", "licence")
+    emit(rows, format, columns={**dict.fromkeys(shown, str), "images": "{:,}".format})
+    if format is Format.table:
+        say("\nLicences are abbreviated; `slimprompt data download NAME` prints the home page with the terms of use.")
 
 
 def _state(info: BenchmarkInfo, root: Path | None) -> str:
-    from slimprompt.data.catalogue import benchmark_folder, find_source, load_benchmark
-    from slimprompt.data.check import missing_images
+    from slimprompt.data.benchmark import missing_images
+    from slimprompt.data.catalogue import benchmark_folder, load_benchmark
 
     try:
         folder = benchmark_folder(info, root)
     except InputError:
         return "no data root"
-    source = find_source(info, folder)
-    if source is None:
+    if info.source.missing(folder):
         return "not rendered" if info.rendered else "missing"
     try:
         with warnings.catch_warnings():
@@ -61,8 +70,7 @@ def _state(info: BenchmarkInfo, root: Path | None) -> str:
     n_missing, n_items = len(missing_images(benchmark)), len(benchmark.items)
     if n_missing == n_items:
         return "no images"
-    found = "complete" if n_missing == 0 else f"{n_items - n_missing:,}/{n_items:,}"
-    return f"{found}, own split" if source.own_split else found
+    return "complete" if n_missing == 0 else f"{n_items - n_missing:,}/{n_items:,}"
 
 
 @app.command("check")
@@ -79,7 +87,7 @@ def check(
 ) -> None:
     """Decode and hash every image of a benchmark, folder or CSV file."""
     from slimprompt.data import check_benchmark, read_manifest, write_manifest
-    from slimprompt.data.manifest import check_listed, verify_manifest
+    from slimprompt.data.manifest import check_listed, list_all, verify_manifest
     from slimprompt.progress import progress
 
     expected = read_manifest(against) if against else None
@@ -90,14 +98,14 @@ def check(
         report = check_benchmark(benchmark, workers=workers, advance=advance)
     seconds = time.perf_counter() - started
     _print_summary(benchmark)
-    _print_counts(report.counts(), verbose)
+    _print_counts(benchmark, verbose)
     n_files = len(report.sha256)
     say(f"{n_files:,} files in {seconds:.1f} s ({n_files / max(seconds, 1e-9):,.0f} files/s)")
     say(f"sha256 of all files: {report.digest}")
-    _print_problems(report.missing, "missing", verbose)
-    _print_problems(list(report.unreadable.values()), "unreadable", verbose)
+    _print_problems(report.missing, "missing")
+    _print_problems(list(report.unreadable.values()), "unreadable")
     if hashes:
-        write_manifest(report.manifest(), hashes)
+        write_manifest(list_all(benchmark, report.sha256), hashes)
         say(f"hashes written to {hashes}")
     if not report.ok:
         raise typer.Exit(1)
@@ -119,37 +127,37 @@ def _print_summary(benchmark: Benchmark) -> None:
         say(f"{ignored:,} other files ignored")
 
 
-def _print_counts(counts: Sequence[tuple[str, tuple[int, ...]]], verbose: bool) -> None:
+def _print_counts(benchmark: Benchmark, verbose: bool) -> None:
     from slimprompt.data.benchmark import SPLITS
 
+    totals = Counter((item.label, split) for split in SPLITS for item in getattr(benchmark, split))
+    names = benchmark.class_names
     if verbose:
-        print_table(("class", *SPLITS), [(name, *numbers) for name, numbers in counts], right=SPLITS)
+        rows = [(name, *(totals[label, split] for split in SPLITS)) for label, name in enumerate(names)]
+        print_table(("class", *SPLITS), rows, right=SPLITS)
         return
     ranges = []
-    for split, numbers in zip(SPLITS, zip(*(numbers for _, numbers in counts), strict=True), strict=True):
-        low, high = min(numbers), max(numbers)
+    for split in SPLITS:
+        low, *_, high = sorted(totals[label, split] for label in range(len(names)))
         ranges.append(f"{split} {low}" if low == high else f"{split} {low} to {high}")
     say(f"per class: {', '.join(ranges)} (--verbose shows every class)")
 
 
-def _print_problems(problems: Sequence[str], kind: str, verbose: bool) -> None:
-    if not problems:
-        return
-    say(f"{len(problems):,} {kind}:", err=True)
-    for problem in problems if verbose else problems[:5]:
-        say(f"  {problem}", err=True)
-    if len(problems) > 5 and not verbose:
-        say(f"  … and {len(problems) - 5:,} more (--verbose shows all)", err=True)
+def _print_problems(problems: Sequence[str], kind: str) -> None:
+    if problems:
+        say("\n  ".join((f"{len(problems):,} {kind}:", *problems)), err=True)
 
 
 @app.command("download")
-def download(name: Annotated[str, typer.Argument(help="Benchmark.")], data_root: DataRoot = None) -> None:
+def download(
+    benchmark: Annotated[str, typer.Argument(metavar="NAME", help="Benchmark.")], data_root: DataRoot = None
+) -> None:
     """Download a benchmark, and print the steps that have to be done by hand."""
+    from slimprompt.data.benchmark import missing_images
     from slimprompt.data.catalogue import benchmark_folder, benchmark_info
-    from slimprompt.data.check import missing_images
     from slimprompt.data.download import download_annotations, download_images, manual_steps
 
-    info = benchmark_info(name)
+    info = benchmark_info(benchmark)
     if data_root:
         try:
             data_root.mkdir(parents=True, exist_ok=True)
@@ -167,8 +175,8 @@ def download(name: Annotated[str, typer.Argument(help="Benchmark.")], data_root:
     except InputError as error:
         problems.append(str(error))
     try:
-        names = download_annotations(info, folder)
-        say(f"annotations: {'downloaded ' + ', '.join(names) if names else 'nothing to download'}")
+        name = download_annotations(info, folder)
+        say(f"annotations: {f'downloaded {name}' if name else 'nothing to download'}")
     except InputError as error:
         problems.append(str(error))
     for problem in problems:
@@ -206,7 +214,6 @@ def extract(
     say(f"{written:,} frames written to {target}, {kept:,} already existed")
 
 
-@app.command("draw", hidden=True)  # the name of this command in version 0.1
 @app.command("sample")
 def sample(
     target: Target,

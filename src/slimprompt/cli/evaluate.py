@@ -100,7 +100,7 @@ def evaluate(
     names = list(images.class_names)
     if names != known:
         classifier = classifier.with_classes(names, distinct=source is not None)
-    bank = model_options.bank(classifier.backbone_)
+    bank = model_options.bank(classifier.backbone_.frozen)
     with model_options.reading():
         items, skipped = readable(bank, images, images.test, skip_bad=model_options.skip_bad_images)
         templates = template or classifier.templates_

@@ -53,6 +53,6 @@ def import_coop(
 def _class_names(text: str) -> list[str]:
     if not text.lower().endswith(".json"):
         return parse_class_names(text)
-    from slimprompt.data.splits import read_split_file
+    from slimprompt.data.readers import read_split_file
 
     return list(read_split_file(Path(text)).class_names)

@@ -49,9 +49,10 @@ def quickstart(
     if missing := missing_packages("lab"):
         say(f"a page with figures needs {', '.join(missing)}: pip install 'slimprompt[lab]'")
     else:
-        from slimprompt.paper.page import build_report, write_report
+        from slimprompt.paper.contents import PAPER
+        from slimprompt.report.page import build_report, write_report
 
-        say(f"open {write_report(build_report(out / 'runs'), out / 'report')}")
+        say(f"open {write_report(build_report(out / 'runs', PAPER), out / 'report')}")
     say(f"{time.perf_counter() - begin:.0f} s in all")
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slimprompt.cli.options import Where
-from slimprompt.cli.printing import say
-from slimprompt.files import check_folder
+from slimprompt.cli.printing import count, say
+
+if TYPE_CHECKING:
+    from slimprompt.report.paper import Paper
 
 
 def report(
@@ -26,29 +28,33 @@ def report(
         Path | None,
         typer.Option("--theory", help="Folder written by `slimprompt theory --out`; adds its statements to the page."),
     ] = None,
+    *,
+    paper: Paper,
 ) -> None:
     """Write a self-contained HTML page about a folder of runs: summary, claims, figures, tables, provenance.
 
-    Any set of complete runs is enough; the page says what is missing. Existing files in the output folder are overwritten.
+    Any set of complete runs is enough; the page says what is missing. An earlier report in the output folder is replaced; a folder
+    with other files is refused.
 
     Example: slimprompt report runs/ --out report/
     """
-    from slimprompt.paper.page import build_report, write_report
-    from slimprompt.paper.theory.reader import read_theory
+    from slimprompt.paper.theory.reader import read_theory, report_section
+    from slimprompt.report.folder import check_result_folder
+    from slimprompt.report.page import build_report, write_report
 
-    check_folder(out)
+    check_result_folder(out)
     if theory is not None:
         read_theory(theory)  # a wrong folder is an error before the runs are read
-    found = build_report(runs, where=where or (), compare_published=compare_published, show=True)
-    page = write_report(found, out, theory=theory, show=True)
+    found = build_report(runs, paper, where=where or (), compare_published=compare_published, show=True)
+    page = write_report(found, out, section=report_section(theory) if theory else "")
     for note in found.notes:
         say(f"note: {note}", err=True)
     plotted = [figure for figure in (*found.figures, *found.methods_figures) if not figure.missing]
     filled = [table for table in (*found.tables, *found.methods_tables) if not table.empty]
-    counts = f"{len(filled)} tables, {len(plotted)} figures, {len(found.findings)} claims"
-    say(f"{len(found.records):,} runs, {counts}")
+    parts = ((filled, "table"), (plotted, "figure"), (found.findings, "claim"))
+    say(", ".join([count(len(found.records), "run"), *(count(len(made), noun) for made, noun in parts)]))
     if found.failed:
-        say(f"{len(found.failed)} failed runs are not included; the page shows their errors")
+        say(f"{count(len(found.failed), 'failed run')} not included; the page shows the errors")
     missing = [figure.name for figure in found.figures if figure.missing]
     missing += [table.name for table in found.tables if table.empty]
     if missing:

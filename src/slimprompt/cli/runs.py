@@ -19,25 +19,22 @@ if TYPE_CHECKING:
 
 app = App(help="Inspect the runs of studies: list, show, remove.", no_args_is_help=True)
 
-_DEFAULT = Path("runs")
-
 
 @app.command("list")
 def list_runs(
     folder: Annotated[
         Path | None, typer.Argument(metavar="RUNS", help="Folder of the run folders, as --runs.", show_default=False)
     ] = None,
-    runs: RunsFolder = _DEFAULT,
+    runs: Annotated[Path | None, typer.Option("--runs", help="Folder of the run folders.", show_default="runs")] = None,
     where: Where = None,
 ) -> None:
     """List runs with their status and result, one per line."""
     from slimprompt.lab.display import result
     from slimprompt.lab.records import scan_records, select_records, unmet_conditions
 
-    if folder is not None:
-        if runs not in (_DEFAULT, folder):
-            raise InputError(f"which folder: {folder} or {runs}? Give it once, as RUNS or as --runs")
-        runs = folder
+    if folder is not None and runs not in (None, folder):
+        raise InputError(f"which folder: {folder} or {runs}? Give it once, as RUNS or as --runs")
+    runs = folder or runs or Path("runs")
     found, damaged = scan_records(runs)
     records = select_records(found, where or ())
     records.sort(key=lambda record: (record.spec.backbone, record.spec.dataset, record.spec.title))
@@ -80,7 +77,7 @@ def show_run(
     facts = {**record.metrics, **{name: value for name, value in record.facts.items() if name != "traceback"}}
     rows = [(name, _plain(value)) for name, value in [*record.spec.flat().items(), *facts.items()] if value is not None]
     print_table((), rows)
-    if (record.folder / CURVE).is_file():
+    if (record.folder / CURVE).exists():
         _print_curve(record)
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.fit_results import note_skipped
-from slimprompt.cli.options import Model, ModelOptions, OverwriteTable, all_but, model_options
-from slimprompt.cli.printing import note, print_json, print_table, say
-from slimprompt.errors import choose
-from slimprompt.files import check_outputs, path_seen_from, write_file
-from slimprompt.spreadsheet import csv_text
+from slimprompt.cli.options import Model, ModelOptions, OutputFormat, OverwriteTable, all_but, model_options
+from slimprompt.cli.printing import Format, count, emit, note, say
+from slimprompt.files import check_outputs, path_seen_from
 
 if TYPE_CHECKING:
     from slimprompt.curation.suggest import Suggestions
@@ -25,8 +24,14 @@ def suggest(
     n: Annotated[int, typer.Option("--n", min=1, help="Number of images to suggest.")] = 50,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the suggestions to this .csv file.")] = None,
     overwrite: OverwriteTable = False,
-    report: Annotated[Path | None, typer.Option(help="Write a page with thumbnails, a .html file.")] = None,
-    format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    report: Annotated[
+        Path | None, typer.Option(help="Write a page on which the images can be labelled, a .html file.")
+    ] = None,
+    labelled: Annotated[
+        Path | None,
+        typer.Option(help="Labelled images, a folder or CSV file, that the CSV file of the page should also have."),
+    ] = None,
+    format: OutputFormat = Format.table,
     *,
     model_options: ModelOptions,
 ) -> None:
@@ -35,96 +40,100 @@ def suggest(
     Among the images with the smallest margin between the two most likely classes, those that differ most from each other are
     chosen; near-duplicates are not suggested twice, and training images of the model not at all.
 
-    Example: slimprompt suggest my-prompt unlabelled/ --n 50 --out suggestions.csv --report suggestions.html
+    Example: slimprompt suggest my-prompt unlabelled/ --n 50 --report suggestions.html --labelled photos/
     """
-    choose("format", format, {"table": None, "json": None})
+    from slimprompt.data import load_folder
     from slimprompt.images.decode import image_files
 
     paths = image_files(images)
-    check_outputs(table=out, page=report, overwrite=overwrite)
+    known = load_folder(labelled) if labelled is not None else None
+    check_outputs(table=out, page=report, overwrite=overwrite, read=(labelled,))
     from slimprompt.curation.suggest import suggest_images
 
     classifier = model_options.load_classifier(model)
-    bank = model_options.bank(classifier.backbone_)
     with model_options.reading():
-        found = suggest_images(classifier, bank, paths, n, skip_bad=model_options.skip_bad_images)
+        found = suggest_images(classifier, model_options.bank(classifier.backbone_), paths, n)
     if out is not None:
-        write_file(out, csv_text(_COLUMNS, _csv_rows(found, out.parent)))
+        emit(_rows(found, out.parent), Format.csv, out)
     if report is not None:
         from slimprompt.report.curation_pages import write_suggestions_page
 
-        write_suggestions_page(report, found, model=str(model), backbone=classifier.backbone_)
-    if format == "json":
-        _print_json(found)
-        return
-    _print_suggestions(found)
-    for name, target in (("suggestions", out), ("report", report)):
-        if target is not None:
-            say(f"{name}: {target}")
+        write_suggestions_page(report, found, model=str(model), classifier=classifier, labelled=known)
+    if format is Format.table:
+        _print_suggestions(found)
+        for name, target in (("suggestions", out), ("page to label the images", report)):
+            if target is not None:
+                say(f"{name}: {target}")
+    else:
+        facts = {
+            "images": found.n_images,
+            "near_duplicates": found.n_duplicates,
+            "training_images": found.n_trained,
+            "unreadable": found.unreadable,
+        }
+        emit(_rows(found, Path()), format, facts=facts, key="suggestions")
+    end_with_unreadable(found.unreadable, skip=model_options.skip_bad_images)
 
 
-#: `label` is empty, to be filled in: the file is then one of path,label, which `fit` takes.
-_COLUMNS = (
-    "rank",
-    "path",
-    "label",
-    "class",
-    "probability",
-    "second_class",
-    "second_probability",
-    "margin",
-    "similarity",
-)
+def _rows(found: Suggestions, folder: Path) -> list[dict[str, Any]]:
+    """One row per suggestion, with paths as they are seen from a folder.
 
-
-def _csv_rows(found: Suggestions, folder: Path) -> list[tuple[object, ...]]:
-    """Rows of a file in `folder`."""
-    rows: list[tuple[object, ...]] = []
-    for rank, one in enumerate(found.chosen, start=1):
-        image, best, probability, second, second_probability, margin, similarity = one
-        shown = "" if similarity is None else f"{similarity:.6f}"
-        numbers = (f"{probability:.6f}", second, f"{second_probability:.6f}", f"{margin:.6f}", shown)
-        rows.append((rank, path_seen_from(folder, image), "", best, *numbers))
-    return rows
-
-
-def _print_json(found: Suggestions) -> None:
-    rows = [
+    `label` is empty, to be filled in: a CSV file of these rows is one of path,label, which `fit` takes.
+    """
+    return [
         {
-            "image": str(one.image),
-            "classes": [
-                {"name": one.best, "probability": round(one.probability, 6)},
-                {"name": one.second, "probability": round(one.second_probability, 6)},
-            ],
+            "rank": rank,
+            "path": path_seen_from(folder, one.image),
+            "label": None,
+            "class": one.best,
+            "probability": round(one.probability, 6),
+            "second_class": one.second,
+            "second_probability": round(one.second_probability, 6),
             "margin": round(one.margin, 6),
             "similarity": None if one.similarity is None else round(one.similarity, 6),
         }
-        for one in found.chosen
+        for rank, one in enumerate(found.chosen, start=1)
     ]
-    counts = {"images": found.n_images, "near_duplicates": found.n_duplicates, "training_images": found.n_trained}
-    print_json({**counts, "left_out": len(found.skipped), "suggestions": rows})
 
 
 def _print_suggestions(found: Suggestions) -> None:
     from slimprompt.calibration import probability_text
 
-    say(f"{len(found.chosen)} of {found.n_images:,} images to label next")
-    note_skipped(found.skipped)
+    folder, names = told_apart([one.image for one in found.chosen])
+    say(f"{len(found.chosen)} of {count(found.n_images, 'image')} to label next{folder and f', in {folder}'}")
     if found.n_trained:
-        note(f"{found.n_trained:,} training images of the model left out:", "they have labels already")
-    rows = [
-        (
-            one.image,
-            one.best,
-            probability_text(one.probability),
-            one.second,
-            probability_text(one.second_probability),
-            f"{100 * one.margin:.1f}",
-            "–" if one.similarity is None else f"{one.similarity:.3f}",
-        )
-        for one in found.chosen
-    ]
-    headings = ("image", "class", "probability", "second class", "its probability", "margin", "similarity")
-    print_table(headings, rows, right=("probability", "its probability", "margin", "similarity"))
+        note(f"{count(found.n_trained, 'training image')} of the model left out:", "they have labels already")
+    rows = [{**row, "path": name} for row, name in zip(_rows(found, Path()), names, strict=True)]
+    columns: dict[str, Callable[[Any], str]] = {
+        **dict.fromkeys(("path", "class"), str),
+        "probability": probability_text,
+        "second_class": str,
+    }
+    emit(rows, columns=columns)
     if found.n_duplicates:
-        say(f"{found.n_duplicates:,} near-duplicates of these or of other uncertain images left out")
+        say(f"{count(found.n_duplicates, 'near-duplicate')} of these or of other uncertain images left out")
+
+
+def told_apart(paths: Sequence[Path]) -> tuple[str, list[str]]:
+    """The folder that all paths have in common, and what tells them apart in it.
+
+    >>> told_apart([Path("photos/a/1.jpg"), Path("photos/b/1.jpg")])
+    ('photos', ['a/1.jpg', 'b/1.jpg'])
+    """
+    try:
+        folder = os.path.commonpath([path.parent for path in paths])
+    except ValueError:  # no paths, or relative and absolute ones
+        folder = ""
+    return folder, [str(path.relative_to(folder)) for path in paths]
+
+
+def end_with_unreadable(messages: Sequence[str], *, skip: bool) -> None:
+    """Name every image that could not be read, and end with exit code 1; with code 0 if such images are to be skipped."""
+    if not messages:
+        return
+    note(f"{count(len(messages), 'unreadable image')} left out:", err=True)
+    for message in messages:
+        say(f"  {message}", err=True)
+    if not skip:
+        say("--skip-bad-images accepts that: the exit code is then 0", err=True)
+        raise typer.Exit(1)

@@ -12,7 +12,6 @@ import typer
 from slimprompt.cli.options import DataRoot, ModelOptions, model_options
 from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError
-from slimprompt.files import check_folder
 from slimprompt.progress import progress
 
 if TYPE_CHECKING:
@@ -70,7 +69,9 @@ def theory(
     if damping is not None and damping <= 0:
         raise InputError(f"the damping must be above 0 (given: {damping}): without it the curvature cannot be inverted")
     if out is not None:
-        check_folder(out)
+        from slimprompt.report.folder import check_result_folder
+
+        check_result_folder(out)
     records = _records(runs) if runs else []
     objective = None
     if not no_encoder:
@@ -113,8 +114,8 @@ def _records(runs: Path) -> list[Record]:
 
 def _print_statements(statements: Sequence[Statement], verbose: bool) -> None:
     """Print a table of all statements, then the claims of the violated ones (of all if `verbose`)."""
+    from slimprompt.analysis.verdict import VERDICTS
     from slimprompt.paper.theory.page import statement_rows, verdict_counts
-    from slimprompt.paper.verdict import VERDICTS
 
     rows = statement_rows(statements)
     lines: list[Sequence[str]] = []

@@ -89,3 +89,20 @@ def prompt_support(config: Mapping[str, Any]) -> PromptSupport:
     if pool_type not in ("argmax", "eos"):
         return PromptSupport("full pass", f"feature read at the {pool_type} token", missing)
     return PromptSupport("shared prefix", "", missing)
+
+
+def takes_image_prompts(config: Mapping[str, Any]) -> bool:
+    """Whether the image tower that an open_clip configuration describes takes prompts, before it is built.
+
+    `image_tower.reads_class_token` decides it from the modules of a loaded tower.
+    """
+    vision = config.get("vision_cfg", {})
+    blocks_are_plain = not any(vision.get(name) for name in ("block_type", "qk_norm", "scaled_cosine_attn"))
+    return (
+        "timm_model_name" not in vision
+        and isinstance(vision.get("layers", 12), int)
+        and vision.get("pool_type", "tok") == "tok"
+        and not vision.get("attentional_pool")
+        and not vision.get("output_tokens")
+        and blocks_are_plain
+    )

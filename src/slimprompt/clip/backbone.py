@@ -6,10 +6,10 @@ import hashlib
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import open_clip
 import torch
@@ -29,13 +29,36 @@ from slimprompt.clip.architectures import (
     absolute_weights,
     default_pretrained,
 )
-from slimprompt.clip.image_tower import image_features_in_parts
+from slimprompt.clip.image_tower import (
+    features_from_block,
+    image_features,
+    image_features_in_parts,
+    input_of_block,
+    reads_class_token,
+)
 from slimprompt.clip.load import load_architecture, load_embedded, load_hub, quiet
+from slimprompt.clip.products import differentiable_linear
 from slimprompt.clip.towers import end_of_text
 from slimprompt.errors import InputError, shown, unknown
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+class ImagePass(NamedTuple):
+    """What `Backbone.encode_images` computes: features with prompts of the image tower or, without rows, the input of a block."""
+
+    base: Any = None
+    """The frozen `Backbone`; None for the features of the frozen tower."""
+    first: int = 0
+    """The first block with rows, or the block whose input is meant."""
+    rows: Tensor | None = None
+    """(n_blocks, n_rows, width)."""
+
+    def compute(self, tower: Any, pixels: Tensor) -> Tensor:
+        """Pixels (n, 3, height, width) → features (n, embed_dim), not normalised, or inputs (n, n_tokens, width)."""
+        x = input_of_block(tower, pixels, self.first)
+        return x if self.rows is None else features_from_block(tower, x, self.first, self.rows)
 
 
 @dataclass(frozen=True)
@@ -57,6 +80,8 @@ class Backbone:
     fingerprint
         Hash of the full-precision weights and of the activation; recorded, not computed, for embedded models. Backbones with equal
         fingerprints and equal preprocessing give equal features up to the precision of the forward pass.
+    image_pass
+        What `encode_images` computes, if not the features of the frozen image tower.
     """
 
     name: str
@@ -65,6 +90,7 @@ class Backbone:
     tokenizer: Any
     preprocess: PreprocessCfg
     fingerprint: str
+    image_pass: ImagePass = field(default=ImagePass(), compare=False)
 
     @property
     def device(self) -> torch.device:
@@ -100,6 +126,41 @@ class Backbone:
     def embed_dim(self) -> int:
         """Length of an image or text feature, found by encoding a text: no attribute says it for all towers."""
         return int(self.encode_texts(["a"]).shape[1])
+
+    @property
+    def image_width(self) -> int:
+        """Width of the rows of the image tower, which must be one that takes prompts."""
+        return len(self.image_tower.class_embedding)
+
+    @property
+    def image_tower(self) -> Any:
+        """The image tower, if rows can be put before its blocks; otherwise an `InputError`."""
+        if not reads_class_token(self.model.visual):
+            raise InputError(
+                f"the image tower of {self.name} takes no prompts: it must be a vision transformer of open_clip whose feature is "
+                "read at the class token, as in ViT-B-16; the text tower takes prompts"
+            )
+        return self.model.visual
+
+    @property
+    def frozen(self) -> Backbone:
+        """The model without what `image_pass` changes."""
+        return self if self.image_pass.base is None else self.image_pass.base
+
+    def with_image_rows(self, first: int, rows: Tensor) -> Backbone:
+        """This model with prompts of the image tower: rows (n_blocks, n_rows, width) before block `first` and those after it.
+
+        It has a fingerprint of its own, so that its features are never mixed with others.
+        """
+        rows = rows.detach().to(self.device, self.dtype)
+        digest = hashlib.sha256(f"{self.fingerprint} rows from block {first} {tuple(rows.shape)}".encode())
+        digest.update(rows.float().cpu().contiguous().numpy().tobytes())
+        return replace(self, image_pass=ImagePass(self.frozen, first, rows), fingerprint=digest.hexdigest())
+
+    def up_to_block(self, block: int) -> Backbone:
+        """This model, whose `encode_images` stops at the input of a block of the image tower: (n, n_tokens · width)."""
+        digest = hashlib.sha256(f"{self.fingerprint} input of block {block}".encode())
+        return replace(self, image_pass=ImagePass(self.frozen, block), fingerprint=digest.hexdigest())
 
     @property
     def activation(self) -> str:
@@ -154,8 +215,17 @@ class Backbone:
 
     @torch.inference_mode()
     def encode_images(self, pixels: Tensor) -> Tensor:
-        """Pixels (n, 3, height, width) → unit-length features (n, embed_dim), fp32."""
-        features = image_features_in_parts(self.model.visual, pixels.to(self.device, self.dtype))
+        """Pixels (n, 3, height, width) → unit-length features (n, embed_dim), fp32, or what `image_pass` says."""
+        changed = self.image_pass.base is not None
+        compute = self.image_pass.compute if changed else image_features
+        features = image_features_in_parts(self.model.visual, pixels.to(self.device, self.dtype), compute).float()
+        return features.flatten(1) if changed and self.image_pass.rows is None else F.normalize(features, dim=-1)
+
+    def features_from_block(self, inputs: Tensor, first: int, rows: Tensor | None) -> Tensor:
+        """Inputs of block `first` (n, n_tokens · width) → unit-length features (n, embed_dim), with the gradient of the rows."""
+        x = inputs.to(self.device, self.dtype).unflatten(1, (-1, self.image_width))  # (n, n_tokens, width)
+        rows = None if rows is None else rows.to(self.dtype)
+        features = features_from_block(self.image_tower, x, first, rows, differentiable_linear)
         return F.normalize(features.float(), dim=-1)
 
     @torch.inference_mode()
@@ -184,6 +254,8 @@ class Backbone:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what the model is loaded by, not its weights."""
         device = str(self.device) if self.device.type == "cuda" else self.device.type  # the number of a GPU counts
+        if self.image_pass.rows is not None:
+            return Backbone.with_image_rows, (self.frozen, self.image_pass.first, self.image_pass.rows)
         loaded_by = (*self.location, self.activation, device, self.precision)
         return _load_again, (*loaded_by, self.fingerprint, json.dumps(asdict(self.preprocess)))
 

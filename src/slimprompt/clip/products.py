@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import platform
 from functools import cache, cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,24 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not uses_onednn(x.device, x.dtype):
         return F.linear(x, weight, bias)
     return _onednn_linear(x, weight, bias)
+
+
+def differentiable_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`linear` with the gradient of x; the weight and the bias are frozen."""
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return linear(x, weight, bias)
+    return _FrozenProduct.apply(x, weight, bias)
+
+
+class _FrozenProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.weight = weight
+        return linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return linear(grads[0], ctx.weight.t()), None, None
 
 
 class FrozenLinear:

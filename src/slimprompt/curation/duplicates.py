@@ -62,23 +62,8 @@ def most_similar_pairs(
 ) -> list[IndexPair]:
     """Each image with its most similar image of another group, if their cosine similarity reaches the threshold.
 
-    There are at most n pairs, and every image that has a near-duplicate in another group is in one of them.
-
-    Parameters
-    ----------
-    features
-        Unit-length features, (n, embed_dim).
-    groups
-        Group of each image, (n,). Images of one group are not compared.
-    within
-        Images are only compared if these values are equal, (n,).
-    threshold
-        Smallest cosine similarity of a pair.
-
-    Returns
-    -------
-    list of IndexPair
-        Most similar first, then by indices.
+    `features` (n, embed_dim) have unit length. Images are compared if their `groups` (n,) differ and their values `within` (n,) are
+    equal. Most similar pairs first; there are at most n, and every image that has a near-duplicate in another group is in one.
     """
     found: dict[tuple[int, int], float] = {}
     for start in range(0, len(features), _ROWS):

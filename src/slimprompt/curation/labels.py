@@ -7,7 +7,6 @@ on how well a class can be recognised: if its images are often confused with ano
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +23,8 @@ from slimprompt.curation.duplicates import (
     pixel_correlation,
     small_pixels,
 )
-from slimprompt.data.benchmark import SPLITS, Benchmark, Item
+from slimprompt.data.benchmark import SPLITS, Benchmark
 from slimprompt.errors import InputError, shown
-from slimprompt.fit import readable
 from slimprompt.images.bank import FeatureBank
 from slimprompt.images.decode import Decode, file_sha256, open_image
 from slimprompt.methods.cross_validation import FOLDS, folds
@@ -83,8 +81,10 @@ class DuplicatePair(NamedTuple):
 class LabelCheck:
     """What was found in a set of labelled images."""
 
-    n_images: int
-    n_classes: int
+    images: list[LabelledImage]
+    """All images that could be read."""
+    class_names: list[str]
+    """Classes with at least one of them."""
     accuracy: float | None
     """Share of the given labels that the cross-validated classifier predicts; None if no label could be checked."""
     suspects: list[SuspectedLabel]
@@ -93,8 +93,8 @@ class LabelCheck:
     """Most similar first: those across classes, then those of one class across splits."""
     unchecked: dict[str, int]
     """Classes with too few images to check their labels, with their number of images."""
-    skipped: list[str]
-    """Messages about unreadable images."""
+    unreadable: list[str]
+    """Messages about the images that cannot be read and were left out."""
 
 
 def check_labels(
@@ -103,44 +103,35 @@ def check_labels(
     *,
     max_score: float = MAX_SCORE,
     similarity: float = SIMILARITY,
-    skip_bad: bool = False,
     seed: int = 1,
 ) -> LabelCheck:
-    """Search labelled images for labels that may be wrong and for duplicates that should not be there.
+    """Search the labelled images of all splits for labels that may be wrong and for duplicates that should not be there.
 
-    Parameters
-    ----------
-    bank
-        Encodes the images.
-    images
-        Labelled images; those of all splits are checked together.
-    max_score
-        Labels with a lower score are suspected.
-    similarity
-        Smallest cosine similarity of the features of near-duplicates.
-    skip_bad
-        Skip unreadable images instead of raising an error.
-    seed
-        Seed of the folds.
+    Labels with a score below `max_score` are suspected; near-duplicates have a cosine similarity of at least `similarity`. `seed` is
+    that of the folds. Unreadable images are left out and reported.
     """
     check_max_score(max_score)
     check_similarity(similarity)
-    items, skipped = readable(bank, images, images.items, skip_bad=skip_bad)
-    features = bank.features([images.path(item) for item in items], decode=images.decode).cpu().numpy()
-    labelled = _labelled(images, items)
-    labels = np.array([item.label for item in items])
-    sizes = Counter(labels.tolist())
-    unchecked = {images.class_names[label]: sizes[label] for label in sorted(sizes) if sizes[label] < FOLDS}
+    found = [(split, item) for split in SPLITS for item in getattr(images, split)]
+    bad = bank.build([images.path(item) for _, item in found], decode=images.decode, skip_bad=True)
+    unreadable = [str(error) for error in bad.values()]
+    found = [pair for index, pair in enumerate(found) if index not in bad]
+    if not found:
+        raise InputError(f"none of the {len(bad):,} images can be read: {unreadable[0]}")
+    labelled = [LabelledImage(images.path(item), split, item.class_name) for split, item in found]
+    features = bank.features([image.path for image in labelled], decode=images.decode).cpu().numpy()
+    present, labels = np.unique([item.label for _, item in found], return_inverse=True)
+    names, sizes = [images.class_names[label] for label in present], np.bincount(labels)
+    unchecked = {name: int(size) for name, size in zip(names, sizes, strict=True) if size < FOLDS}
     accuracy, suspects = None, []
-    if len(unchecked) < len(sizes):
+    if len(unchecked) < len(names) > 1:
         probabilities = held_out_probabilities(features, labels, seed)
-        checked = np.flatnonzero([sizes[label] >= FOLDS for label in labels.tolist()])
-        accuracy = float((probabilities[checked].argmax(1) == labels[checked]).mean())
-        scores = label_scores(probabilities, labels)
-        found = [index for index in checked[np.argsort(scores[checked], kind="stable")] if scores[index] < max_score]
-        suspects = [_suspect(labelled[i], scores[i], probabilities[i], labels[i], images.class_names) for i in found]
+        scores, checked = label_scores(probabilities, labels), sizes[labels] >= FOLDS
+        accuracy = float((probabilities.argmax(1) == labels)[checked].mean())
+        order = [index for index in np.argsort(scores, kind="stable") if checked[index] and scores[index] < max_score]
+        suspects = [_suspect(labelled[i], scores[i], probabilities[i], labels[i], names) for i in order]
     duplicates = _duplicates(features, labels, labelled, similarity, images.decode)
-    return LabelCheck(len(items), len(images.class_names), accuracy, suspects, duplicates, unchecked, skipped)
+    return LabelCheck(labelled, names, accuracy, suspects, duplicates, unchecked, unreadable)
 
 
 def check_max_score(value: float) -> float:
@@ -156,18 +147,9 @@ def check_max_score(value: float) -> float:
 def held_out_probabilities(features: np.ndarray, labels: np.ndarray, seed: int = 1) -> np.ndarray:
     """Class probabilities (n, n_classes) of each image, by logistic regression on the images of the other folds.
 
-    The regularisation is the strongest one whose cross-entropy of the given labels is within one standard error of the lowest:
-    weaker ones give more extreme probabilities, and with them more suspects. An image without another of its class is never held
-    out; its row is nan.
-
-    Parameters
-    ----------
-    features
-        Unit-length features, (n, embed_dim).
-    labels
-        Classes 0 … n_classes − 1, each at least once, (n,).
-    seed
-        Seed of the folds.
+    `features` (n, embed_dim) have unit length; `labels` (n,) are 0 … n_classes − 1, each at least once. The regularisation is the
+    strongest one whose cross-entropy of the given labels is within one standard error of the lowest: weaker ones give more extreme
+    probabilities, and with them more suspects. An image without another of its class is never held out; its row is nan.
     """
     values, parts = features.astype(np.float64), folds(labels.tolist(), seed)
     results = np.full((len(STRENGTHS), len(labels), int(labels.max()) + 1), np.nan)
@@ -186,25 +168,12 @@ def held_out_probabilities(features: np.ndarray, labels: np.ndarray, seed: int =
 
 
 def label_scores(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """p(label) / mean p(label) of each image, (n,); nan for images without probabilities.
-
-    Parameters
-    ----------
-    probabilities
-        Cross-validated class probabilities, (n, n_classes).
-    labels
-        Given labels, (n,).
-    """
+    """p(label) / mean p(label) of each image, (n,), from cross-validated probabilities (n, n_classes); nan where these are."""
     own = probabilities[np.arange(len(labels)), labels]
     known = np.isfinite(own)
     sums = np.bincount(labels[known], own[known], minlength=probabilities.shape[1])
     counts = np.bincount(labels[known], minlength=probabilities.shape[1])
     return own / (sums / np.maximum(counts, 1))[labels]
-
-
-def _labelled(images: Benchmark, items: Sequence[Item]) -> list[LabelledImage]:
-    split_of = {item.path: split for split in SPLITS for item in getattr(images, split)}
-    return [LabelledImage(images.path(item), split_of[item.path], item.class_name) for item in items]
 
 
 def _suspect(

@@ -19,7 +19,7 @@ import numpy as np
 
 from slimprompt.classifier import Classifier
 from slimprompt.curation.duplicates import PIXEL_CORRELATION, SIMILARITY, pixel_correlation, reaches, small_pixels
-from slimprompt.errors import InputError, whole_number
+from slimprompt.errors import InputError, first_few, whole_number
 from slimprompt.images.bank import FeatureBank
 from slimprompt.images.decode import open_image
 
@@ -52,45 +52,28 @@ class Suggestions:
     """Number of readable images that were considered."""
     n_duplicates: int
     """Number of images that were left out as near-duplicates of an image in the pool."""
-    skipped: list[str]
-    """Messages about unreadable images."""
-    n_trained: int = 0
+    n_trained: int
     """Number of images that were left out because the classifier was trained on them."""
+    unreadable: list[str]
+    """Messages about the images that cannot be read and were left out."""
 
 
-def suggest_images(
-    classifier: Classifier,
-    bank: FeatureBank,
-    images: Sequence[Path],
-    n: int = 50,
-    *,
-    skip_bad: bool = False,
-) -> Suggestions:
-    """Choose the images most worth labelling.
+def suggest_images(classifier: Classifier, bank: FeatureBank, images: Sequence[Path], n: int = 50) -> Suggestions:
+    """Choose n images to label next; fewer if there are fewer images that are no near-duplicates.
 
-    Parameters
-    ----------
-    classifier
-        A fitted classifier with at least two classes.
-    bank
-        Encodes the images, with the backbone of the classifier.
-    images
-        Unlabelled images; training images of the classifier are left out.
-    n
-        How many to choose; fewer are chosen if there are fewer images that are no near-duplicates.
-    skip_bad
-        Skip unreadable images instead of raising an error.
+    Training images of the classifier are left out. Unreadable images are left out and reported. The bank encodes the images with the
+    backbone of the classifier.
     """
     whole_number("the number of suggestions", n, least=1)
-    if len(classifier.class_names_) < 2:
-        raise InputError(
-            f"the classifier has the class {classifier.class_names_[0]!r} only: there is nothing to decide"
-        )
+    names = classifier.class_names_
+    if len(names) < 2:
+        raise InputError(f"the classifier has the class {names[0]!r} only: there is nothing to decide")
     paths = list(dict.fromkeys(images))
-    bad = bank.build(paths, skip_bad=skip_bad)
+    bad = bank.build(paths, skip_bad=True)
+    unreadable = [str(error) for error in bad.values()]
     paths = [path for index, path in enumerate(paths) if index not in bad]
     if not paths:
-        raise InputError("none of the images can be read")
+        raise InputError(f"none of the {len(bad):,} images can be read: {first_few(unreadable, 200)}")
     trained = classifier.trained_on(bank, paths)
     paths = [path for path, known in zip(paths, trained, strict=True) if not known]
     if not paths:
@@ -104,32 +87,18 @@ def suggest_images(
     chosen = []
     for position, nearest in farthest_first(features[pool], n):
         index = pool[position]
-        one, other = (classifier.class_names_[label] for label in order[index])
+        one, other = (names[label] for label in order[index])
         top, next_top = float(best[index]), float(second[index])
         chosen.append(Suggestion(paths[index], one, top, other, next_top, top - next_top, nearest))
-    return Suggestions(chosen, len(paths), n_duplicates, [str(error) for error in bad.values()], int(trained.sum()))
+    return Suggestions(chosen, len(paths), n_duplicates, int(trained.sum()), unreadable)
 
 
 def least_certain(
     margins: np.ndarray, features: np.ndarray, size: int, look_alike: Callable[[int, int], bool]
 ) -> tuple[list[int], int]:
-    """The `size` images with the smallest margins, without near-duplicates of an image with a smaller margin.
+    """The `size` images with the smallest margins (n,), and how many near-duplicates of one with a smaller margin were passed over.
 
-    Parameters
-    ----------
-    margins
-        Margin of each image, (n,).
-    features
-        Unit-length features, (n, embed_dim).
-    size
-        Number of images to return, if there are as many.
-    look_alike
-        Whether two images with similar features also have similar pixels.
-
-    Returns
-    -------
-    indices, n_duplicates
-        The images, smallest margin first, and how many near-duplicates were passed over.
+    `features` (n, embed_dim) have unit length; `look_alike` says whether two images with similar features also have similar pixels.
     """
     found: list[int] = []
     kept = np.empty((min(size, len(features)), features.shape[1]), dtype=features.dtype)  # their features
@@ -157,17 +126,8 @@ def _look_alike(paths: Sequence[Path]) -> Callable[[int, int], bool]:
 def farthest_first(features: np.ndarray, n: int) -> list[tuple[int, float | None]]:
     """The first image, then repeatedly the image least similar to those already chosen; the earlier one of equals.
 
-    Parameters
-    ----------
-    features
-        Unit-length features, (n_images, embed_dim).
-    n
-        Number of images to choose, if there are as many.
-
-    Returns
-    -------
-    list of (index, similarity)
-        In the order of choice, with the largest cosine similarity to the images chosen before; None for the first.
+    Returns up to n indices in the order of choice, each with its largest cosine similarity to those before it; None for the first.
+    `features` (n_images, embed_dim) have unit length.
     """
     chosen: list[tuple[int, float | None]] = [(0, None)]
     nearest = features @ features[0]  # largest similarity of each image to those chosen

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slimprompt.data.splits import (
-    Source,
-    action_lists,
-    class_folders,
-    flower_labels,
-    pet_lists,
-    split_file,
-    variant_lists,
-    wordnet_folders,
-)
+from slimprompt.data.readers import Source, split_file, variant_lists, wordnet_folders
 from slimprompt.images.decode import Decode
 from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 
@@ -27,18 +18,6 @@ GENERAL_TEMPLATES = (
     "art of the {}.",
     "a photo of the small {}.",
 )
-
-
-@dataclass(frozen=True)
-class Download:
-    """How torchvision downloads a benchmark, and which of the extracted entries are kept."""
-
-    dataset: str
-    """Class name in `torchvision.datasets`."""
-    unpacked: str
-    """Folder with the extracted entries, relative to the download folder."""
-    entries: tuple[str, ...]
-    """Files and folders to move into the benchmark's folder; the image folder comes first."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +35,19 @@ class BenchmarkInfo:
     classes: int
     sizes: tuple[int, int, int]
     """Number of items in train, val and test of the published split."""
-    templates: tuple[str, ...]
-    """Zero-shot prompts; the first is the benchmark's own."""
-    sources: tuple[Source, ...]
-    """Readers of the annotation files, in order of preference."""
+    source: Source
+    """The annotation files and their reader."""
     licence: str
     size: str
     """Approximate download size."""
     site: str
     """Home page, with the terms of use."""
-    download: Download | None = None
+    templates: tuple[str, ...] = ("a photo of a {}.", *GENERAL_TEMPLATES)
+    """Zero-shot prompts; the first is the benchmark's own."""
+    torchvision: tuple[str, str] | None = None
+    """Class in `torchvision.datasets` that downloads the files, and the folder that it extracts them to."""
     manual: str = ""
     """Instructions for the steps that cannot be automated."""
-    drive_files: tuple[tuple[str, str], ...] = ()
-    """(file name, Google Drive id) of the annotation files published by CoOp's authors."""
     rendered: bool = False
     """Whether this package renders the images when they are first needed."""
 
@@ -84,63 +62,19 @@ class BenchmarkInfo:
         return "upright" if self.rendered else "plain"
 
 
-#: CLIP's names of ImageNet's classes, published by CoOp's authors.
-_IMAGENET_NAMES = ("classnames.txt", "1-61f_ol79pViBFDG_IDlUQSwoLcn2XXF")
-
-
-def _imagenet_variant(
-    *,
-    name: str,
-    title: str,
-    folder: str,
-    images: str,
-    classes: int,
-    test: int,
-    size: str,
-    site: str,
-    numbered: bool = False,
-) -> BenchmarkInfo:
-    """A test set for models trained on ImageNet; without a list of class names of its own, ImageNet's is read."""
-    lists = (_IMAGENET_NAMES[0], f"../imagenet/{_IMAGENET_NAMES[0]}")
-    return BenchmarkInfo(
-        name=name,
-        title=title,
-        templates=("a photo of a {}.", *GENERAL_TEMPLATES),
-        folder=folder,
-        images=images,
-        classes=classes,
-        sizes=(0, 0, test),
-        sources=tuple(wordnet_folders(images, names=names, numbered=numbered) for names in lists),
-        licence="MIT",
-        size=size,
-        site=site,
-        manual=f"Download the images from {site} and extract them so that the class folders are in {folder}/{images}.",
-        drive_files=(_IMAGENET_NAMES,),
-    )
-
-
 _PUBLISHED = (
     BenchmarkInfo(
         name="caltech101",
         title="Caltech101",
-        templates=("a photo of a {}.", *GENERAL_TEMPLATES),
         folder="caltech-101",
         images="101_ObjectCategories",
         classes=100,
         sizes=(4128, 1649, 2465),
-        sources=(
-            split_file("split_zhou_Caltech101.json"),
-            class_folders(
-                "101_ObjectCategories",
-                ignored=("BACKGROUND_Google", "Faces_easy"),
-                renamed={"airplanes": "airplane", "Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike"},
-            ),
-        ),
+        source=split_file("split_zhou_Caltech101.json", "1hyarUivQE36mY6jSomru6Fjd-JzwcCzN"),
         licence="CC BY 4.0",
         size="140 MB",
         site="https://data.caltech.edu/records/mzrjq-6wc02",
-        download=Download("Caltech101", "caltech101", ("101_ObjectCategories",)),
-        drive_files=(("split_zhou_Caltech101.json", "1hyarUivQE36mY6jSomru6Fjd-JzwcCzN"),),
+        torchvision=("Caltech101", "caltech101"),
     ),
     BenchmarkInfo(
         name="dtd",
@@ -150,12 +84,11 @@ _PUBLISHED = (
         images="images",
         classes=47,
         sizes=(2820, 1128, 1692),
-        sources=(split_file("split_zhou_DescribableTextures.json"), class_folders("images")),
+        source=split_file("split_zhou_DescribableTextures.json", "1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x"),
         licence="research only",
         size="600 MB",
         site="https://www.robots.ox.ac.uk/~vgg/data/dtd/",
-        download=Download("DTD", "dtd/dtd", ("images", "labels")),
-        drive_files=(("split_zhou_DescribableTextures.json", "1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x"),),
+        torchvision=("DTD", "dtd/dtd"),
     ),
     BenchmarkInfo(
         name="fgvc_aircraft",
@@ -165,11 +98,11 @@ _PUBLISHED = (
         images="images",
         classes=100,
         sizes=(3334, 3333, 3333),
-        sources=(variant_lists(),),
+        source=variant_lists(),
         licence="non-commercial",
         size="2.6 GB",
         site="https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/",
-        download=Download("FGVCAircraft", "fgvc-aircraft-2013b/data", ("images", *variant_lists().needs)),
+        torchvision=("FGVCAircraft", "fgvc-aircraft-2013b/data"),
     ),
     BenchmarkInfo(
         name="food101",
@@ -179,12 +112,11 @@ _PUBLISHED = (
         images="images",
         classes=101,
         sizes=(50500, 20200, 30300),
-        sources=(split_file("split_zhou_Food101.json"), class_folders("images")),
+        source=split_file("split_zhou_Food101.json", "1QK0tGi096I0Ba6kggatX1ee6dJFIcEJl"),
         licence="scientific fair use",
         size="4.7 GB",
         site="https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/",
-        download=Download("Food101", "food-101", ("images", "meta")),
-        drive_files=(("split_zhou_Food101.json", "1QK0tGi096I0Ba6kggatX1ee6dJFIcEJl"),),
+        torchvision=("Food101", "food-101"),
     ),
     BenchmarkInfo(
         name="oxford_flowers",
@@ -194,15 +126,11 @@ _PUBLISHED = (
         images="jpg",
         classes=102,
         sizes=(4093, 1633, 2463),
-        sources=(split_file("split_zhou_OxfordFlowers.json"), flower_labels()),
+        source=split_file("split_zhou_OxfordFlowers.json", "1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT"),
         licence="none stated",
         size="330 MB",
         site="https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",
-        download=Download("Flowers102", "flowers-102", ("jpg", "imagelabels.mat", "setid.mat")),
-        drive_files=(
-            ("split_zhou_OxfordFlowers.json", "1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT"),
-            ("cat_to_name.json", "1AkcxCXeK_RCGCEC_GvmWxjcjaNhu-at0"),
-        ),
+        torchvision=("Flowers102", "flowers-102"),
     ),
     BenchmarkInfo(
         name="oxford_pets",
@@ -212,12 +140,11 @@ _PUBLISHED = (
         images="images",
         classes=37,
         sizes=(2944, 736, 3669),
-        sources=(split_file("split_zhou_OxfordPets.json"), pet_lists()),
+        source=split_file("split_zhou_OxfordPets.json", "1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs"),
         licence="CC BY-SA 4.0",
         size="800 MB",
         site="https://www.robots.ox.ac.uk/~vgg/data/pets/",
-        download=Download("OxfordIIITPet", "oxford-iiit-pet", ("images", "annotations")),
-        drive_files=(("split_zhou_OxfordPets.json", "1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs"),),
+        torchvision=("OxfordIIITPet", "oxford-iiit-pet"),
     ),
     BenchmarkInfo(
         name="ucf101",
@@ -227,7 +154,7 @@ _PUBLISHED = (
         images="UCF-101-midframes",
         classes=101,
         sizes=(7639, 1898, 3783),
-        sources=(split_file("split_zhou_UCF101.json"), action_lists()),
+        source=split_file("split_zhou_UCF101.json", "1I0S0q91hJfsV9Gf4xDIjgDq4AqBNJb1y"),
         licence="none stated",
         size="6.5 GB",
         site="https://www.crcv.ucf.edu/data/UCF101.php",
@@ -236,7 +163,6 @@ _PUBLISHED = (
             "`slimprompt data extract-midframes UCF-101`. Alternatively, download CoOp's UCF-101-midframes.zip, which is "
             "linked in the DATASETS.md of its repository, and extract it in the folder ucf101."
         ),
-        drive_files=(("split_zhou_UCF101.json", "1I0S0q91hJfsV9Gf4xDIjgDq4AqBNJb1y"),),
     ),
     BenchmarkInfo(
         name="eurosat",
@@ -246,37 +172,20 @@ _PUBLISHED = (
         images="2750",
         classes=10,
         sizes=(13500, 5400, 8100),
-        sources=(
-            split_file("split_zhou_EuroSAT.json"),
-            class_folders(
-                "2750",
-                renamed={
-                    "AnnualCrop": "Annual Crop Land",
-                    "HerbaceousVegetation": "Herbaceous Vegetation Land",
-                    "Highway": "Highway or Road",
-                    "Industrial": "Industrial Buildings",
-                    "Pasture": "Pasture Land",
-                    "PermanentCrop": "Permanent Crop Land",
-                    "Residential": "Residential Buildings",
-                    "SeaLake": "Sea or Lake",
-                },
-            ),
-        ),
+        source=split_file("split_zhou_EuroSAT.json", "1Ip7yaCWFi0eaOFUGga0lUdVi_DDQth1o"),
         licence="MIT",
         size="90 MB",
         site="https://github.com/phelber/EuroSAT",
-        download=Download("EuroSAT", "eurosat", ("2750",)),
-        drive_files=(("split_zhou_EuroSAT.json", "1Ip7yaCWFi0eaOFUGga0lUdVi_DDQth1o"),),
+        torchvision=("EuroSAT", "eurosat"),
     ),
     BenchmarkInfo(
         name="stanford_cars",
         title="Stanford Cars",
-        templates=("a photo of a {}.", *GENERAL_TEMPLATES),
         folder="stanford_cars",
         images=".",
         classes=196,
         sizes=(6509, 1635, 8041),
-        sources=(split_file("split_zhou_StanfordCars.json"),),
+        source=split_file("split_zhou_StanfordCars.json", "1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT"),
         licence="non-commercial",
         size="1.9 GB",
         site="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
@@ -284,32 +193,28 @@ _PUBLISHED = (
             "The original server no longer provides the images. Copy the folders cars_train and cars_test from a copy "
             "that you are allowed to use into the folder stanford_cars."
         ),
-        drive_files=(("split_zhou_StanfordCars.json", "1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT"),),
     ),
     BenchmarkInfo(
         name="sun397",
         title="SUN397",
-        templates=("a photo of a {}.", *GENERAL_TEMPLATES),
         folder="sun397",
         images="SUN397",
         classes=397,
         sizes=(15880, 3970, 19850),
-        sources=(split_file("split_zhou_SUN397.json"),),
+        source=split_file("split_zhou_SUN397.json", "1y2RD81BYuiyvebdN-JymPfyWYcd8_MUq"),
         licence="none stated",
         size="37 GB",
         site="https://vision.princeton.edu/projects/2010/SUN/",
-        download=Download("SUN397", ".", ("SUN397",)),
-        drive_files=(("split_zhou_SUN397.json", "1y2RD81BYuiyvebdN-JymPfyWYcd8_MUq"),),
+        torchvision=("SUN397", "."),
     ),
     BenchmarkInfo(
         name="imagenet",
         title="ImageNet",
-        templates=("a photo of a {}.", *GENERAL_TEMPLATES),
         folder="imagenet",
         images="images",
         classes=1000,
         sizes=(1_281_167, 0, 50_000),  # CoOp evaluates on the validation images and selects nothing on them
-        sources=(wordnet_folders("images", train="train", test="val"),),
+        source=wordnet_folders("images", train="train", test="val"),
         licence="non-commercial",
         size="144 GB",
         site="https://www.image-net.org/",
@@ -317,52 +222,58 @@ _PUBLISHED = (
             "Register at https://www.image-net.org/, download the train and validation images of ILSVRC 2012 and extract "
             "them to imagenet/images/train/<WordNet id>/ and imagenet/images/val/<WordNet id>/."
         ),
-        drive_files=(_IMAGENET_NAMES,),
     ),
-    _imagenet_variant(
+    BenchmarkInfo(
         name="imagenetv2",
         title="ImageNetV2",
         folder="imagenetv2",
         images="imagenetv2-matched-frequency-format-val",
         classes=1000,
-        test=10_000,
+        sizes=(0, 0, 10_000),
+        source=wordnet_folders("imagenetv2-matched-frequency-format-val", numbered=True),
+        licence="MIT",
         size="1.3 GB",
         site="https://github.com/modestyachts/ImageNetV2",
-        numbered=True,
     ),
-    _imagenet_variant(
+    BenchmarkInfo(
         name="imagenet_sketch",
         title="ImageNet-Sketch",
         folder="imagenet-sketch",
         images="images",
         classes=1000,
-        test=50_889,
+        sizes=(0, 0, 50_889),
+        source=wordnet_folders("images"),
+        licence="MIT",
         size="7.1 GB",
         site="https://github.com/HaohanWang/ImageNet-Sketch",
     ),
-    _imagenet_variant(
+    BenchmarkInfo(
         name="imagenet_a",
         title="ImageNet-A",
         folder="imagenet-adversarial",
         images="imagenet-a",
         classes=200,
-        test=7_500,
+        sizes=(0, 0, 7_500),
+        source=wordnet_folders("imagenet-a"),
+        licence="MIT",
         size="700 MB",
         site="https://github.com/hendrycks/natural-adv-examples",
     ),
-    _imagenet_variant(
+    BenchmarkInfo(
         name="imagenet_r",
         title="ImageNet-R",
         folder="imagenet-rendition",
         images="imagenet-r",
         classes=200,
-        test=30_000,
+        sizes=(0, 0, 30_000),
+        source=wordnet_folders("imagenet-r"),
+        licence="MIT",
         size="2.2 GB",
         site="https://github.com/hendrycks/imagenet-r",
     ),
 )
 
-_POCKET = tuple(
+_RENDERED = tuple(
     BenchmarkInfo(
         name=pocket.name,
         title=pocket.name,
@@ -371,7 +282,7 @@ _POCKET = tuple(
         classes=pocket.n_classes,
         sizes=(pocket.n_classes * pocket.train, pocket.n_classes * pocket.val, pocket.n_classes * pocket.test),
         templates=pocket.templates,
-        sources=(split_file("split.json"),),
+        source=split_file("split.json"),
         licence="MIT",
         size="< 25 MB",
         site="",
@@ -381,4 +292,4 @@ _POCKET = tuple(
 )
 
 #: Every known benchmark by name.
-BENCHMARKS: dict[str, BenchmarkInfo] = {info.name: info for info in (*_PUBLISHED, *_POCKET)}
+BENCHMARKS: dict[str, BenchmarkInfo] = {info.name: info for info in (*_PUBLISHED, *_RENDERED)}

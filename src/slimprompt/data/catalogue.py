@@ -12,7 +12,6 @@ from pathlib import Path
 from slimprompt.data.benchmark import Benchmark
 from slimprompt.data.benchmarks import BENCHMARKS, BenchmarkInfo
 from slimprompt.data.folder import load_folder
-from slimprompt.data.splits import Source
 from slimprompt.errors import InputError, first_few, unknown
 from slimprompt.files import cache_dir
 from slimprompt.pocket.benchmarks import render_benchmark
@@ -39,22 +38,10 @@ def _key(name: str) -> str:
 
 
 def benchmark_folder(info: BenchmarkInfo, root: str | Path | None = None, cache: Path | None = None) -> Path:
-    """`<data root>/<folder of the benchmark>`.
+    """`<root>/<folder of the benchmark>`.
 
-    Parameters
-    ----------
-    info
-        Row of the benchmark.
-    root
-        Data root; default: the environment variable SLIMPROMPT_DATA. Without `root`, rendered benchmarks are stored in
-        the cache directory.
-    cache
-        Cache directory to use instead of the default one.
-
-    Raises
-    ------
-    InputError
-        If no data root is given, or if it is not a folder.
+    The root is by default the environment variable SLIMPROMPT_DATA. Rendered benchmarks are in `cache`, the cache directory, if no
+    root is given.
     """
     if root is None and info.rendered:
         return (cache or cache_dir()) / "data" / info.folder
@@ -70,11 +57,6 @@ def benchmark_folder(info: BenchmarkInfo, root: str | Path | None = None, cache:
             f"the data root {base} is not a folder; it should hold {info.folder}/ with the files of {info.title}"
         )
     return base / info.folder
-
-
-def find_source(info: BenchmarkInfo, folder: Path) -> Source | None:
-    """The preferred source whose annotation files are all in `folder`."""
-    return next((source for source in info.sources if not source.missing(folder)), None)
 
 
 def dataset_name(given: str) -> str:
@@ -104,15 +86,15 @@ def open_dataset(given: str, root: str | Path | None = None, cache: Path | None 
 def load_benchmark(name: str, root: str | Path | None = None, cache: Path | None = None) -> Benchmark:
     """Read the classes and items of a benchmark from its annotation files; the image files are not needed.
 
-    A rendered benchmark is rendered first if it does not exist yet. A warning is issued if the split is not the
-    published one.
+    A rendered benchmark is rendered first if it does not exist yet. A warning is issued if the files hold another number of items
+    than the published split.
 
     Parameters
     ----------
     name
         Name or published title.
     root, cache
-        See `benchmark_folder`.
+        Folder of the benchmarks, and of rendered ones without a root; see `benchmark_folder`.
 
     Raises
     ------
@@ -121,62 +103,31 @@ def load_benchmark(name: str, root: str | Path | None = None, cache: Path | None
     """
     info = benchmark_info(name)
     folder = benchmark_folder(info, root, cache)
-    if info.rendered and find_source(info, folder) is None:
+    if info.rendered and info.source.missing(folder):
         render_benchmark(info.name, folder.parent)
-    source = find_source(info, folder)
-    if source is None:
-        expected = " or ".join(" + ".join(source.needs) for source in info.sources)
+    if missing := info.source.missing(folder):
         raise InputError(
-            f"no annotation files of {info.title} in {folder}: expected {expected}. "
+            f"{info.title} cannot be read: {' and '.join(missing)} not found in {folder}. "
             f"Run `slimprompt data download {info.name}` or see {info.site}"
         )
-    annotations = source.read(folder)
-    benchmark = Benchmark(
-        info.name,
-        folder / info.images,
-        *annotations,
-        templates=info.templates,
-        decode=info.decode,
-        listed=source.listed,
-    )
-    _check_classes(benchmark, info, source, folder)
-    _warn_of_equal_names(benchmark, info)
-    _warn_if_unpublished(benchmark, info, source, folder)
-    return benchmark
-
-
-def _check_classes(benchmark: Benchmark, info: BenchmarkInfo, source: Source, folder: Path) -> None:
-    names = benchmark.class_names
+    annotations = info.source.read(folder)
+    names = annotations.class_names
     if len(names) != info.classes:
         raise InputError(
-            f"{info.title} has {info.classes} classes, but {' + '.join(source.needs)} in {folder} gives {len(names)}; "
+            f"{info.title} has {info.classes} classes, but {' + '.join(info.source.needs)} in {folder} gives {len(names)}; "
             "is the download complete, and do the files belong to this benchmark?"
         )
-    if info.evaluation_only:
-        return
-    untrained = sorted(set(range(len(names))) - {item.label for item in benchmark.train})
-    if untrained:
-        examples = ", ".join(repr(names[label]) for label in untrained[:3])
-        raise InputError(f"{len(untrained)} classes of {info.title} in {folder} have no training items: {examples}")
-
-
-def _warn_of_equal_names(benchmark: Benchmark, info: BenchmarkInfo) -> None:
-    """CLIP's names of ImageNet's classes contain two names twice."""
-    repeated = [name for name, count in Counter(benchmark.class_names).items() if count > 1]
-    if repeated:
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:  # two of ImageNet's
         warnings.warn(
             f"{info.title}: {len(repeated)} class names belong to more than one class ({first_few(repeated)}); a prompt "
             "cannot tell these classes apart",
-            stacklevel=3,
+            stacklevel=2,
         )
-
-
-def _warn_if_unpublished(benchmark: Benchmark, info: BenchmarkInfo, source: Source, folder: Path) -> None:
-    notes = []
-    if source.own_split:
-        notes.append(f"{info.sources[0].needs[0]} is not in {folder}; using our {source.kind} instead")
+    benchmark = Benchmark(info.name, folder / info.images, *annotations, templates=info.templates, decode=info.decode)
     if benchmark.sizes != info.sizes:
-        notes.append(f"train, val and test have {benchmark.sizes} items; the published split has {info.sizes}")
-    if notes:
-        message = f"{info.title}: {'; '.join(notes)}. Results are not comparable with published ones"
-        warnings.warn(message, stacklevel=3)
+        warnings.warn(
+            f"{info.title}: train, val and test have {benchmark.sizes} items; the published split has {info.sizes}. "
+            "Results are not comparable with published ones",
+            stacklevel=2,
+        )
+    return benchmark

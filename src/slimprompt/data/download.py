@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
-import os
+import re
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from slimprompt.data.benchmarks import BenchmarkInfo
-from slimprompt.data.splits import underscored
+from slimprompt.data.check import in_threads
 from slimprompt.errors import InputError
 from slimprompt.files import new_file
 
@@ -27,18 +26,20 @@ def download_images(info: BenchmarkInfo, folder: Path) -> bool:
     """
     if _has_images(info, folder):
         return False
-    if info.download is None:
+    if info.torchvision is None:
         raise InputError(f"the images of {info.title} cannot be downloaded automatically")
     from torchvision import datasets
 
+    name, unpacked = info.torchvision
+    lists = info.source.needs if info.source.drive is None else ()
     work = folder / ".download"
     try:
         work.mkdir(parents=True, exist_ok=True)
         _keep_archives(work)
-        getattr(datasets, info.download.dataset)(root=str(work), download=True)
-        for entry in reversed(info.download.entries):  # the images last: they mark the download as complete
+        getattr(datasets, name)(root=str(work), download=True)
+        for entry in (*lists, info.images):  # the images last: they mark the download as complete
             if not (folder / entry).exists():
-                shutil.move(work / info.download.unpacked / entry, folder / entry)
+                shutil.move(work / unpacked / entry, folder / entry)
         shutil.rmtree(work)
     except Exception as error:  # network, checksum, archive and disk errors have no common class
         damaged = not isinstance(error, OSError) or isinstance(error, gzip.BadGzipFile)
@@ -50,21 +51,21 @@ def download_images(info: BenchmarkInfo, folder: Path) -> bool:
     return True
 
 
-def download_annotations(info: BenchmarkInfo, folder: Path) -> list[str]:
-    """Download the missing annotation files that are published on Google Drive; returns their names."""
-    wanted = [(name, file_id) for name, file_id in info.drive_files if not (folder / name).is_file()]
-    if wanted and importlib.util.find_spec("gdown") is None:
-        names = " and ".join(name for name, _ in wanted)
-        raise InputError(f"downloading {names} from Google Drive needs the package gdown: pip install gdown")
-    for name, file_id in wanted:
-        from torchvision.datasets.utils import download_file_from_google_drive
+def download_annotations(info: BenchmarkInfo, folder: Path) -> str:
+    """Download the annotation file that is published on Google Drive, if it is missing; returns its name, or nothing."""
+    name, file_id = info.source.drive or ("", "")
+    if not name or (folder / name).is_file():
+        return ""
+    if importlib.util.find_spec("gdown") is None:
+        raise InputError(f"downloading {name} from Google Drive needs the package gdown: pip install gdown")
+    from torchvision.datasets.utils import download_file_from_google_drive
 
-        with new_file(folder / name) as draft:
-            try:
-                download_file_from_google_drive(file_id, str(folder), filename=draft.name)
-            except Exception as error:  # gdown raises its own errors and those of requests and urllib
-                raise InputError(f"downloading {name} failed: {error}") from error
-    return [name for name, _ in wanted]
+    with new_file(folder / name) as draft:
+        try:
+            download_file_from_google_drive(file_id, str(folder), filename=draft.name)
+        except Exception as error:  # gdown raises its own errors and those of requests and urllib
+            raise InputError(f"downloading {name} failed: {error}") from error
+    return name
 
 
 def manual_steps(info: BenchmarkInfo, folder: Path) -> list[str]:
@@ -72,11 +73,9 @@ def manual_steps(info: BenchmarkInfo, folder: Path) -> list[str]:
     steps = []
     if not _has_images(info, folder):
         steps.append(info.manual or f"Download the images from {info.site} and extract them to {folder / info.images}.")
-    steps += [
-        f"Save https://drive.google.com/file/d/{file_id}/view as {folder / name}."
-        for name, file_id in info.drive_files
-        if not (folder / name).is_file()
-    ]
+    name, file_id = info.source.drive or ("", "")
+    if name and not (folder / name).is_file():
+        steps.append(f"Save https://drive.google.com/file/d/{file_id}/view as {folder / name}.")
     return steps
 
 
@@ -101,8 +100,8 @@ def extract_midframes(
 ) -> tuple[int, int]:
     """Save frame ⌊n/2⌋ of each video: `videos/ApplyLipstick/v_x.avi` → `out/Apply_Lipstick/v_x.jpg`.
 
-    Existing frames are kept; returns the numbers of frames written and kept. `advance` is called with the number of videos to do
-    after each one; by default there is one thread per core.
+    Existing frames are kept; returns the numbers of frames written and kept. `advance` is called after each video, with the number of
+    videos to do; by default there is one thread per core.
     """
     _video_library()
     if not videos.is_dir():
@@ -110,19 +109,24 @@ def extract_midframes(
     found = sorted(path for path in videos.glob("*/*") if path.suffix.lower() in _VIDEOS)
     if not found:
         raise InputError(f"no videos in {videos}: expected {videos}/<class>/<video>, ending in {', '.join(_VIDEOS)}")
-    frames = [out / (underscored(path.parent.name) or path.parent.name) / f"{path.stem}.jpg" for path in found]
-    todo = [(video, frame) for video, frame in zip(found, frames, strict=True) if not frame.is_file()]
-    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        try:
-            for _ in pool.map(lambda pair: _write_midframe(*pair), todo):
-                advance(len(todo))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    frames = [out / underscored(path.parent.name) / f"{path.stem}.jpg" for path in found]
+    todo = [pair for pair in zip(found, frames, strict=True) if not pair[1].is_file()]
+    for _ in in_threads(_write_midframe, todo, workers):
+        advance(len(todo))
     return len(todo), len(found) - len(todo)
 
 
-def _write_midframe(video: Path, frame: Path) -> None:
+def underscored(camel_case: str) -> str:
+    """`ApplyEyeMakeup` → `Apply_Eye_Makeup`; another name is kept.
+
+    >>> [underscored(name) for name in ("ApplyEyeMakeup", "YoYo", "diving")]
+    ['Apply_Eye_Makeup', 'Yo_Yo', 'diving']
+    """
+    return "_".join(re.findall("[A-Z][^A-Z]*", camel_case)) or camel_case
+
+
+def _write_midframe(pair: tuple[Path, Path]) -> None:
+    video, frame = pair
     with new_file(frame) as draft:
         middle_frame(video).save(draft, format="JPEG", quality=95)
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from slimprompt.data.benchmark import Benchmark, Item
+from slimprompt.data.benchmark import SPLITS, Benchmark, Item
 from slimprompt.errors import InputError, first_few, whole_number
 from slimprompt.seeds import stream_seed
 
@@ -56,24 +56,29 @@ def few_shot(benchmark: Benchmark, shots: int, seed: int, *, keep: Collection[It
 
 def check_every_class(benchmark: Benchmark, where: str) -> None:
     """Raise an `InputError` that names the classes without training images, if there are any."""
-    missing = sorted(name for name, _ in short_classes(benchmark, 1))
+    missing = sorted(repr(name) for name, _ in short_classes(benchmark, 1))
     if missing:
         raise InputError(
-            f"{where} has no training images of {first_few([repr(name) for name in missing])} ({len(missing)} of "
+            f"{where} has no training images of {first_few(missing)} ({len(missing)} of "
             f"{len(benchmark.class_names)} classes); every class needs at least one. Add images, or remove the class"
         )
 
 
 def _sample(items: Iterable[Item], shots: int, stream: random.Random, keep: Collection[Item] = ()) -> tuple[Item, ...]:
-    groups: dict[int, list[Item]] = {}
-    for item in items:
-        groups.setdefault(item.label, []).append(item)
     sampled: list[Item] = []
-    for group in groups.values():
+    for group in _by_class(items):
         kept, others = [item for item in group if item in keep], [item for item in group if item not in keep]
         missing = max(0, shots - len(kept))
         sampled += kept + (stream.sample(others, missing) if len(others) >= missing else others)
     return tuple(sampled)
+
+
+def _by_class(items: Iterable[Item]) -> list[list[Item]]:
+    """The items of each class, classes in order of first appearance."""
+    groups: dict[int, list[Item]] = {}
+    for item in items:
+        groups.setdefault(item.label, []).append(item)
+    return list(groups.values())
 
 
 def short_classes(benchmark: Benchmark, shots: int) -> list[tuple[str, int]]:
@@ -85,22 +90,8 @@ def short_classes(benchmark: Benchmark, shots: int) -> list[tuple[str, int]]:
 def held_out(benchmark: Benchmark, sample: Benchmark, *, at_most: int | None = None, seed: int = 0) -> tuple[Item, ...]:
     """The items to evaluate on: the test items or, if there are none, the items that were not sampled.
 
-    Parameters
-    ----------
-    benchmark
-        The whole benchmark.
-    sample
-        A few-shot sample of it.
-    at_most
-        If there are more items, this many of them, in their order: at random, with the same share of each class as among all, and
-        at least one of each class if there are enough.
-    seed
-        Seed of the items that are chosen.
-
-    Returns
-    -------
-    tuple of Item
-        Empty if there is no test split and every item was sampled.
+    If there are more than `at_most`, these many of them at random, in their order: one of each class, as far as that is possible,
+    and of the classes in proportion to their sizes.
     """
     items = benchmark.test
     if not items:
@@ -108,33 +99,13 @@ def held_out(benchmark: Benchmark, sample: Benchmark, *, at_most: int | None = N
         items = tuple(item for item in (*benchmark.train, *benchmark.val) if item.path not in sampled)
     if at_most is None or len(items) <= at_most:
         return items
-    stream, by_class = random.Random(stream_seed(seed, "held-out")), _positions(items)
-    sizes = _shares([len(positions) for positions in by_class], at_most)
-    chosen = [stream.sample(positions, size) for positions, size in zip(by_class, sizes, strict=True)]
-    return tuple(items[index] for index in sorted(index for positions in chosen for index in positions))
-
-
-def _positions(items: Sequence[Item]) -> list[list[int]]:
-    """The positions of the items of each class, the smallest class first."""
-    groups: dict[int, list[int]] = {}
-    for position, item in enumerate(items):
-        groups.setdefault(item.label, []).append(position)
-    return sorted(groups.values(), key=len)
-
-
-def _shares(sizes: Sequence[int], total: int) -> list[int]:
-    """`total` divided in proportion to the sizes, which ascend; none gets less than one while there is enough.
-
-    >>> _shares([1, 10, 89], 10), _shares([5, 5, 5], 2)
-    ([1, 1, 8], [0, 1, 1])
-    """
-    shares, left = [], total
-    for index, size in enumerate(sizes):
-        n_classes = len(sizes) - index
-        least = 1 if left >= n_classes else 0
-        shares.append(min(size, max(least, left * size // sum(sizes[index:]))))
-        left -= shares[-1]
-    return shares
+    stream = random.Random(stream_seed(seed, "held-out"))
+    ranked: list[tuple[float, float, Item]] = []  # by the share of its class that comes before an item, then at random
+    for group in _by_class(items):
+        stream.shuffle(group)
+        ranked += [(rank / len(group), stream.random(), item) for rank, item in enumerate(group)]
+    chosen = {item for *_, item in sorted(ranked)[:at_most]}
+    return tuple(item for item in items if item in chosen)
 
 
 def base_new(benchmark: Benchmark) -> tuple[Benchmark, Benchmark]:
@@ -150,10 +121,5 @@ def _classes(benchmark: Benchmark, first: int, end: int) -> Benchmark:
     def kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
         return tuple(item._replace(label=item.label - first) for item in items if first <= item.label < end)
 
-    return replace(
-        benchmark,
-        class_names=benchmark.class_names[first:end],
-        train=kept(benchmark.train),
-        val=kept(benchmark.val),
-        test=kept(benchmark.test),
-    )
+    train, val, test = (kept(getattr(benchmark, split)) for split in SPLITS)
+    return replace(benchmark, class_names=benchmark.class_names[first:end], train=train, val=val, test=test)

@@ -53,7 +53,7 @@ class FolderBenchmark(Benchmark):
 
 
 class _File(NamedTuple):
-    """A labelled image file; `path` is relative to `_Listing.images`."""
+    """A labelled image file; `path` is relative to the folder of the images."""
 
     split: str
     class_name: str
@@ -70,11 +70,6 @@ class _Listing(NamedTuple):
 
     def class_names(self, split: str | None = None) -> list[str]:
         return sorted({file.class_name for file in self.files if split in (None, file.split)})
-
-    def as_test(self) -> _Listing:
-        """The test files or, without a test split, all files; all of them as test files."""
-        tested = [file for file in self.files if file.split == "test"] or self.files
-        return self._replace(files=[file._replace(split="test") for file in tested])
 
 
 def load_folder(path: str | Path, *, names: Mapping[str, str] | None = None) -> FolderBenchmark:
@@ -112,8 +107,10 @@ def load_eval_folder(
         names = codes
     listing = _list_files(Path(path), names)
     found, unknown = listing.class_names(), _unknown_names(listing, known_names, key)
+    tested = [file for file in listing.files if file.split == "test"] or listing.files
+    as_test = listing._replace(files=[file._replace(split="test") for file in tested])
     if not unknown:
-        return _benchmark(listing.as_test(), known_names, key)
+        return _benchmark(as_test, known_names, key)
     if len(unknown) < len(found):
         questions = {name: did_you_mean(name, known_names, 1) for name in unknown[:4]}  # three are shown
         listed = first_few([f"{name!r} ({asked})" if asked else repr(name) for name, asked in questions.items()], 200)
@@ -123,7 +120,7 @@ def load_eval_folder(
         )
     if not listing.class_names("train"):  # a CSV file of test images only
         listing = listing._replace(files=[file._replace(split="train") for file in listing.files])
-    return _benchmark(listing.as_test(), _train_classes(listing))
+    return _benchmark(as_test, _train_classes(listing))
 
 
 def write_folder(benchmark: Benchmark, out: Path) -> None:
@@ -174,38 +171,14 @@ def _train_classes(listing: _Listing) -> list[str]:
     if len(names) < 2:
         raise InputError(f"{path} has one class only, {names[0]!r}; a classifier needs at least two")
     for name in _unknown_names(listing, names):
-        raise InputError(f"{path}: the class {name!r} has no training images{_hint(name, names)}")
+        question = did_you_mean(name, names)
+        raise InputError(f"{path}: the class {name!r} has no training images{f'; {question}' if question else '.'}")
     return names
 
 
 def _unknown_names(listing: _Listing, known: Iterable[str], key: Callable[[str], Hashable] = name_key) -> list[str]:
     keys = {key(name) for name in known}
     return [name for name in listing.class_names() if key(name) not in keys]
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    question = did_you_mean(name, known)
-    return f"; {question}" if question else "."
-
-
-# --- folders ---------------------------------------------------------------------------------------------------------
-
-
-def _list_files(path: Path, names: Mapping[str, str] | None = None) -> _Listing:
-    """The labelled image files of a folder or CSV file; with `names`, the labels are codes that are replaced by these names."""
-    listing = _list_labels(path)
-    labels = listing.class_names()
-    if names is None:
-        for split in SPLITS:  # the spelling may differ between splits
-            _check_distinct(path, {label: label for label in listing.class_names(split)})
-        return listing
-    if missing := [label for label in labels if label not in names]:
-        raise InputError(
-            f"{path}: {len(missing)} of {len(labels)} labels have no class name: {first_few([repr(label) for label in missing])}. "
-            f"The labels with names are {first_few([repr(label) for label in names])}"
-        )
-    _check_distinct(path, {label: names[label] for label in labels})
-    return listing._replace(files=[file._replace(class_name=names[file.class_name]) for file in listing.files])
 
 
 def _check_distinct(path: Path, name_of: Mapping[str, str]) -> None:
@@ -221,42 +194,57 @@ def _check_distinct(path: Path, name_of: Mapping[str, str]) -> None:
             )
 
 
+# --- folders ---------------------------------------------------------------------------------------------------------
+
+
+def _list_files(path: Path, names: Mapping[str, str] | None = None) -> _Listing:
+    """The labelled image files of a folder or CSV file; with `names`, the labels are codes that are replaced by these names."""
+    listing = _list_labels(path)
+    if not listing.class_names("test"):  # val is then the only split to evaluate on
+        files = [file._replace(split="test") if file.split == "val" else file for file in listing.files]
+        listing = listing._replace(files=files)
+    if names is None:
+        for split in SPLITS:  # the spelling may differ between splits
+            _check_distinct(path, {label: label for label in listing.class_names(split)})
+        return listing
+    labels = listing.class_names()
+    if missing := [repr(label) for label in labels if label not in names]:
+        raise InputError(
+            f"{path}: {len(missing)} of {len(labels)} labels have no class name: {first_few(missing)}. "
+            f"The labels with names are {first_few([repr(label) for label in names])}"
+        )
+    _check_distinct(path, {label: names[label] for label in labels})
+    return listing._replace(files=[file._replace(class_name=names[file.class_name]) for file in listing.files])
+
+
 def _list_labels(path: Path) -> _Listing:
-    if os.path.exists(path) and not path.is_dir():
-        if path.suffix.lower() != ".csv":
-            raise InputError(f"{path} is neither a folder of images nor a .csv file; {_LAYOUTS.format(path.parent)}")
-        return _read_csv(path)
-    if not os.path.isdir(path):
+    if not os.path.exists(path):  # also for a text that cannot be a path
         raise InputError(f"no such folder or CSV file: {path}")
-    try:
+    if path.is_dir():
         return _read_folder(path)
-    except PermissionError as error:
-        raise InputError(f"cannot read {error.filename}: permission denied") from None
+    if path.suffix.lower() == ".csv":
+        return _read_csv(path)
+    raise InputError(f"{path} is neither a folder of images nor a .csv file; {_LAYOUTS.format(path.parent)}")
 
 
 def _read_folder(path: Path) -> _Listing:
-    folders, other = _entries(path)
+    folders, files = _entries(path)
     if not folders:
-        found = f"found {_count(len(other), 'file')} and no folders" if other else "it is empty"
+        found = f"found {_count(len(files), 'file')} and no folders" if files else "it is empty"
         raise InputError(f"no images under {path}: {_LAYOUTS.format(path)}; {found}")
-    files: list[_File] = []
-    ignored = list(other)
+    listing = _Listing(path, path, [], tuple(files))
     has_splits = any(name.lower() == "train" and _entries(path / name)[0] for name in folders)
     for prefix, split in _split_folders(path, folders) if has_splits else [("", "train")]:
-        some, more = _read_classes(path, prefix, split)
-        files += some
-        ignored += more
-    return _Listing(path, path, files, tuple(ignored))
+        found_files, ignored = _read_classes(path, prefix, split)
+        listing = listing._replace(files=listing.files + found_files, ignored=(*listing.ignored, *ignored))
+    return listing
 
 
 def _split_folders(path: Path, folders: list[str]) -> list[tuple[str, str]]:
     """(`<folder>/`, split) of each folder next to train."""
     split_of = {name: _SPLIT_NAMES.get(name.lower(), "") for name in folders}
-    others = [name for name, split in split_of.items() if not split]
-    if others:
+    if others := [name for name, split in split_of.items() if not split]:
         raise InputError(f"{path} has train/ and also {', '.join(others)}; expected only train, val and test folders")
-    if "test" not in split_of.values():  # val is then the only split to evaluate on
-        split_of = {name: "test" if split == "val" else split for name, split in split_of.items()}
     if len(set(split_of.values())) < len(split_of):
         raise InputError(
             f"{path} has several folders for one split: {', '.join(folders)}; expected train, val and test once each"
@@ -268,25 +256,26 @@ def _read_classes(base: Path, prefix: str, split: str) -> tuple[list[_File], lis
     """The images `base/prefix<class>/<image>`, and the ignored entries."""
     found: list[_File] = []
     empty: list[str] = []
-    classes, files = _entries(base / prefix)
+    where = base / prefix
+    classes, files = _entries(where)
     ignored = [f"{prefix}{file}" for file in files] if prefix else []
     for name in classes:
         if not name_key(name):
-            raise InputError(f"the class folder {shown(str(base / prefix / name))} has an empty name; rename it")
+            raise InputError(f"the class folder {shown(str(where / name))} has an empty name; rename it")
         if printable(name) != name:
             raise InputError(
-                f"the name of the class folder {base / prefix / name} is not UTF-8, and a class name becomes part of the prompt; "
+                f"the name of the class folder {where / name} is not UTF-8, and a class name becomes part of the prompt; "
                 "rename the folder"
             )
-        inner, files = _entries(base / prefix / name)
+        inner, files = _entries(where / name)
         images = [file for file in files if is_image_name(file)]
-        others = [file for file in files if not is_image_name(file)]
-        ignored += [f"{prefix}{name}/{entry}" for entry in (*inner, *others)]
+        ignored += [
+            f"{prefix}{name}/{entry}" for entry in (*inner, *(file for file in files if not is_image_name(file)))
+        ]
         if not images:
             empty.append(f"{name} (holds {_count(len(inner), 'folder')} and {_count(len(files), 'other file')})")
         found += [_File(split, name, f"{prefix}{name}/{image}") for image in images]
     if empty:
-        where = base / prefix
         raise InputError(
             f"no images in {_count(len(empty), 'class folder')} of {where}: {first_few(empty)}. "
             f"Expected {where}/<class>/<image> with images ending in {', '.join(sorted(IMAGE_SUFFIXES))}"
@@ -298,10 +287,13 @@ def _entries(folder: Path) -> tuple[list[str], list[str]]:
     """Sorted names of the folders and of the files in `folder`, without hidden ones and saved models."""
     folders: list[str] = []
     files: list[str] = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if not is_hidden(entry.name):
-                (folders if entry.is_dir() else files).append(entry.name)
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if not is_hidden(entry.name):
+                    (folders if entry.is_dir() else files).append(entry.name)
+    except PermissionError:
+        raise InputError(f"cannot read {folder}: permission denied") from None
     return sorted(name for name in folders if not _is_saved_model(folder / name)), sorted(files)
 
 
@@ -345,11 +337,7 @@ def _read_csv(path: Path) -> _Listing:
     if not found:
         raise InputError(f"{path} names no images: expected one line path,label per image below the first line")
     images = _common_folder(path, [image for _, _, image in found])
-    has_test = any(split == "test" for split, _, _ in found)
-    files = [
-        _File(split if has_test or split != "val" else "test", label, Path(os.path.relpath(image, images)).as_posix())
-        for split, label, image in found
-    ]
+    files = [_File(split, label, Path(os.path.relpath(image, images)).as_posix()) for split, label, image in found]
     return _Listing(path, images, files)
 
 

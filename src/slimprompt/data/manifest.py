@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -17,8 +16,9 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 
 from slimprompt.data.benchmark import SPLITS, Benchmark, Item
+from slimprompt.data.check import in_threads
 from slimprompt.data.few_shot import check_every_class
-from slimprompt.data.splits import leaves_root
+from slimprompt.data.readers import leaves_root
 from slimprompt.errors import InputError, first_few, problems
 from slimprompt.files import read_json, write_file
 from slimprompt.images.decode import file_sha256
@@ -55,28 +55,36 @@ class Manifest:
     """Arguments of `few_shot`, if the items were sampled."""
     seed: Annotated[int, Field(strict=True)] | None = None
 
+    @property
+    def items(self) -> tuple[ManifestItem, ...]:
+        """All items: train, then val, then test."""
+        return (*self.train, *self.val, *self.test)
+
 
 def make_manifest(
     sample: Benchmark, *, shots: int | None = None, seed: int | None = None, hashes: bool = True
 ) -> Manifest:
     """The manifest of the train and val items of a few-shot sample; without hashes, the files need not exist."""
+    items = (*sample.train, *sample.val)
+    found = zip(items, in_threads(file_sha256, (sample.path(item) for item in items)), strict=True) if hashes else ()
+    manifest = list_all(replace(sample, test=()), {item.path: digest for item, digest in found})
+    return replace(manifest, shots=shots, seed=seed)
+
+
+def list_all(benchmark: Benchmark, sha256: Mapping[str, str]) -> Manifest:
+    """The manifest of all items, with the hashes that are known by path."""
 
     def hashed(items: tuple[Item, ...]) -> tuple[ManifestItem, ...]:
-        digests = _hashes([sample.path(item) for item in items]) if hashes else [None] * len(items)
-        return tuple(ManifestItem(item.path, item.label, sha) for item, sha in zip(items, digests, strict=True))
+        return tuple(ManifestItem(item.path, item.label, sha256.get(item.path)) for item in items)
 
-    return Manifest(sample.name, sample.class_names, hashed(sample.train), hashed(sample.val), shots=shots, seed=seed)
+    train, val, test = (hashed(getattr(benchmark, split)) for split in SPLITS)
+    return Manifest(benchmark.name, benchmark.class_names, train, val, test)
 
 
 def write_manifest(manifest: Manifest, path: str | Path) -> None:
     """Write a manifest atomically as JSON, one image per line."""
-    head = {
-        "format": FORMAT,
-        "benchmark": manifest.benchmark,
-        "shots": manifest.shots,
-        "seed": manifest.seed,
-        "class_names": manifest.class_names,
-    }
+    names = ("benchmark", "shots", "seed", "class_names")
+    head = {"format": FORMAT, **{name: getattr(manifest, name) for name in names}}
     lines = [f'"{name}": {json.dumps(value, ensure_ascii=False)}' for name, value in head.items()]
     for split in SPLITS:
         entries = ",\n".join(json.dumps(item._asdict(), ensure_ascii=False) for item in getattr(manifest, split))
@@ -96,12 +104,11 @@ def read_manifest(path: str | Path) -> Manifest:
         manifest = TypeAdapter(Manifest).validate_python(data)
     except ValidationError as error:
         raise InputError(f"{path} is a damaged manifest: {problems(error)[0]}") from None
-    for item in (*manifest.train, *manifest.val, *manifest.test):
-        if item.label >= len(manifest.class_names):
-            raise InputError(
-                f"{path} is a damaged manifest: {item.path} has the label {item.label}, but there are "
-                f"{len(manifest.class_names)} classes"
-            )
+    n_classes = len(manifest.class_names)
+    if unknown := [item for item in manifest.items if item.label >= n_classes]:
+        raise InputError(
+            f"{path} is a damaged manifest: {unknown[0].path} has the label {unknown[0].label}, but there are {n_classes} classes"
+        )
     return manifest
 
 
@@ -127,7 +134,7 @@ def apply_manifest(manifest: Manifest, benchmark: Benchmark, *, verify: bool = T
     def items(listed: tuple[ManifestItem, ...]) -> tuple[Item, ...]:
         return tuple(Item(item.path, item.label, manifest.class_names[item.label]) for item in listed)
 
-    applied = replace(benchmark, train=items(manifest.train), val=items(manifest.val), listed=False)
+    applied = replace(benchmark, train=items(manifest.train), val=items(manifest.val))
     check_every_class(applied, "the manifest")
     if verify:
         verify_manifest(manifest, benchmark.images)
@@ -136,13 +143,13 @@ def apply_manifest(manifest: Manifest, benchmark: Benchmark, *, verify: bool = T
 
 def verify_manifest(manifest: Manifest, images: Path) -> None:
     """Raise an `InputError` unless every hashed image exists in the folder `images` with the same content."""
-    items = [item for split in SPLITS for item in getattr(manifest, split) if item.sha256 is not None]
+    items = [item for item in manifest.items if item.sha256 is not None]
     missing = [item.path for item in items if not os.path.isfile(images / item.path)]
     if missing:
         raise InputError(
             f"{len(missing)} of {len(items)} images of the manifest are not in {images}: {first_few(missing)}"
         )
-    digests = _hashes([images / item.path for item in items])
+    digests = in_threads(file_sha256, (images / item.path for item in items))
     changed = [item.path for item, digest in zip(items, digests, strict=True) if digest != item.sha256]
     if changed:
         raise InputError(
@@ -153,17 +160,12 @@ def verify_manifest(manifest: Manifest, images: Path) -> None:
 
 def check_listed(manifest: Manifest, benchmark: Benchmark) -> None:
     """Raise an `InputError` unless the manifest lists every image of the benchmark."""
-    listed = {item.path for split in SPLITS for item in getattr(manifest, split)}
+    listed = {item.path for item in manifest.items}
     added = [item.path for item in benchmark.items if item.path not in listed]
     if added:
         raise InputError(
             f"{len(added)} of {len(benchmark.items)} images in {benchmark.images} are not in the manifest: {first_few(added)}"
         )
-
-
-def _hashes(paths: Sequence[Path]) -> list[str]:
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(file_sha256, paths))
 
 
 def _classes(names: tuple[str, ...]) -> str:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from slimprompt.data.benchmark import missing_images
 from slimprompt.data.benchmarks import BENCHMARKS
-from slimprompt.data.catalogue import DATA_ROOT, find_source, load_benchmark
-from slimprompt.data.check import missing_images
-from slimprompt.doctor.check import FAILED, OK, SKIPPED, WARNING, Outcome, Subject
+from slimprompt.data.catalogue import DATA_ROOT, load_benchmark
+from slimprompt.doctor.subject import FAILED, OK, SKIPPED, WARNING, Outcome, Subject
 from slimprompt.errors import InputError
 from slimprompt.files import cache_dir, sha256
 from slimprompt.lab.provenance import free_memory_gb, git_state, machine, versions
@@ -53,7 +53,7 @@ def check_devices(subject: Subject) -> Iterator[Outcome]:
 
 
 def check_cache(subject: Subject) -> Iterator[Outcome]:
-    """Cache directory: writable, free disk, and the sizes of what is in it."""
+    """Image features can be stored: the cache directory is writable, and there is free disk."""
     from slimprompt.images.store import cached_banks
 
     cache = cache_dir()
@@ -65,23 +65,15 @@ def check_cache(subject: Subject) -> Iterator[Outcome]:
         reason = error.strerror or error
         yield Outcome(FAILED, f"{cache} is not writable ({reason}); point SLIMPROMPT_CACHE to another folder")
         return
-    free = shutil.disk_usage(cache).free / 1e9
-    banks = cached_banks()
-    rendered = sum(path.stat().st_size for path in (cache / "data").rglob("*") if path.is_file())
-    sizes = (
-        f"{len(banks)} feature banks of {_megabytes(sum(bank.size for bank in banks))}, "
-        f"rendered benchmarks of {_megabytes(rendered)}"
+    free, banks = shutil.disk_usage(cache).free / 1e9, cached_banks()
+    features = f"{len(banks)} feature banks of {sum(bank.size for bank in banks) / 1e6:,.1f} MB"
+    yield Outcome(
+        WARNING if free < _LITTLE_DISK_GB else OK, f"{cache} is writable, {free:.1f} GB free; it holds {features}"
     )
-    verdict = WARNING if free < _LITTLE_DISK_GB else OK
-    yield Outcome(verdict, f"{cache} is writable, {free:.1f} GB free; {sizes}")
-
-
-def _megabytes(n_bytes: int) -> str:
-    return f"{n_bytes / 1e6:,.1f} MB"
 
 
 def check_data(subject: Subject) -> Iterator[Outcome]:
-    """Data root: the benchmarks with annotation files, and how many of their images exist."""
+    """Which benchmarks have annotation files in the data root, and how many of their images exist."""
     root = subject.benchmarks
     if root is None:
         yield Outcome(SKIPPED, f"no data root: give --data-root or set {DATA_ROOT} to use the published benchmarks")
@@ -90,7 +82,7 @@ def check_data(subject: Subject) -> Iterator[Outcome]:
         raise InputError(f"the data root {root} is not a folder")
     found, broken = [], []
     for info in BENCHMARKS.values():
-        if info.rendered or find_source(info, root / info.folder) is None:
+        if info.rendered or info.source.missing(root / info.folder):
             continue
         try:
             with warnings.catch_warnings():
@@ -106,7 +98,7 @@ def check_data(subject: Subject) -> Iterator[Outcome]:
 
 
 def check_weights(subject: Subject) -> Iterator[Outcome]:
-    """Weight files of the paper's backbones on this machine."""
+    """Which weight files of the paper's backbones are on this machine, and that they are not damaged."""
     for name in PAPER_BACKBONES:
         files = _files_of_tag(_openai_tag(name))
         if not files:

@@ -14,8 +14,13 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from slimprompt.doctor.check import FAILED, OK, SKIPPED, WARNING, Outcome, Subject
+from slimprompt.doctor.subject import FAILED, OK, WARNING, Outcome, Subject
+from slimprompt.images.bank import FeatureBank
+from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
 from slimprompt.prompts.start import start_prompt
+from slimprompt.text.encoder import SharedPrefixTextEncoder
+from slimprompt.text.reference import full_pass_encoder
+from slimprompt.training.loop import train
 from slimprompt.training.recipe import Recipe
 
 _NAMES = ("cat", "red panda", "forget-me-not", "a long name of many different words", "737-300")
@@ -72,39 +77,12 @@ def check_backbone(subject: Subject) -> Iterator[Outcome]:
 
 
 def check_text(subject: Subject) -> Iterator[Outcome]:
-    """Class features and gradients of the encoder against open_clip's full pass, on the device."""
-    from slimprompt.text.encoder import SharedPrefixTextEncoder
-    from slimprompt.text.reference import full_pass_encoder
-
-    backbone = subject.backbone
-    yield _compared_encoders(
-        subject, SharedPrefixTextEncoder(backbone, _NAMES, _N_CTX), full_pass_encoder(backbone, _NAMES, _N_CTX)
-    )
-
-
-def check_kernels(subject: Subject) -> Iterator[Outcome]:
-    """Class features and gradients of the hand-written kernels against the same pass in plain PyTorch."""
-    from slimprompt.text.encoder import SharedPrefixTextEncoder
-    from slimprompt.text.reference import shared_prefix_reference
-
+    """Class features and gradients equal those of open_clip's full pass, on the device."""
     backbone = subject.backbone
     encode = SharedPrefixTextEncoder(backbone, _NAMES, _N_CTX, chunk_size=2)  # several chunks, as with many classes
-    if not encode.shared_prefix:
-        yield Outcome(SKIPPED, f"the text tower of {backbone.name} is run by open_clip's full pass")
-        return
-    yield _compared_encoders(subject, encode, shared_prefix_reference(backbone, _NAMES, _N_CTX))
-
-
-def _compared_encoders(
-    subject: Subject, encode: Callable[[Tensor], Tensor], reference: Callable[[Tensor], Tensor]
-) -> Outcome:
-    """Compare features and gradients of two text encoders on the same context."""
-    (features, gradient), (expected, expected_gradient) = (
-        _features_and_gradient(subject, e) for e in (encode, reference)
-    )
-    return _compared(
-        subject, features=difference(features, expected), gradients=difference(gradient, expected_gradient)
-    )
+    features, gradient = _features_and_gradient(subject, encode)
+    expected, expected_gradient = _features_and_gradient(subject, full_pass_encoder(backbone, _NAMES, _N_CTX))
+    yield _compared(subject, features=difference(features, expected), gradients=difference(gradient, expected_gradient))
 
 
 def _features_and_gradient(subject: Subject, encode: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -118,10 +96,7 @@ def _features_and_gradient(subject: Subject, encode: Callable[[Tensor], Tensor])
 
 
 def check_training(subject: Subject) -> Iterator[Outcome]:
-    """One step of the training loop against the same step written out with autograd on the CPU in fp32."""
-    from slimprompt.text.encoder import SharedPrefixTextEncoder
-    from slimprompt.training.loop import train
-
+    """One step of the training loop equals the step written out with autograd on the CPU in fp32."""
     backbone = subject.backbone
     # a large learning rate, so that the step is not lost in the rounding of the factors
     recipe = Recipe(epochs=1, batch_size=None, warmup_epochs=0, views=0, lr=0.1)
@@ -154,8 +129,6 @@ def step_by_hand(
 
     The gradient is autograd's on open_clip's full pass, on the CPU in fp32.
     """
-    from slimprompt.text.reference import full_pass_encoder
-
     backbone = subject.reference_backbone
     factors = {name: factor.clone().requires_grad_() for name, factor in start.items()}
     text = F.normalize(full_pass_encoder(backbone, _NAMES, _N_CTX)(factors["B"] @ factors["A"]), dim=-1)
@@ -170,10 +143,7 @@ def step_by_hand(
 
 
 def check_images(subject: Subject) -> Iterator[Outcome]:
-    """Features from the feature bank, in padded batches, against open_clip's pass of the image tower on one image at a time."""
-    from slimprompt.images.bank import FeatureBank
-    from slimprompt.pocket.benchmarks import POCKET_BENCHMARKS
-
+    """Features from the feature bank, in padded batches, equal open_clip's pass of the image tower on one image at a time."""
     backbone, benchmark = subject.backbone, POCKET_BENCHMARKS["pocket-sketch"]
     images = [Image.fromarray(benchmark.image(label, 0)) for label in range(8)]
     found = FeatureBank(backbone, None, show_progress=False).features(images)

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from slimprompt.clip.backbone import Backbone
-from slimprompt.data.benchmark import Benchmark
+from slimprompt.data.benchmark import Benchmark, missing_images
 from slimprompt.data.benchmarks import BENCHMARKS
-from slimprompt.data.catalogue import find_source, load_benchmark
+from slimprompt.data.catalogue import load_benchmark
 from slimprompt.data.few_shot import base_new
-from slimprompt.doctor.check import FAILED, OK, SKIPPED, Outcome, Subject
 from slimprompt.doctor.machine import is_openai_file
+from slimprompt.doctor.subject import FAILED, OK, SKIPPED, Outcome, Subject
+from slimprompt.images.bank import FeatureBank
+from slimprompt.methods.zero_shot import zero_shot_features
 from slimprompt.paper.published import OWN_TEMPLATE, PublishedBaseline, published_baselines
+from slimprompt.training.evaluation import accuracy, make_eval_set
 
 #: In points. Other people's measurements of the same accuracy differ by a few tenths of a point, from half precision and
 #: from the decoding and resizing of images; a wrong activation or template costs several points.
@@ -29,14 +33,12 @@ def published_accuracies() -> list[PublishedBaseline]:
 
 
 def check_zero_shot(subject: Subject) -> Iterator[Outcome]:
-    """Zero-shot accuracy on each benchmark whose annotation files and test images are present."""
+    """OpenAI's weights give the published zero-shot accuracy on each benchmark whose test images are present."""
     backbone, root = subject.backbone, subject.benchmarks
     rows = [row for row in published_accuracies() if row.backbone == backbone.name.removesuffix("-quickgelu")]
     reason = ""
     if not _has_openai_weights(backbone):
-        reason = f"{backbone.name} ({backbone.pretrained or 'own weights'}) does not have OpenAI's weights"
-    elif not rows:
-        reason = f"no published accuracy of {backbone.name} is known to this version"
+        reason = f"{backbone.name} ({backbone.pretrained or 'own weights'}) is not a model with OpenAI's weights whose accuracy was published"
     elif root is None:
         reason = "no data root: give --data-root"
     elif subject.quick:
@@ -60,18 +62,17 @@ def _compare(backbone: Backbone, row: PublishedBaseline, root: Path) -> Outcome:
     """Measure one benchmark and compare it with its published accuracy."""
     info = BENCHMARKS[row.dataset]
     title = row.dataset if row.class_subset == "all" else f"{row.dataset}, {row.class_subset} classes"
-    source = find_source(info, root / info.folder)
-    if source is None:
+    if info.source.missing(root / info.folder):
         return Outcome(SKIPPED, f"no annotation files in {root / info.folder}", title)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         benchmark = load_benchmark(row.dataset, root)
-    published = info.sizes[2]
-    if source.own_split or len(benchmark.test) != published:
+    if benchmark.sizes != info.sizes:
         return Outcome(SKIPPED, f"{len(benchmark.test):,} test items, not the published split", title)
-    present = sum(benchmark.path(item).is_file() for item in benchmark.test)
-    if present < published:
-        return Outcome(SKIPPED, f"{present:,} of {published:,} test images", title)
+    n_missing = len(missing_images(replace(benchmark, train=(), val=())))
+    if n_missing:
+        n_test = len(benchmark.test)
+        return Outcome(SKIPPED, f"{n_test - n_missing:,} of {n_test:,} test images", title)
     if row.class_subset != "all":
         benchmark = base_new(benchmark)[row.class_subset == "new"]
     found = zero_shot_accuracy(backbone, benchmark)
@@ -82,10 +83,6 @@ def _compare(backbone: Backbone, row: PublishedBaseline, root: Path) -> Outcome:
 
 def zero_shot_accuracy(backbone: Backbone, benchmark: Benchmark) -> float:
     """Accuracy in percent on the test images, with the benchmark's own template."""
-    from slimprompt.images.bank import FeatureBank
-    from slimprompt.methods.zero_shot import zero_shot_features
-    from slimprompt.training.evaluation import accuracy, make_eval_set
-
     paths, labels = [benchmark.path(item) for item in benchmark.test], [item.label for item in benchmark.test]
     eval_set = make_eval_set(FeatureBank(backbone), paths, labels, benchmark.class_names, benchmark.decode)
     class_features = zero_shot_features(backbone, benchmark.class_names, benchmark.templates[:1])

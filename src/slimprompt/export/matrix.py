@@ -49,6 +49,10 @@ def export_matrix(classifier: Classifier, target: str | Path, *, overwrite: bool
             f"a head of {classifier.method_} compares an image with its training images and is not a "
             "matrix: export it as ONNX (--onnx), or fit another method"
         )
+    if classifier.backbone_.image_pass.rows is not None:
+        raise InputError(
+            "this model changes the image tower, so a matrix on the features of the frozen one is not enough: export it as ONNX (--onnx)"
+        )
     check_target(target, overwrite=overwrite)
     n_classes = len(head.class_names)
     bias = torch.zeros(n_classes) if head.bias is None else head.bias

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from slimprompt.classifier import Classifier
-from slimprompt.clip.image_tower import image_features
+from slimprompt.clip.backbone import Backbone
+from slimprompt.clip.image_tower import features_from_block, image_features, input_of_block
 from slimprompt.errors import InputError
 from slimprompt.export.contents import check_target, metadata
 from slimprompt.extras import require_extra
@@ -96,7 +97,7 @@ def export_onnx(
     if backbone.precision != "fp32":
         raise InputError(f"the backbone was loaded in {backbone.precision}: load it with precision fp32 to export it")
     check_target(target, overwrite=overwrite)
-    network = _Network(_on_cpu(backbone.model.visual), head, classifier.calibration_.temperature).eval()
+    network = _Network(backbone, head, classifier.calibration_.temperature).eval()
     _check_file_size(backbone.name, network)
     pixels = torch.stack([backbone.eval_view(image) for image in [*_random_images(), *map(open_image, images)]])
     report(f"exporting the image tower of {backbone.name} …")
@@ -124,13 +125,14 @@ class _Network(nn.Module):
     bias: Tensor | None
     keys: Tensor
     values: Tensor
+    image_rows: Tensor | None
 
-    def __init__(self, image_tower: nn.Module, head: AnyHead, temperature: float) -> None:
+    def __init__(self, backbone: Backbone, head: AnyHead, temperature: float) -> None:
         super().__init__()
-        self.image_tower = image_tower
+        self.image_tower, self.first_block = _on_cpu(backbone.model.visual), backbone.image_pass.first
         self.temperature, self.scale = temperature, head.scale
         self.cache = (head.alpha, head.beta) if isinstance(head, CacheHead) else None
-        tensors: dict[str, Tensor | None] = {"weights": head.weights}
+        tensors: dict[str, Tensor | None] = {"weights": head.weights, "image_rows": backbone.image_pass.rows}
         if isinstance(head, CacheHead):
             values = F.one_hot(head.labels, len(head.class_names)).float()  # (n_keys, n_classes)
             tensors |= {"bias": None, "keys": head.keys, "values": values}
@@ -140,7 +142,12 @@ class _Network(nn.Module):
             self.register_buffer(name, None if tensor is None else tensor.detach().cpu().clone())
 
     def forward(self, pixels: Tensor) -> Tensor:
-        features = F.normalize(image_features(self.image_tower, pixels, F.linear), dim=-1)  # (n, embed_dim)
+        if self.image_rows is None:
+            features = image_features(self.image_tower, pixels, F.linear)
+        else:
+            x = input_of_block(self.image_tower, pixels, self.first_block, F.linear)
+            features = features_from_block(self.image_tower, x, self.first_block, self.image_rows, F.linear)
+        features = F.normalize(features, dim=-1)  # (n, embed_dim)
         logits = self.scale * features @ self.weights.T
         if self.bias is not None:
             logits = logits + self.bias

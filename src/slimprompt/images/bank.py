@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -26,12 +27,12 @@ from slimprompt.clip.backbone import Backbone
 from slimprompt.errors import InputError
 from slimprompt.files import cache_dir, sha256
 from slimprompt.images.decode import Decode, GivenImage, UnreadableImageError, open_image
-from slimprompt.images.encoding import device_batch, encoded, refuse
+from slimprompt.images.encoding import BATCH, device_batch, encoded, refuse
 from slimprompt.images.hashes import FileHashes
 from slimprompt.images.sources import image_sources
 from slimprompt.images.store import HASHES, FeatureStore, MemoryStore
 from slimprompt.images.views import eval_pixels, train_pixels, view_size
-from slimprompt.progress import progress
+from slimprompt.progress import announce, progress
 from slimprompt.seeds import stream_seed
 
 #: A view's name: "" is the eval view, "seed/number" a train view.
@@ -72,10 +73,11 @@ class FeatureBank:
         show_progress: bool = True,
     ) -> None:
         self.backbone = backbone
-        self._workers, self._show_progress = workers or os.cpu_count() or 1, show_progress
+        self._folder, self._workers, self._show_progress = folder, workers or os.cpu_count() or 1, show_progress
+        self._at_block: dict[int, FeatureBank] = {}
         self.path: Path | None = None
         self.store: FeatureStore | MemoryStore = MemoryStore()
-        if folder is not None:
+        if folder is not None and backbone.image_pass.rows is None:  # features of an adapted tower belong to one model
             key = _key(backbone)
             name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
             title = re.sub(r"[^\w.-]", "-", backbone.name.removeprefix("hf-hub:").removeprefix(LOCAL_FOLDER))
@@ -157,6 +159,8 @@ class FeatureBank:
         ]
         if not tasks:
             return bad
+        if self.backbone.image_pass.base is not None and self.backbone.image_pass.rows is None:
+            self._check_space(sum(len(task.names) for task in tasks))
         batch, total = device_batch(self.backbone), sum(len(task.names) for task in tasks)
         ahead = batch // max(len(task.names) for task in tasks)  # the next batch is decoded while one is encoded
         with progress("encoding images", total, "views", show=self._show_progress) as advance:
@@ -182,9 +186,51 @@ class FeatureBank:
             hashes.append(found)
         return hashes
 
+    def features_with_rows(
+        self, images: Any, first: int, rows: Tensor, *, decode: Decode = "upright", hashes: Sequence[str] | None = None
+    ) -> Tensor:
+        """Unit-length eval-view features (n, embed_dim) with rows of the image tower, from the stored inputs of block `first`."""
+        images, bank = image_sources(images), self.at_block(first)
+        bank.build(images, decode=decode)
+        inputs = StoredViews(bank, hashes or bank.hashes(images, decode=decode), [EVAL_VIEW], decode)
+        with torch.inference_mode():
+            parts = [
+                self.backbone.features_from_block(inputs[part], first, rows)
+                for part in torch.arange(len(images)).split(BATCH)
+            ]
+        return torch.cat(parts)
+
+    def at_block(self, block: int) -> FeatureBank:
+        """The bank of the inputs of a block of the image tower, (n, n_tokens · width), beside this one."""
+        if block not in self._at_block:
+            self._at_block[block] = self.of(self.backbone.up_to_block(block))
+        return self._at_block[block]
+
+    def of(self, backbone: Backbone) -> FeatureBank:
+        """The bank of another backbone in the same folder."""
+        return FeatureBank(backbone, self._folder, workers=self._workers, show_progress=self._show_progress)
+
     def __len__(self) -> int:
         """Number of features stored."""
         return len(self.store)
+
+    def _check_space(self, n_views: int) -> None:
+        """Say how much the inputs of a block take; an `InputError` if they do not fit."""
+        size = 4 * n_views * len(self.backbone.image_tower.positional_embedding) * self.backbone.image_width
+        if self.path is None:
+            import psutil
+
+            place, free = "memory", psutil.virtual_memory().available
+        else:
+            place, free = str(self.path.parent), shutil.disk_usage(self.path.parent).free
+        what = f"the inputs of block {self.backbone.image_pass.first} of the image tower for {n_views:,} views: {size / 1e9:.2f} GB in {place}"
+        if size > 0.9 * free:
+            raise InputError(
+                f"there is no room for {what}, where {free / 1e9:.2f} GB are free. Use fewer images or views, later image_blocks do not "
+                "take less; or point SLIMPROMPT_CACHE to another disk"
+            )
+        if size > 1e8:
+            announce(f"storing {what}")
 
     def _find_hashes(self, images: Sequence[str | Path | GivenImage], decode: Decode) -> list[str | InputError]:
         files = iter(self._hashes.find([image for image in images if not isinstance(image, GivenImage)]))
@@ -204,6 +250,30 @@ class FeatureBank:
             else:
                 row[:] = train_pixels(image, preprocess, stream_seed(0, "view", view, task.key))
         return pixels
+
+
+class StoredViews:
+    """Rows of a bank by index, read when they are asked for: view after view, the images of each in order."""
+
+    def __init__(self, bank: FeatureBank, hashes: Sequence[str], views: Sequence[str], decode: Decode) -> None:
+        self._bank, self._hashes, self._views = bank, hashes, [_stored_name(view, decode) for view in views]
+
+    def __len__(self) -> int:
+        return len(self._views) * len(self._hashes)
+
+    def __getitem__(self, indices: Tensor) -> Tensor:
+        """Rows (n, length) of these indices."""
+        places: dict[str, list[int]] = defaultdict(list)
+        for place, index in enumerate(indices.tolist()):
+            places[self._views[index // len(self._hashes)]].append(place)
+        rows: list[np.ndarray | None] = [None] * len(indices)
+        for view, at in places.items():
+            found = self._bank.store.read([self._hashes[int(indices[place]) % len(self._hashes)] for place in at], view)
+            if found is None:
+                raise InputError("features were deleted while they were needed; run the command again")
+            for place, row in zip(at, found, strict=True):
+                rows[place] = row
+        return torch.from_numpy(np.stack(rows)).to(self._bank.backbone.device)  # type: ignore[arg-type]
 
 
 class _Task(NamedTuple):

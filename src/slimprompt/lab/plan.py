@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slimprompt.data import Benchmark, Item, base_new, few_shot, held_out
 from slimprompt.data.benchmarks import BENCHMARKS
-from slimprompt.data.catalogue import benchmark_folder, find_source, open_dataset
+from slimprompt.data.catalogue import benchmark_folder, open_dataset
 from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment, torch_threads
 from slimprompt.lab.spec import Model, RunSpec, SampleKey
@@ -108,7 +108,7 @@ def _add_model(
 ) -> float:
     """Add the runs of one model to the plan; the seconds that they take on one worker."""
     from slimprompt.clip.backbone import load_backbone
-    from slimprompt.methods.prompt import context_start
+    from slimprompt.methods.prompt import context_start, image_blocks
     from slimprompt.text.encoder import SharedPrefixTextEncoder
 
     weights = "random:0" if model.pretrained is not None else None  # nothing is downloaded
@@ -131,14 +131,35 @@ def _add_model(
             seconds += speed.seconds(steps + 1, known[key])  # one more for the evaluation
             factors = 2 * (spec.rank or n_ctx) * (n_ctx + spec.depth * backbone.text_width)
             numbers = factors + spec.anchored * n_ctx * backbone.text_width
+            if spec.tower != "text":
+                n_views = spec.recipe.epochs * len(spec.recipe.views_at(0)) * len(sample.train)
+                # a pass with gradients takes about three times as long as one without
+                seconds += speed.image * _part_above(backbone, spec) * (3 * n_views + len(sample.test))
         else:
             plan.fitted += 1
         plan.disk_bytes += _run_bytes(spec, len(sample.train), numbers)
     datasets = dict.fromkeys(name for spec in specs for name in (spec.dataset, *spec.evaluate_on))
-    n_images = sum(images.read(dataset, specs) for dataset in datasets)
-    plan.images += n_images
-    plan.disk_bytes += n_images * (4 * embed_dim + _FEATURE)
-    return seconds + speed.seconds(0, 0, n_images)
+    by_block: dict[int | None, list[RunSpec]] = defaultdict(
+        list
+    )  # which inputs of the image tower are stored; None: features
+    for spec in specs:
+        by_block[None if spec.tower == "text" else image_blocks(backbone, spec)[0]].append(spec)
+    for block, some in by_block.items():
+        n_images = sum(images.read(dataset, some) for dataset in datasets)
+        length = embed_dim
+        if block is not None:
+            length = len(backbone.image_tower.positional_embedding) * backbone.image_width
+        plan.images += n_images
+        plan.disk_bytes += n_images * (4 * length + _FEATURE)
+        seconds += speed.seconds(0, 0, n_images)
+    return seconds
+
+
+def _part_above(backbone: Backbone, spec: RunSpec) -> float:
+    """The part of the image tower that the prompt's inputs still have to pass."""
+    from slimprompt.methods.prompt import image_blocks
+
+    return 1 - image_blocks(backbone, spec)[0] / len(backbone.image_tower.transformer.resblocks)
 
 
 def _run_bytes(spec: RunSpec, n_train: int, numbers: int) -> int:
@@ -198,7 +219,7 @@ def _view_numbers(spec: RunSpec) -> Iterable[int | None]:
 def _annotations(dataset: str, environment: RunEnvironment) -> Benchmark:
     """The annotations of a benchmark; a benchmark that is rendered on first use is not rendered for this."""
     root, cache, info = environment.data_root, environment.cache, BENCHMARKS.get(dataset)
-    if info is None or not info.rendered or find_source(info, benchmark_folder(info, root, cache)) is not None:
+    if info is None or not info.rendered or not info.source.missing(benchmark_folder(info, root, cache)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return open_dataset(dataset, root, cache)

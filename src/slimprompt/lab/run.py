@@ -12,9 +12,8 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from slimprompt.data import Benchmark, base_new, few_shot, held_out, make_manifest, short_classes
+from slimprompt.data import Benchmark, base_new, check_images, few_shot, held_out, make_manifest, short_classes
 from slimprompt.data.catalogue import open_dataset
-from slimprompt.data.check import check_images
 from slimprompt.data.manifest import Manifest
 from slimprompt.errors import InputError, first_few, one_line
 from slimprompt.files import cache_dir
@@ -27,9 +26,12 @@ from slimprompt.methods.table import find_method
 from slimprompt.training.metrics import harmonic_mean
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
     from slimprompt.images.bank import FeatureBank
+    from slimprompt.images.decode import Decode
     from slimprompt.methods.head import FittedHead
     from slimprompt.methods.task import Task
     from slimprompt.training.evaluation import EvalSet
@@ -105,6 +107,8 @@ class Evaluation(NamedTuple):
     """The images of one metric, and how well the zero-shot template classifies them."""
 
     eval_set: EvalSet
+    images: Sequence[Path]
+    decode: Decode
     templates: tuple[str, ...]
     zero_shot: float
     """Accuracy in percent."""
@@ -236,7 +240,7 @@ class LoadedInputs:
             templates = part.templates[:1]
             class_features = zero_shot_features(bank.backbone, part.class_names, templates)
             zero_shot = accuracy(eval_set.features, class_features, eval_set.labels)
-            found[metric] = Evaluation(eval_set, templates, zero_shot)
+            found[metric] = Evaluation(eval_set, paths, part.decode, templates, zero_shot)
         return found
 
 
@@ -274,7 +278,7 @@ def _make(batch: Batch, missing: Sequence[RunSpec], loaded: LoadedInputs) -> dic
         task = loaded.task(spec)
         setup = lap() / len(specs)
         evaluations, _ = loaded.evaluations(spec), loaded.manifest(spec)
-        task.encode(spec.recipe) if spec.is_prompt else find_method(spec.method).encode(task)
+        _encode(task, spec)
         features = lap() / len(specs)
         for together in _trained_together(specs, task):
             if set(together).isdisjoint(missing):
@@ -285,7 +289,7 @@ def _make(batch: Batch, missing: Sequence[RunSpec], loaded: LoadedInputs) -> dic
                 if isinstance(result, Exception):
                     results[one] = result
                     continue
-                metrics = _metrics(result, evaluations)
+                metrics = _metrics(result, evaluations, task.bank)
                 times = {"setup": setup, "features": features, "training": training, "evaluation": lap()}
                 times = {phase: round(taken, 4) for phase, taken in (times | {"total": sum(times.values())}).items()}
                 results[one] = _describe(one, result, specs, task, metrics, {"times": times})
@@ -300,6 +304,16 @@ def _make(batch: Batch, missing: Sequence[RunSpec], loaded: LoadedInputs) -> dic
         **provenance.origin(loaded.environment),
     }
     return {one: _store(one, results[one], origin, loaded) for one in missing}
+
+
+def _encode(task: Task, spec: RunSpec) -> None:
+    """Encode the images that the run trains on."""
+    if spec.is_prompt:
+        from slimprompt.methods.prompt import encode_images
+
+        encode_images(task, spec, spec.recipe)
+    else:
+        find_method(spec.method).encode(task)
 
 
 def _stopwatch() -> Callable[[], float]:
@@ -322,6 +336,7 @@ def _trained_together(specs: Sequence[RunSpec], task: Task) -> Iterator[Sequence
 
         n_ctx = context_start(task.bank.backbone, spec)[1]
         size = most_together(task.text_encoder(task.class_names, n_ctx, spec.position, spec.depth))
+        size = size if spec.tower == "text" else 1  # each has its own pass of the image tower
     for first in range(0, len(specs), size):
         yield specs[first : first + size]
 
@@ -335,18 +350,22 @@ def _fit(task: Task, specs: Sequence[RunSpec], loaded: LoadedInputs) -> Sequence
     return fit_many(task, specs, specs[0].recipe, loaded.source_factors)
 
 
-def _metrics(fitted: FittedHead, evaluations: dict[str, Evaluation]) -> dict[str, float]:
+def _metrics(fitted: FittedHead, evaluations: dict[str, Evaluation], bank: FeatureBank) -> dict[str, float]:
     """Accuracies of the run and of the zero-shot template, with the harmonic mean of base and new classes.
 
     A method that takes no new names has no accuracy on new classes, and so no harmonic mean.
     """
     metrics = {}
-    for metric, (eval_set, templates, _) in evaluations.items():
+    image = getattr(getattr(fitted, "prompt", None), "image", None)  # rows of the image tower change the features
+    for metric, (eval_set, images, decode, templates, _) in evaluations.items():
         head = fitted.head
         if metric not in ("accuracy", "seen"):
             if fitted.head_for is None:
                 continue
             head = fitted.head_for(eval_set.class_names, templates)
+        if image is not None:
+            features = bank.features_with_rows(images, image.first, image().detach(), decode=decode)
+            eval_set = eval_set._replace(features=features)
         metrics[metric] = 100.0 * float(head.correct(eval_set).double().mean())
     zero_shot = {metric: one.zero_shot for metric, one in evaluations.items()}
     for found in (metrics, zero_shot):

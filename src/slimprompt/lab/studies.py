@@ -1,7 +1,7 @@
 """Studies beyond the paper: prompts against other methods, other prompts, other datasets and other layers.
 
 As in every table of studies, a study is a pure function Grid → list of RunSpec. They use rank 4 and the orthogonal basis if the
-grid has them, and otherwise its first rank and basis. `cross-dataset` and `basis-transfer` use 16 shots if the grid has them, and
+grid has them, and otherwise its first rank and basis. `cross-dataset` and `basis-transfer` use 16 shots, `sites` 4, if the grid has them, and
 otherwise all its shots.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from slimprompt.errors import InputError, unknown
-from slimprompt.lab.grid import Grid, complete_grid, read_grid_file
+from slimprompt.lab.grid import Grid, complete_grid, parse_backbone, read_grid_file
 from slimprompt.lab.spec import RunSpec, distinct
 from slimprompt.methods.table import METHODS
 from slimprompt.training.recipe import replace_fields
@@ -24,6 +24,8 @@ T = TypeVar("T")
 WORDS = "a photo of a"
 #: Weight of KgCoOp's loss, and number of layers of the deep prompts.
 ANCHOR, DEPTH = 8.0, 3
+#: Of the study `sites`: context tokens and extra rows of the image tower, ranks and fixed bases.
+SITE_ROWS, SITE_RANKS, SITE_BASES = 8, (1, 2, 4), ("gaussian", "orthogonal")
 
 
 def baselines(grid: Grid) -> list[RunSpec]:
@@ -89,6 +91,32 @@ BASIS_ROWS = (
 )
 
 
+def sites(grid: Grid) -> list[RunSpec]:
+    """Must the token-side factor be learned in the image tower too? Every variant in the text tower, the image tower, and both with two
+    bases or one, with 8 rows each, on all classes and base-to-new; of backbones whose image tower takes no prompts nothing."""
+    from slimprompt.clip.architectures import model_config, takes_image_prompts  # needs open_clip
+
+    able = tuple(name for name in grid.backbones if takes_image_prompts(model_config(parse_backbone(name)[0]) or {}))
+    if not able:
+        raise InputError(
+            f"the image towers of {', '.join(grid.backbones)} take no prompts; `slimprompt backbones` shows which do"
+        )
+    grid = grid.model_copy(update={"backbones": able, "shots": among(grid.shots, (4,))})
+    rows = {"n_ctx": SITE_ROWS, "n_ctx_image": SITE_ROWS}
+    towers: list[dict[str, Any]] = [
+        {"n_ctx": SITE_ROWS},
+        {"tower": "image", "words": WORDS, "n_ctx_image": SITE_ROWS},
+        {"tower": "both", **rows},
+        {"tower": "both", "share_basis": True, **rows},
+    ]
+    variants: list[dict[str, Any]] = [{"variant": "dense"}]
+    for rank in among(grid.ranks, SITE_RANKS):
+        fixed = [{"variant": "fixed-B", "rank": rank, "basis": basis} for basis in among(grid.bases, SITE_BASES)]
+        variants += [{"variant": "joint", "rank": rank}, *fixed, {"variant": "fixed-A", "rank": rank}]
+    compared = [{"method": "zero-shot"}, *(variant | tower for tower in towers for variant in variants)]
+    return [spec for subset in ("all", "base") for spec in _specs(grid, compared, class_subset=subset)]
+
+
 def _basis_pairs(grid: Grid) -> list[tuple[str, str]]:
     """(source, target) pairs: the grid's, or each dataset from the one before it."""
     if grid.pairs is not None:
@@ -108,6 +136,7 @@ STUDIES: dict[str, MakeSpecs] = {
     "beyond": beyond,
     "cross-dataset": cross_dataset,
     "basis-transfer": basis_transfer,
+    "sites": sites,
 }
 
 

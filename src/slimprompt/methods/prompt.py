@@ -17,11 +17,11 @@ from slimprompt.methods.task import Task
 from slimprompt.methods.zero_shot import zero_shot_features
 from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.spec import Position, PromptSpec, check_rank
-from slimprompt.prompts.start import start_prompt
+from slimprompt.prompts.start import start_image_prompt, start_prompt
 from slimprompt.text.encoder import SharedPrefixTextEncoder
 from slimprompt.text.reference import check_depth
 from slimprompt.text.words import word_embeddings
-from slimprompt.training.loop import EpochResult, train
+from slimprompt.training.loop import EncodeImages, EpochResult, Inputs, train
 from slimprompt.training.recipe import Recipe
 
 #: (class names, n_ctx, position, depth) → text encoder.
@@ -59,7 +59,11 @@ def make_prompt(
         Final (B, A) of the run that a "learned" or "source" basis comes from.
     """
     words, n_ctx = context_start(backbone, spec)
-    return start_prompt(
+    if spec.tower == "image":
+        assert words is not None  # the spec has set them
+        text = Prompt(torch.zeros(n_ctx, 0), torch.zeros(0, backbone.text_width), "none", words)
+        return _with_image_rows(text, backbone, spec, seed)
+    text = start_prompt(
         str(spec.variant),
         width=backbone.text_width,
         seed=seed,
@@ -71,6 +75,38 @@ def make_prompt(
         anchored=spec.anchored,
         depth=spec.depth,
     )
+    return text if spec.tower == "text" else _with_image_rows(text, backbone, spec, seed)
+
+
+def _with_image_rows(text: Prompt, backbone: Backbone, spec: PromptSpec, seed: int) -> Prompt:
+    first, end = image_blocks(backbone, spec)
+    if spec.share_basis and (spec.n_ctx_image or text.n_ctx) != text.n_ctx:
+        raise InputError(
+            f"with share_basis, both towers have the same number of context tokens (the words {text.n_ctx}, n_ctx_image {spec.n_ctx_image})"
+        )
+    text.image = start_image_prompt(spec, width=backbone.image_width, seed=seed, first=first, end=end, text=text)
+    return text
+
+
+def with_blocks(backbone: Backbone, spec: PromptSpec) -> PromptSpec:
+    """The spec with the blocks of the image tower that its default means for this backbone."""
+    if spec.tower == "text":
+        return spec
+    first, end = image_blocks(backbone, spec)
+    return spec.model_copy(update={"image_blocks": f"{first}:{end}"})
+
+
+def image_blocks(backbone: Backbone, spec: PromptSpec) -> tuple[int, int]:
+    """The blocks J and E of a spec's rows of the image tower; an `InputError` if the tower does not have them."""
+    n_blocks = len(backbone.image_tower.transformer.resblocks)
+    first, end = (
+        spec.blocks_of(spec.image_blocks) if spec.image_blocks else (n_blocks - max(1, n_blocks // 4), n_blocks)
+    )
+    if end > n_blocks:
+        raise InputError(
+            f"image_blocks {spec.image_blocks!r}: the image tower of {backbone.name} has {n_blocks} blocks"
+        )
+    return first, end
 
 
 def context_start(backbone: Backbone, spec: PromptSpec) -> tuple[Tensor | None, int]:
@@ -82,9 +118,14 @@ def context_start(backbone: Backbone, spec: PromptSpec) -> tuple[Tensor | None, 
         raise InputError(
             f"n_ctx={n_ctx} does not fit: {backbone.name} reads {backbone.context_length} tokens, with the class name"
         )
-    if spec.rank is not None:
+    if spec.rank is not None and spec.tower != "image":
         check_rank(spec.rank, n_ctx)
     return words, n_ctx
+
+
+def encode_images(task: Task, spec: PromptSpec, recipe: Recipe) -> None:
+    """Encode what the image side of the training of a prompt reads, as far as the bank does not have it."""
+    task.encode(recipe, None if spec.tower == "text" else image_blocks(task.bank.backbone, spec)[0])
 
 
 def learn_prompts(
@@ -94,7 +135,7 @@ def learn_prompts(
     *,
     position: Position = "end",
     make_encoder: MakeEncoder | None = None,
-    validation: tuple[Tensor, Tensor] | None = None,
+    validation: Task | None = None,
     on_epoch: Callable[[EpochResult], object] = lambda row: None,
     show_progress: bool = True,
 ) -> list[LearnedPrompt]:
@@ -113,7 +154,7 @@ def learn_prompts(
     make_encoder
         Creates text encoders; default: those of the task.
     validation
-        Image features (n, embed_dim) and labels (n,) by which training is stopped and the best epoch is chosen.
+        Other images of the classes, by which training is stopped and the best epoch is chosen.
     on_epoch
         Called with each row of a learning curve as soon as it is known.
     show_progress
@@ -125,23 +166,31 @@ def learn_prompts(
         In the order of `prompts`.
     """
     backbone, make_encoder = task.bank.backbone, make_encoder or task.text_encoder
-    task.encode(recipe)
-    starts = [{"B0": prompt.B.detach().clone(), "A0": prompt.A.detach().clone()} for prompt in prompts]
+    image = prompts[0].image
+    task.encode(recipe, None if image is None else image.first)
+    starts = [{f"{name}0": value for name, value in prompt.tensors().items() if name != "W"} for prompt in prompts]
     for prompt in prompts:
         prompt.to(backbone.device)
-    encode = make_encoder(task.class_names, prompts[0].n_ctx, position, prompts[0].depth)
+    encode: Callable[[Tensor], Tensor] = make_encoder(task.class_names, prompts[0].n_ctx, position, prompts[0].depth)
+    if not prompts[0].trains_text:  # the text of all steps and prompts
+        encode = _constant(encode, prompts[0])
     zero_shot = zero_shot_features(backbone, task.class_names, task.templates) if recipe.uses_zero_shot else None
+    validated: tuple[Inputs, Tensor] | None = None
+    if validation is not None:
+        inputs = validation.eval_features if image is None else validation.eval_inputs(image.first)
+        validated = inputs, validation.targets
     curves = train(
         prompts,
         encode,
-        task.features_by_epoch(recipe),
+        task.features_by_epoch(recipe) if image is None else task.inputs_by_epoch(recipe, image.first),
         torch.tensor(list(task.labels)),
         backbone.logit_scale,
         recipe,
         seed=task.seed,
         zero_shot=zero_shot,
         sample_weight=None if task.sample_weight is None else torch.tensor(task.sample_weight),
-        validation=validation,
+        validation=validated,
+        **({} if image is None else {"encode_images": _image_encoder(backbone, image.first)}),
         on_epoch=on_epoch,
         show_progress=show_progress,
     )
@@ -160,6 +209,23 @@ def learn_prompts(
             )
         )
     return learned
+
+
+def _constant(encode: Callable[[Tensor], Tensor], prompt: Prompt) -> Callable[[Tensor], Tensor]:
+    """The text features of a prompt that does not train in the text tower, encoded once."""
+    with torch.no_grad():
+        features = encode(prompt())  # (n_classes, embed_dim)
+    return lambda context: features if context.ndim == 2 else features.expand(len(context), -1, -1)
+
+
+def _image_encoder(backbone: Backbone, first: int) -> EncodeImages:
+    """Inputs of block `first` → features with the rows of a prompt, or of the frozen tower."""
+
+    def encode(inputs: Tensor, prompt: Prompt | None) -> Tensor:
+        rows = prompt.image() if prompt is not None and prompt.image is not None else None
+        return backbone.features_from_block(inputs, first, rows)
+
+    return encode
 
 
 def _head_maker(

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from slimprompt.errors import InputError, first_few
-from slimprompt.images.bank import EVAL_VIEW, FeatureBank, train_view_name
+from slimprompt.images.bank import EVAL_VIEW, FeatureBank, StoredViews, train_view_name
 from slimprompt.images.decode import Decode, ImageSource
 from slimprompt.methods.zero_shot import check_templates, template_texts, zero_shot_features
+from slimprompt.prompts.prompt import Prompt
 from slimprompt.prompts.spec import Position
 from slimprompt.text.encoder import SharedPrefixTextEncoder, encode_texts
 from slimprompt.training.recipe import Recipe
@@ -116,6 +117,13 @@ class Task:
         """Unit-length features of the eval views, (n_images, embed_dim)."""
         return self._features(EVAL_VIEW)
 
+    def adapted_features(self, prompt: Prompt | None) -> Tensor:
+        """`eval_features` with the rows that a prompt puts into the image tower, if it does."""
+        if prompt is None or prompt.image is None:
+            return self.eval_features
+        first, rows = prompt.image.first, prompt.image().detach()
+        return self.bank.features_with_rows(self.images, first, rows, decode=self.decode, hashes=self.hashes)
+
     @cached_property
     def view_features(self) -> Tensor:
         """Unit-length features of the eval view and the train views, (1 + views, n_images, embed_dim)."""
@@ -183,12 +191,13 @@ class Task:
         features = self.bank.features(self.images, view, decode=self.decode, hashes=self.hashes).clone()
         return features.to(self.bank.backbone.device)
 
-    def encode(self, recipe: Recipe) -> None:
-        """Encode every view that the recipe uses and the bank does not have."""
+    def encode(self, recipe: Recipe, block: int | None = None) -> None:
+        """Encode every view that the recipe uses and the bank does not have: features, or the inputs of a block of the image tower."""
         numbers = recipe.all_view_numbers()
         self._check_number(len(numbers))
         names = [self._view_name(number) for number in numbers]
-        self.bank.build(self.images, names, decode=self.decode)
+        bank = self.bank if block is None else self.bank.at_block(block)
+        bank.build(self.images, names, decode=self.decode)
 
     def encode_all(self) -> None:
         """Encode the images and the texts that the methods on image features read."""
@@ -209,11 +218,28 @@ class Task:
 
         @lru_cache(maxsize=recipe.views or 1)  # views that several epochs use are kept in memory
         def read(views: tuple[str, ...]) -> Tensor:
-            return torch.cat(
+            features = torch.cat(
                 [self.bank.features(self.images, view, decode=self.decode, hashes=self.hashes) for view in views]
             )
+            return features.to(self.bank.backbone.device)
 
         return lambda epoch: read(tuple(self._view_name(number) for number in recipe.views_at(epoch)))
+
+    def eval_inputs(self, block: int) -> StoredViews:
+        """The inputs of a block of the image tower for the eval views."""
+        bank = self.bank.at_block(block)
+        bank.build(self.images, decode=self.decode)
+        return StoredViews(bank, self.hashes, [EVAL_VIEW], self.decode)
+
+    def inputs_by_epoch(self, recipe: Recipe, block: int) -> Callable[[int], StoredViews]:
+        """A function from an epoch to the inputs of a block of the image tower that it trains on, read batch by batch."""
+        bank = self.bank.at_block(block)
+
+        def read(epoch: int) -> StoredViews:
+            views = [self._view_name(number) for number in recipe.views_at(epoch)]
+            return StoredViews(bank, self.hashes, views, self.decode)
+
+        return read
 
 
 def short_hashes(hashes: Iterable[str]) -> list[str]:

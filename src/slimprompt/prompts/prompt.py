@@ -27,9 +27,11 @@ class Prompt(nn.Module):
     coefficients
         A, (rank, width); of a deep prompt (depth, rank, width).
     trainable
-        "A" (fixed token basis), "B" (fixed coefficients) or "AB" (both).
+        "A" (fixed token basis), "B" (fixed coefficients), "AB" (both) or "none", where only the rows of the image tower train.
     words
         W, (n_ctx, width), of an anchored prompt; never trained.
+    image
+        The rows of the image tower that belong to the prompt: an `ImagePrompt`, or None.
 
     Examples
     --------
@@ -40,10 +42,17 @@ class Prompt(nn.Module):
 
     W: Tensor | None
 
-    def __init__(self, basis: Tensor, coefficients: Tensor, trainable: Trainable, words: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        basis: Tensor,
+        coefficients: Tensor,
+        trainable: Trainable,
+        words: Tensor | None = None,
+        image: ImagePrompt | None = None,
+    ) -> None:
         super().__init__()
         if trainable not in get_args(Trainable):
-            raise InputError(f"trainable must be 'A', 'B' or 'AB', not {trainable!r}")
+            raise InputError(f"trainable must be 'A', 'B', 'AB' or 'none', not {trainable!r}")
         if basis.ndim != 2 or coefficients.ndim not in (2, 3) or basis.shape[1] != coefficients.shape[-2]:
             raise InputError(
                 f"B {tuple(basis.shape)} and A {tuple(coefficients.shape)} do not multiply: B is (n_ctx, rank), "
@@ -58,6 +67,7 @@ class Prompt(nn.Module):
         self.B = nn.Parameter(_fp32_copy(basis), requires_grad="B" in trainable)
         self.A = nn.Parameter(_fp32_copy(coefficients), requires_grad="A" in trainable)
         self.register_buffer("W", None if words is None else _fp32_copy(words))
+        self.image = image
 
     def forward(self) -> Tensor:
         """The context vectors, (n_ctx, width); of a deep prompt (depth, n_ctx, width)."""
@@ -65,8 +75,10 @@ class Prompt(nn.Module):
         return context if self.W is None else self.W + context
 
     def tensors(self) -> dict[str, Tensor]:
-        """Copies of all that makes the prompt, for storing it: B, A and, if it is anchored, W."""
-        named = {"B": self.B, "A": self.A, "W": self.W}
+        """Copies of all that makes the prompt, for storing it: B, A, if it is anchored W, and of the image tower `image.B`, `image.A`."""
+        named: dict[str, Tensor | None] = {"B": self.B, "A": self.A, "W": self.W}
+        if self.image is not None:
+            named |= {"image.B": self.image.B, "image.A": self.image.A}
         return {name: value.detach().clone() for name, value in named.items() if value is not None}
 
     @property
@@ -99,11 +111,31 @@ class Prompt(nn.Module):
         """Number of parameters that train; `variants.count_parameters` is the formula."""
         return sum(factor.numel() for factor in self.trainable_factors)
 
+    @property
+    def trains_text(self) -> bool:
+        """Whether the text features change in training."""
+        return self.B.requires_grad or self.A.requires_grad
+
     def extra_repr(self) -> str:
         """Shapes for `print(prompt)`."""
         sizes = f"n_ctx={self.n_ctx}, rank={self.rank}, width={self.width}"
         sizes += f", depth={self.depth}" if self.depth > 1 else ""
         return f"{sizes}, trainable={self.trainable}{', anchored' if self.W is not None else ''}"
+
+
+class ImagePrompt(Prompt):
+    """Rows of the image tower before each of its blocks J, J + 1, …: B A_l, (n_blocks, n_rows, width).
+
+    A is (n_blocks, rank, width); `first` is J. With `share`, B is that parameter itself: one basis for both towers.
+    """
+
+    def __init__(
+        self, basis: Tensor, coefficients: Tensor, trainable: Trainable, first: int, share: nn.Parameter | None = None
+    ) -> None:
+        super().__init__(basis, coefficients, trainable)
+        self.first = first
+        if share is not None:
+            self.B = share
 
 
 def _fp32_copy(factor: Tensor) -> Tensor:

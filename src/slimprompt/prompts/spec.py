@@ -5,6 +5,7 @@ Start rules, runs, saved models, command-line options, tables and claims read th
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -14,7 +15,9 @@ from slimprompt.errors import InputError, choose, unknown, validate
 from slimprompt.user_functions import function_name, is_user_function
 
 #: Which factor of `P = B A` receives gradients.
-Trainable = Literal["A", "B", "AB"]
+Trainable = Literal["A", "B", "AB", "none"]
+#: The towers of CLIP that a prompt is for.
+Tower = Literal["text", "image", "both"]
 #: Position of the class name in the prompt.
 Position = Literal["end", "middle", "front"]
 
@@ -25,7 +28,9 @@ TRANSFER_BASES = ("source", "random")
 #: Bases that come from another finished run.
 BASES_FROM_A_RUN = ("learned", "source")
 
-_N_CTX, _RANK = 16, 4
+_N_CTX, _RANK, _N_CTX_IMAGE = 16, 4, 8
+#: The text of a prompt that is for the image tower alone.
+_FIXED_WORDS = "a photo of a"
 
 
 class Variant(NamedTuple):
@@ -117,6 +122,21 @@ class PromptSpec(BaseModel):
         1, ge=1, description="layers of the text tower that receive a context B A_l of their own, with one B for all"
     )
     position: Position = Field("end", description="position of the class name: end, middle or front")
+    tower: Tower = Field(
+        "text",
+        description=f"where the prompt is: in the text tower, in the image tower (the text is then “{_FIXED_WORDS} …”, or the words), "
+        "or in both",
+    )
+    n_ctx_image: int | None = Field(
+        None, ge=1, description=f"extra rows of the image tower; default: {_N_CTX_IMAGE}, or n_ctx with share_basis"
+    )
+    image_blocks: str | None = Field(
+        None,
+        pattern=r"^\d{1,3}:\d{1,3}$",
+        description="blocks of the image tower that receive rows B A_l of their own, J:E for J up to E - 1; the blocks below J are "
+        "computed once per image; default: the last quarter",
+    )
+    share_basis: bool = Field(False, description="with both towers: one B for both")
 
     @model_validator(mode="before")
     @classmethod
@@ -131,8 +151,13 @@ class PromptSpec(BaseModel):
         if variant is None:
             return fields
         row: Variant = choose("variant", str(variant), VARIANTS)
+        tower, shared = fields.get("tower", "text"), fields.get("share_basis", False)
+        if tower == "image" and fields.get("words") is None:
+            fields["words"] = _FIXED_WORDS
         if fields.get("words") is None and fields.get("n_ctx") is None:
             fields["n_ctx"] = _N_CTX
+        if tower != "text" and fields.get("n_ctx_image") is None:
+            fields["n_ctx_image"] = fields.get("n_ctx") if shared else _N_CTX_IMAGE
         if fields.get("rank") is None and variant != "dense":
             fields["rank"] = _RANK
         fields["basis"] = row.default_basis if fields.get("basis") is None else function_name(fields["basis"])
@@ -163,7 +188,35 @@ class PromptSpec(BaseModel):
                 f"an anchored prompt has no deeper layers (depth {self.depth}): replacing their rows would leave the words, so it "
                 "would not start at zero-shot. Use depth 1, or the words as a start only"
             )
+        self._check_towers()
         return self
+
+    def _check_towers(self) -> None:
+        """Raise an error unless the fields of the image tower fit the others."""
+        given = {name: getattr(self, name) for name in ("n_ctx_image", "image_blocks") if getattr(self, name)}
+        if self.tower == "text" and given:
+            raise InputError(f"{' and '.join(given)} is for the image tower; add tower 'image' or 'both'")
+        if self.share_basis and self.tower != "both":
+            raise InputError(f"share_basis is for both towers (tower: {self.tower})")
+        if self.tower == "image" and (self.anchored or self.depth > 1):
+            raise InputError("a prompt of the image tower alone leaves the text as it is: leave out anchored and depth")
+        if self.tower != "text" and self.basis in BASES_FROM_A_RUN:
+            raise InputError(f"basis {self.basis!r} is for prompts of the text tower")
+        if self.share_basis and None not in (self.n_ctx, self.n_ctx_image) and self.n_ctx != self.n_ctx_image:
+            raise InputError(
+                f"with share_basis, both towers have the same number of context tokens (n_ctx {self.n_ctx}, n_ctx_image "
+                f"{self.n_ctx_image})"
+            )
+        if self.rank is not None and self.n_ctx_image is not None:
+            check_rank(self.rank, self.n_ctx_image, "n_ctx_image")
+        if self.image_blocks is not None and operator.ge(*self.blocks_of(self.image_blocks)):
+            raise InputError(f"image_blocks {self.image_blocks!r}: expected J:E with J below E, such as 9:12")
+
+    @staticmethod
+    def blocks_of(image_blocks: str) -> tuple[int, int]:
+        """The numbers J and E of "J:E"."""
+        first, end = image_blocks.split(":")
+        return int(first), int(end)
 
     def check_standalone(self) -> None:
         """Raise an error if the basis comes from another run, which only a study has."""
@@ -191,8 +244,17 @@ class PromptSpec(BaseModel):
     @property
     def start(self) -> list[str]:
         """What a prompt has beyond a random start in the first layer: `anchored at “a photo of a”`, `depth 3`."""
-        words = [f"{'anchored at' if self.anchored else 'from'} “{self.words}”"] if self.words else []
-        return words + ([f"depth {self.depth}"] if self.depth > 1 else [])
+        found = []
+        if self.words and (self.tower != "image" or self.words != _FIXED_WORDS):
+            found.append(f"{'anchored at' if self.anchored else 'from'} “{self.words}”")
+        if self.depth > 1:
+            found.append(f"depth {self.depth}")
+        if self.tower != "text":
+            shared = " with one B" if self.share_basis else ""
+            rows = f", {self.n_ctx_image} rows" if self.n_ctx_image else ""
+            blocks = f" in blocks {self.image_blocks}" if self.image_blocks else ""
+            found.append(f"{'image tower' if self.tower == 'image' else 'both towers'}{shared}{rows}{blocks}")
+        return found
 
     @property
     def label(self) -> str:
@@ -201,11 +263,11 @@ class PromptSpec(BaseModel):
         return " ".join(part for part in (self.variant, self.basis, size, *self.start) if part)
 
 
-def check_rank(rank: int, n_ctx: int) -> None:
+def check_rank(rank: int, n_ctx: int, name: str = "n_ctx") -> None:
     """A rank must lie between 1 and the number of context tokens."""
     if not 1 <= rank <= n_ctx:
         raise InputError(
-            f"rank {rank} does not fit: it must be between 1 and the number of context tokens, n_ctx={n_ctx}"
+            f"rank {rank} does not fit: it must be between 1 and the number of context tokens, {name}={n_ctx}"
         )
 
 

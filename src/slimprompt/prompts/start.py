@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from slimprompt.errors import InputError
-from slimprompt.prompts.prompt import Prompt
+from slimprompt.prompts.prompt import ImagePrompt, Prompt
 from slimprompt.prompts.spec import (
     BASES_FROM_A_RUN,
     TRANSFER_BASES,
+    PromptSpec,
     check_rank,
     make_spec,
 )
@@ -158,22 +159,51 @@ def start_prompt(
     return Prompt(b0, a0, spec.row.trainable, words)
 
 
+def start_image_prompt(spec: PromptSpec, *, width: int, seed: int, first: int, end: int, text: Prompt) -> ImagePrompt:
+    """The rows of the image tower before the first training step, by the same rules as those of the text tower.
+
+    P0_l ~ N(0, 0.02²), (n_rows, width), of each block l has a stream of its own, and the basis comes from that of block `first`. With
+    `share_basis`, B is that of the text prompt, and A_l = B† P0_l unless A is the factor that stays fixed.
+    """
+    n_rows = spec.n_ctx_image or text.n_ctx
+    streams = [
+        torch.Generator().manual_seed(stream_seed(seed, f"image start/block {block}")) for block in range(first, end)
+    ]
+    p0 = torch.stack([P0_STD * torch.randn(n_rows, width, generator=generator) for generator in streams])
+    if spec.variant == "dense":
+        b0, a0 = torch.eye(n_rows), p0
+    else:
+        assert spec.rank is not None
+        b0, a0 = _start_factors(str(spec.variant), p0, spec.rank, spec.basis, seed, None, site="image ")
+    if not spec.share_basis:
+        return ImagePrompt(b0, a0, spec.row.trainable, first)
+    if spec.variant != "fixed-A":
+        a0 = least_squares(text.B.detach(), p0)
+    return ImagePrompt(text.B, a0, spec.row.trainable, first, share=text.B)
+
+
 def _start_factors(
-    variant: str, p0: Tensor, rank: int, basis: str | None, seed: int, trained: tuple[Tensor, Tensor] | None
+    variant: str,
+    p0: Tensor,
+    rank: int,
+    basis: str | None,
+    seed: int,
+    trained: tuple[Tensor, Tensor] | None,
+    site: str = "",
 ) -> tuple[Tensor, Tensor]:
-    """(B, A) of a factorised prompt from its P0, (n_ctx, width) or (depth, n_ctx, width)."""
+    """(B, A) of a factorised prompt from its P0, (n_ctx, width) or (depth, n_ctx, width); `site` begins the names of its streams."""
     b0, a0 = _svd_factors(p0, rank)
     if basis in BASES_FROM_A_RUN:
         trained = _check_factors(trained, variant, basis, b0, a0)
     if basis in TRANSFER_BASES:
         depth, (n_ctx, width) = len(p0) if p0.ndim == 3 else 1, p0.shape[-2:]
-        control = _svd_factors(initial_context(n_ctx, width, seed, "random control", depth), rank)
+        control = _svd_factors(initial_context(n_ctx, width, seed, f"{site}random control", depth), rank)
         frozen_b, frozen_a = trained if basis == "source" and trained else control
         return (frozen_b, a0) if variant == "fixed-B" else (b0, frozen_a)
     if variant != "fixed-B":
         return b0, a0
     first = p0 if p0.ndim == 2 else p0[0]
-    generator = torch.Generator().manual_seed(stream_seed(seed, "basis"))
+    generator = torch.Generator().manual_seed(stream_seed(seed, f"{site}basis"))
     if basis == "gaussian":
         b0 = gaussian_basis(first, rank, generator)
     elif basis == "orthogonal":

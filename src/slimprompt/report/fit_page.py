@@ -1,4 +1,4 @@
-"""The page about one fitted classifier: accuracy against zero-shot, calibration, errors, and the words nearest to a prompt."""
+"""The page about one fitted classifier: accuracy against zero-shot, per class, calibration, confusions and misclassified images."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from slimprompt.calibration import reliability_bins
 from slimprompt.classifier import Classifier
 from slimprompt.clip.architectures import EMBEDDED
-from slimprompt.clip.backbone import Backbone
 from slimprompt.comparison import MethodComparison
+from slimprompt.files import write_file
 from slimprompt.fit import Comparison
 from slimprompt.images.decode import ImageSource, open_image
 from slimprompt.report.fit_figures import confusion_matrix, reliability_diagram, training_curve
-from slimprompt.report.html import render, thumbnail, write_page
+from slimprompt.report.html import render, thumbnail, weights_of
 from slimprompt.report.plotting import Figure
-from slimprompt.report.table import Cell, Column, Row, Table
+from slimprompt.report.table import Cell, Column, Table, make_table
 from slimprompt.scores import Accuracy, Difference, Scores
 
 #: Number of misclassified images and of confused class pairs that the page shows.
@@ -38,24 +36,6 @@ class Mistake(NamedTuple):
     confidence: float
     of_true: float
     zero_shot: str
-
-
-class NearWords(NamedTuple):
-    """The vocabulary words nearest to one context vector, with their distances."""
-
-    position: int
-    norm: float
-    words: tuple[tuple[str, float], ...]
-
-
-class NearestWords(NamedTuple):
-    """The vocabulary words nearest to each context vector, and for comparison how far words are from each other."""
-
-    by_vector: tuple[NearWords, ...]
-    distance: float
-    """Median distance of a vocabulary word to its nearest other word."""
-    norm: float
-    """Median norm of a vocabulary word."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +63,6 @@ class FitFindings:
     confusion: Figure
     mistakes: tuple[Mistake, ...]
     n_mistakes: int
-    words: NearestWords | None
-    """Of a prompt."""
 
 
 def measure_fit(classifier: Classifier, comparison: Comparison) -> FitFindings:
@@ -98,11 +76,6 @@ def measure_fit(classifier: Classifier, comparison: Comparison) -> FitFindings:
     gained, lost = int((right & ~was_right).sum()), int((~right & was_right).sum())
     wrong = np.flatnonzero(~right)
     worst = wrong[np.argsort(-probabilities[wrong, predicted[wrong]], kind="stable")][:_MISTAKES]
-    words = None
-    if classifier.prompt_ is not None:
-        context = classifier.prompt_().detach()
-        first = context if context.ndim == 2 else context[0]  # only the first layer of the text tower reads words
-        words = nearest_words(classifier.backbone_, first)
     unseen = comparison.without_training_images()
     others = unseen if comparison.n_training_images else None
     return FitFindings(
@@ -128,7 +101,6 @@ def measure_fit(classifier: Classifier, comparison: Comparison) -> FitFindings:
             _mistake(comparison.images[i], names, truth[i], predicted[i], before[i], probabilities[i]) for i in worst
         ),
         n_mistakes=len(wrong),
-        words=words,
     )
 
 
@@ -148,9 +120,9 @@ def _class_table(
             was, now = 100 * was_right[mine].mean(), 100 * right[mine].mean()
             change = Cell(float(now - was), decimals=0, signed=True)
             cells = (Cell(float(was), decimals=0), Cell(float(now), decimals=0), change)
-        rows.append(Row((name, str(count)), cells))
+        rows.append(((name, str(count)), cells))
     columns = (Column("Zero-shot (%)"), Column(f"{title[:1].upper()}{title[1:]} (%)"), Column("Change (points)"))
-    return Table("classes", "Accuracy per class", ("Class", "Images"), columns, tuple(rows))
+    return make_table("classes", "Accuracy per class", ("Class", "Images"), columns, rows)
 
 
 def _methods_table(methods: MethodComparison) -> Table:
@@ -168,10 +140,10 @@ def _methods_table(methods: MethodComparison) -> Table:
         inside = Cell() if one.inside is None else Cell(100 * one.inside, decimals=1)
         cells = (inside, Cell(one.accuracy.value, decimals=1), difference(gain), difference(behind))
         names = "yes" if one.takes_new_names else "no"
-        rows.append(Row((one.method, interval(gain), interval(behind), f"{one.n_trained:,}", names), cells))
+        rows.append(((one.method, interval(gain), interval(behind), f"{one.n_trained:,}", names), cells))
     heads = ("Method", "95 % interval to zero-shot", "to the chosen one", "Trained numbers", "New class names")
     columns = ("Cross-validated (%)", "Held out (%)", "− zero-shot (points)", "− chosen (points)")
-    return Table("methods", "Methods", heads, tuple(map(Column, columns)), tuple(rows), (methods.sentence,))
+    return make_table("methods", "Methods", heads, [Column(name) for name in columns], rows, (methods.sentence,))
 
 
 def _confused_table(names: Sequence[str], counts: np.ndarray) -> Table:
@@ -179,11 +151,11 @@ def _confused_table(names: Sequence[str], counts: np.ndarray) -> Table:
     rows = []
     for count, i, j in sorted(pairs, key=lambda pair: (-pair[0], *pair[1:]))[:_PAIRS]:
         share = 100.0 * count / int(counts[i].sum())
-        rows.append(Row((names[i], names[j]), (Cell(float(count), decimals=0), Cell(share, decimals=0))))
+        rows.append(((names[i], names[j]), (Cell(float(count), decimals=0), Cell(share, decimals=0))))
     omitted = len(pairs) - len(rows)
-    notes = (f"{omitted} less frequent pairs are not shown.",) if omitted > 0 else ()
+    notes = (f"Less frequent pairs that are not shown: {omitted}.",) if omitted > 0 else ()
     columns = (Column("Images"), Column("% of the true class"))
-    return Table("confused", "Most confused pairs", ("True class", "Predicted class"), columns, tuple(rows), notes)
+    return make_table("confused", "Most confused pairs", ("True class", "Predicted class"), columns, rows, notes)
 
 
 def _mistake(
@@ -198,43 +170,6 @@ def _mistake(
         float(probabilities[truth]),
         names[before],
     )
-
-
-def nearest_words(backbone: Backbone, context: Tensor, n_words: int = 4) -> NearestWords:
-    """Vocabulary words nearest to each context vector by Euclidean distance ‖context − embedding‖.
-
-    Parameters
-    ----------
-    backbone
-        The model whose token embeddings are compared.
-    context
-        Context vectors, (n_ctx, width).
-    n_words
-        Words per context vector.
-    """
-    with torch.inference_mode():
-        table = backbone.text_tower.token_embedding.weight.detach().float()  # (vocabulary, width)
-        distances = torch.cdist(context.float().to(table.device), table)  # (n_ctx, vocabulary)
-        nearest = distances.topk(min(n_words, len(table)), largest=False)
-        sample = table[:: max(1, len(table) // 256)]
-        to_others = torch.cdist(sample, table).kthvalue(2, dim=1).values  # the smallest is the word itself
-        found = tuple(
-            NearWords(
-                position,
-                float(vector.norm()),
-                tuple((_word(backbone, int(token)), float(far)) for token, far in zip(tokens, values, strict=True)),
-            )
-            for position, (vector, tokens, values) in enumerate(
-                zip(context, nearest.indices, nearest.values, strict=True), start=1
-            )
-        )
-        return NearestWords(found, float(to_others.median()), float(table.norm(dim=1).median()))
-
-
-def _word(backbone: Backbone, token: int) -> str:
-    decode = getattr(backbone.tokenizer, "decode", None) or backbone.tokenizer.tokenizer.decode
-    text = str(decode([token])).strip()
-    return text or f"token {token}"
 
 
 # ---------------------------------------------------------------- the page
@@ -264,55 +199,28 @@ def render_fit_page(
     *,
     templates: Sequence[str],
     methods: MethodComparison | None = None,
-    facts: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """The HTML page.
-
-    Parameters
-    ----------
-    classifier
-        The fitted classifier.
-    findings
-        Result of `measure_fit`.
-    templates
-        Hand-written prompts of the zero-shot classifier.
-    methods
-        All methods on the same images.
-    facts
-        Further (label, value) lines, such as ("Training images", "16 per class").
-    """
-    backbone = classifier.backbone_
-    weights = f" ({backbone.pretrained})" if backbone.pretrained else ""
+    """The HTML page; `templates` are the hand-written prompts of the zero-shot classifier, `methods` all methods on the same images."""
+    backbone, curve = classifier.backbone_, classifier.curve_
     about = [
         *_about(classifier),
-        ("Model", f"{backbone.name}{weights}, weights {backbone.fingerprint[:12]}"),
+        ("Model", weights_of(backbone)),
         ("Hand-written prompt", "; ".join(templates) + (" (averaged)" if len(templates) > 1 else "")),
         ("Temperature of the probabilities", f"{classifier.calibration_.temperature:.2f}"),
-        *facts,
     ]
-    curve = classifier.curve_
-    contents = {
-        "summary": "Summary",
-        **({"methods": "Methods"} if methods else {}),
-        "classes": "Classes",
-        "calibration": "Calibration",
-        "confusion": "Confusion",
-        "mistakes": "Mistakes",
-        **({"words": "Context words"} if findings.words else {}),
-    }
     kind = "prompt" if classifier.prompt_ is not None else f"{classifier.method_} classifier"
-    return render(
-        "fit.html.j2",
-        {
-            "title": f"A {kind} for {findings.n_classes} classes",
-            "contents": list(contents.items()),
-            "findings": findings,
-            "methods": methods and _methods_table(methods),
-            "about": about,
-            "curve": training_curve([(epoch.loss, epoch.accuracy) for epoch in curve]) if curve else None,
-            "pocket": backbone.name in EMBEDDED,
-        },
-    )
+    sections = ("Summary", *(["Methods"] if methods else []), "Classes", "Calibration", "Confusion", "Mistakes")
+    values = {
+        "title": f"A {kind} for {findings.n_classes} classes",
+        "kind": "learned text prompt" if classifier.prompt_ is not None else kind,
+        "contents": [(name.lower(), name) for name in sections],
+        "findings": findings,
+        "methods": methods and _methods_table(methods),
+        "about": about,
+        "curve": training_curve([(epoch.loss, epoch.accuracy) for epoch in curve]) if curve else None,
+        "pocket": backbone.name in EMBEDDED,
+    }
+    return render("fit.html.j2", values)
 
 
 def write_fit_page(
@@ -322,8 +230,7 @@ def write_fit_page(
     *,
     templates: Sequence[str],
     methods: MethodComparison | None = None,
-    facts: Sequence[tuple[str, str]] = (),
 ) -> Path:
     """Measure a fitted classifier on labelled images and write the page to `path`."""
     findings = measure_fit(classifier, comparison)
-    return write_page(path, render_fit_page(classifier, findings, templates=templates, methods=methods, facts=facts))
+    return write_file(path, render_fit_page(classifier, findings, templates=templates, methods=methods))

@@ -2,175 +2,186 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from slimprompt.analysis.arms import Arm, arm_label
-from slimprompt.analysis.methods import Cost, Costs, MethodArms, average_cost, method_arms
-from slimprompt.analysis.results import Results
-from slimprompt.analysis.selection import best_covered, zero_shot
-from slimprompt.report.figure_style import (
-    METRIC_LABELS,
-    averaged_over,
-    empty_panel,
-    log2_axis,
-    log10_axis,
-    shorten,
-    spread,
-    zero_shot_line,
+import pandas as pd
+
+from slimprompt.analysis.frame import (
+    CROSS_DATASET,
+    Measurements,
+    average,
+    axis,
+    best_covered,
+    reference,
+    select,
+    summary,
 )
+from slimprompt.methods.table import METHODS
+from slimprompt.report.methods_tables import compared_labels
 from slimprompt.report.plotting import (
     BLACK,
     BLUE,
     GREEN,
     GREY,
+    METRIC_LABELS,
     ORANGE,
     PURPLE,
     SKY,
     VERMILION,
     Figure,
+    empty_panel,
     error_bars,
+    figure,
+    log2_axis,
+    log10_axis,
     panels,
-    plot_style,
-    shared_legend,
-    to_figure,
+    plot_means,
+    reference_lines,
+    shorten,
+    spread,
 )
+from slimprompt.user_functions import is_user_function
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from slimprompt.report.plotting import Plotted
+
 _METRIC = "accuracy"
-_ZERO_SHOT = Arm("zero-shot", "", 0)
 _COLOURS = (BLUE, VERMILION, BLACK, GREEN, PURPLE, ORANGE, SKY, GREY)
 _MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*")
 
-#: Arm → line style.
-_Styles = Mapping[Arm, dict[str, Any]]
+#: Group of labels → what its markers have in common.
+_GROUPS: dict[str, dict[str, Any]] = {"methods without a prompt": {}, "prompts": {"markerfacecolor": "white"}}
+_NEEDED = "runs of other methods, or of prompts beyond the paper, on all classes"
+
+#: Label → line style.
+Styles = Mapping[str, dict[str, Any]]
 
 
-def methods_figures(results: Results, costs: Costs) -> list[Figure]:
-    """All figures that compare methods; none if there are no runs of other methods or of prompts beyond the paper.
-
-    Parameters
-    ----------
-    results
-        Cells of runs.
-    costs
-        Result of `slimprompt.analysis.methods.costs`.
-    """
-    arms = method_arms(results, _METRIC)
-    if not arms.all:
-        return []
-    trained = _cost_figure(
-        results,
-        costs,
-        "methods_by_trained_numbers",
-        "Accuracy against trained numbers",
-        "numbers learned from the training images",
-        lambda cost: cost.trained,
-    )
-    seconds = _cost_figure(
-        results,
-        costs,
-        "methods_by_seconds",
-        "Accuracy against training time",
-        "seconds of training, without encoding images",
-        lambda cost: cost.seconds,
-    )
-    return [methods_by_shots(results), *(figure for figure in (trained, seconds) if figure)]
-
-
-def methods_by_shots(results: Results) -> Figure:
-    """Accuracy against shots: methods without a prompt on the left, prompts on the right."""
-    arms, styles = method_arms(results, _METRIC), _styles(method_arms(results, _METRIC))
-    backbones = results.axis("backbone", metric=_METRIC)
-    groups = {"methods without a prompt": arms.methods, "prompts": arms.prompts}
-    groups = {name: group for name, group in groups.items() if group}
-    with plot_style():
-        canvas, axes = panels(len(backbones), len(groups), width=3.8, height=3.0, sharey="row")
-        used = {}
-        for row, backbone in enumerate(backbones):
-            shots = results.axis("shots", backbone=backbone, metric=_METRIC)
-            used[backbone] = _covered(results, backbone, arms, shots)
-            for column, (name, group) in enumerate(groups.items()):
-                panel: Axes = axes[row, column]
-                panel.set_title(f"{shorten(backbone, 24)}, {name}")
-                _plot_shots(panel, results, backbone, used[backbone], group, shots, styles)
-            axes[row, 0].set_ylabel(METRIC_LABELS[_METRIC])
-        shared_legend(canvas, axes.ravel())
-        caption = f"Mean and standard deviation over seeds, {averaged_over(used, results)}."
-        return to_figure("methods_by_shots", "Methods: accuracy against shots", caption, canvas)
-
-
-def _plot_shots(
-    panel: Axes,
-    results: Results,
-    backbone: str,
-    datasets: Sequence[str],
-    arms: Sequence[Arm],
-    shots: Sequence[int],
-    styles: _Styles,
+def plot_shots(
+    panel: Axes, frame: pd.DataFrame, backbone: str, metric: str, datasets: Sequence[str], styles: Styles
 ) -> None:
-    shown = [arm for arm in arms if arm != _ZERO_SHOT]
-    for index, arm in enumerate(shown):
-        averages = [(k, results.macro(backbone, datasets, arm, k, _METRIC)) for k in shots]
-        points = [(k * spread(index, len(shown)), one.mean, one.sd or 0.0) for k, one in averages if one]
-        if points:
-            xs, means, sds = zip(*points, strict=True)
-            error_bars(panel, x=xs, y=means, yerr=sds, label=arm_label(arm), linestyle="-", **styles[arm])
-    zero_shot_line(panel, {k: zero_shot(results, backbone, datasets, k, _METRIC) for k in shots})
-    log2_axis(panel, shots, "shots (training images per class)")
-    panel.set_xlim(min(shots) / 1.4, max(shots) * 1.4)
+    """Plot averages over datasets against shots, one line per label, with the levels of zero-shot and of guessing."""
+    panel.set_ylabel(METRIC_LABELS[metric])
+    if not datasets:
+        return empty_panel(panel)
+    shots = axis(frame, "shots", backbone=backbone, metric=metric)
+    chosen = select(frame, backbone=backbone, metric=metric, source="", label=list(styles))
+    means = summary(average(chosen, datasets))
+    for index, (label, style) in enumerate(styles.items()):
+        rows = select(means, label=label)
+        plot_means(panel, rows, "shots", spread(index, len(styles)), **{"label": label, "linestyle": "-", **style})
+    zero_shot = {k: reference(frame, "zero_shot", backbone, datasets, k, metric) for k in shots}
+    reference_lines(panel, zero_shot, reference(frame, "chance", backbone, datasets, shots[0], metric))
+    return log2_axis(panel, shots, "shots (training images per class)")
 
 
-def _cost_figure(
-    results: Results, costs: Costs, name: str, title: str, axis: str, of: Callable[[Cost], float]
-) -> Figure | None:
-    """Accuracy against one part of the cost, at the highest number of shots; None if no run recorded its cost."""
-    arms = method_arms(results, _METRIC)
-    styles, backbones = _styles(arms), results.axis("backbone", metric=_METRIC)
-    shots = {backbone: results.axis("shots", backbone=backbone, metric=_METRIC) for backbone in backbones}
-    used = {backbone: _covered(results, backbone, arms, shots[backbone]) for backbone in backbones}
-    plotted = False
-    with plot_style():
-        canvas, axes = panels(1, len(backbones), width=max(4.2, 7.6 / len(backbones)), height=3.3)
-        for panel, backbone in zip(axes[0], backbones, strict=True):
-            most = shots[backbone][-1]
-            panel.set_title(f"{shorten(backbone, 30)}, {most}-shot")
-            points = 0
-            for arm in arms.all:
-                cost = average_cost(costs, backbone, used[backbone], arm, most)
-                mean = results.macro(backbone, used[backbone], arm, most, _METRIC)
-                if cost and mean and arm != _ZERO_SHOT and of(cost) > 0:
-                    style = styles[arm] | {"linestyle": "none", "label": arm_label(arm)}
-                    error_bars(panel, x=[of(cost)], y=[mean.mean], yerr=[mean.sd or 0.0], **style)
-                    points += 1
-            if not points:
-                empty_panel(panel)
-                continue
-            plotted = True
-            zero_shot_line(panel, {most: zero_shot(results, backbone, used[backbone], most, _METRIC)})
-            log10_axis(panel, axis)
-        axes[0, 0].set_ylabel(METRIC_LABELS[_METRIC])
-        shared_legend(canvas, axes.ravel())
-        caption = (
-            f"Mean and standard deviation over seeds, {averaged_over(used, results)}; the cost is averaged in the same way. "
-            "Filled: methods without a prompt; open: prompts. In a prompt batch the time is divided by the number of prompts."
-        )
-        return to_figure(name, f"Methods: {title[0].lower()}{title[1:]}", caption, canvas) if plotted else None
+def averaged_over(used: Mapping[str, Sequence[str]], frame: pd.DataFrame) -> str:
+    """Part of a caption: the datasets that each panel averages over, and those that are incomplete."""
+    if len({tuple(names) for names in used.values()}) == 1:
+        names = next(iter(used.values()))
+        several = f"averaged over {len(names)} datasets ({', '.join(names)}) within each seed"
+        text = f"on {names[0]}" if len(names) == 1 else several
+    else:
+        parts = (f"{panel}: {', '.join(names)}" for panel, names in used.items())
+        text = "averaged within each seed over " + "; ".join(parts)
+    metrics = [name for name in axis(frame, "metric") if not name.endswith(CROSS_DATASET)]
+    omitted = set(axis(frame, "dataset", metric=metrics)) - {name for names in used.values() for name in names}
+    return text + (f"; left out because some runs are missing: {', '.join(sorted(omitted))}" if omitted else "")
 
 
-def _covered(results: Results, backbone: str, arms: MethodArms, shots: Sequence[int]) -> list[str]:
-    return best_covered(results, backbone, [(arm, k) for arm in arms.all for k in shots], _METRIC)
+def methods_figures(results: Measurements) -> list[Figure]:
+    """All figures that compare methods; none if there are no runs of other methods or of prompts beyond the paper."""
+    made = methods_by_shots(results.frame), by_trained_numbers(results), by_seconds(results)
+    return [one for one in made if not one.missing]
 
 
-def _styles(arms: MethodArms) -> _Styles:
-    """A colour and marker for each arm; methods have filled markers, prompts open ones."""
-    styles: dict[Arm, dict[str, Any]] = {}
-    for group, look in ((arms.methods, {}), (arms.prompts, {"markerfacecolor": "white"})):
-        shown = [arm for arm in group if arm != _ZERO_SHOT]
-        for index, arm in enumerate(shown):
-            place = index % len(_COLOURS)
-            marker = _MARKERS[(place + index // len(_COLOURS)) % len(_MARKERS)]
-            styles[arm] = {"color": _COLOURS[place], "marker": marker, **look}
-    return styles
+@figure("methods_by_shots", "Methods: accuracy against shots", _NEEDED)
+def methods_by_shots(frame: pd.DataFrame) -> Plotted:
+    """Accuracy against shots: methods without a prompt on the left, prompts on the right."""
+    styles = {backbone: _styles(frame, backbone) for backbone in _backbones(frame)}
+    if not styles:
+        return None
+    groups = [name for name in _GROUPS if any(one[name] for one in styles.values())]
+    used = {backbone: _covered(frame, backbone) for backbone in styles}
+    canvas, axes = panels(len(styles), len(groups), width=3.8, height=3.0, sharey="row")
+    for row, backbone in enumerate(styles):
+        for panel, name in zip(axes[row], groups, strict=True):
+            plot_shots(panel, frame, backbone, _METRIC, used[backbone], styles[backbone][name])
+            panel.set_title(f"{shorten(backbone, 24)}, {name}")
+            panel.label_outer()
+    return canvas, f"Mean and standard deviation over seeds, {averaged_over(used, frame)}."
+
+
+@figure("methods_by_trained_numbers", "Methods: accuracy against trained numbers", _NEEDED)
+def by_trained_numbers(results: Measurements) -> Plotted:
+    """Accuracy against the numbers that are learned, at the highest number of shots."""
+    return _by_cost(results, "parameters", "numbers learned from the training images")
+
+
+@figure("methods_by_seconds", "Methods: accuracy against training time", _NEEDED)
+def by_seconds(results: Measurements) -> Plotted:
+    """Accuracy against the time of training, at the highest number of shots."""
+    return _by_cost(results, "seconds", "seconds of training, without encoding images")
+
+
+def _by_cost(results: Measurements, cost: str, label: str) -> Plotted:
+    """Accuracy against a column of the costs; None if no run recorded it."""
+    frame = results.frame
+    backbones = _backbones(frame)
+    if not backbones or results.costs is None:
+        return None
+    costs = results.costs.loc[results.costs[cost] > 0, [cost]]
+    used = {backbone: _covered(frame, backbone) for backbone in backbones}
+    canvas, axes = panels(1, len(backbones), width=max(4.2, 7.6 / len(backbones)), height=3.3)
+    plotted = 0
+    for panel, backbone in zip(axes[0], backbones, strict=True):
+        most, datasets = axis(frame, "shots", backbone=backbone, metric=_METRIC)[-1], used[backbone]
+        panel.set_title(f"{shorten(backbone, 30)}, {most}-shot")
+        means = summary(average(select(frame, backbone=backbone, metric=_METRIC, shots=most, source=""), datasets))
+        for name, style in chain.from_iterable(group.items() for group in _styles(frame, backbone).values()):
+            paid = select(costs, backbone=backbone, label=name, shots=most, dataset=datasets)
+            rows = select(means, label=name)
+            if len(paid) == len(datasets) and len(rows):
+                mean, sd = rows["mean"].to_numpy(), rows["sd"].fillna(0.0).to_numpy()
+                error_bars(panel, x=paid.mean(), y=mean, yerr=sd, **style, linestyle="none", label=name)
+                plotted += 1
+        if panel.containers:
+            reference_lines(panel, {most: reference(frame, "zero_shot", backbone, datasets, most, _METRIC)})
+            log10_axis(panel, label)
+        else:
+            empty_panel(panel)
+    axes[0, 0].set_ylabel(METRIC_LABELS[_METRIC])
+    caption = (
+        f"Mean and standard deviation over seeds, {averaged_over(used, frame)}; the cost is averaged in the same way. "
+        "Filled: methods without a prompt; open: prompts. In a prompt batch the time is divided by the number of prompts."
+    )
+    return (canvas, caption) if plotted else None
+
+
+def _backbones(frame: pd.DataFrame) -> list[str]:
+    """Backbones with labels to compare."""
+    return [name for name in axis(frame, "backbone", metric=_METRIC) if compared_labels(frame, name)]
+
+
+def _styles(frame: pd.DataFrame, backbone: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """Group → label → line style: methods have filled markers, prompts open ones. Zero-shot is a level and has none."""
+    labels = [name for name in compared_labels(frame, backbone) if name != "zero-shot"]
+    methods = [name for name in labels if name in METHODS or is_user_function(name)]
+    prompts = [name for name in labels if name not in methods]
+    return {
+        group: {name: _style(index) | look for index, name in enumerate(names)}
+        for (group, look), names in zip(_GROUPS.items(), (methods, prompts), strict=True)
+    }
+
+
+def _style(index: int) -> dict[str, Any]:
+    place, times = index % len(_COLOURS), index // len(_COLOURS)
+    return {"color": _COLOURS[place], "marker": _MARKERS[(place + times) % len(_MARKERS)]}
+
+
+def _covered(frame: pd.DataFrame, backbone: str) -> list[str]:
+    return best_covered(frame, compared_labels(frame, backbone), backbone=backbone, metric=_METRIC, source="")

@@ -1,19 +1,29 @@
-"""Tables that compare methods: accuracy by shots, base-to-new, other datasets by name only, and the origin of the basis.
-
-The key of a cell is the tuple of the `CellKey`s that it averages, so that published numbers can be looked up.
-"""
+"""Tables that compare methods: accuracy by shots, base-to-new, other datasets by name only, and the origin of the basis."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from slimprompt.analysis.arms import Arm, arm_label, arm_of
-from slimprompt.analysis.methods import Costs, average_cost, cross_dataset_average, method_arms, transfer_average
-from slimprompt.analysis.results import CellKey, Estimate, Results
-from slimprompt.analysis.selection import best_covered, headline_rank
+import pandas as pd
+
+from slimprompt.analysis.frame import (
+    AVERAGE,
+    CROSS_DATASET,
+    HOW,
+    Measurements,
+    axis,
+    best_covered,
+    how,
+    main_labels,
+    select,
+)
 from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.studies import BASIS_ROWS, DEPTH, BasisRow
-from slimprompt.report.table import Cell, Column, Row, Table, mark_columns
+from slimprompt.methods.table import METHODS
+from slimprompt.report.table import Pivot, Table, averages, entries
+from slimprompt.user_functions import is_user_function
 
 _METRICS = {"seen": "Base", "unseen": "New", "harmonic": "H"}
 _SPREAD = "Percent: mean ± standard deviation over seeds; an average is over the datasets within each seed first."
@@ -22,187 +32,255 @@ _COST = (
     "batch the time is divided by the number of prompts."
 )
 _NO_NAMES = "A dash: there are no runs, or the method learned its classes from their images and takes no new names."
+_STYLE: dict[str, Any] = {"along": HOW, "decimals": 1, "show_sd": True}
 
 
-def methods_tables(results: Results, costs: Costs) -> list[Table]:
-    """All tables that compare methods; empty if there are no runs of other methods or of prompts beyond the paper.
+def methods_tables(
+    results: Measurements, published: Callable[[], pd.DataFrame] | None = None
+) -> dict[str, Callable[[], Table]]:
+    """Name → function that makes it, for each table that compares methods; empty if there is nothing to compare.
 
-    Parameters
-    ----------
-    results
-        Cells of runs.
-    costs
-        Result of `slimprompt.analysis.methods.costs`.
+    `published` gives published numbers of the same cells, in one column: the cells of the tables then have them beside the measured
+    ones.
     """
-    built = [
-        methods_by_shots(results, costs),
-        methods_base_to_new(results),
-        cross_dataset(results),
-        basis_transfer(results),
-        methods_by_dataset(results),
-        methods_base_to_new(results, by_dataset=True),
-    ]
-    return [table for table in built if not table.empty]
+    if not axis(results.frame, "label", variant=""):
+        return {}
+
+    def beside() -> pd.DataFrame | None:
+        return published() if published else None
+
+    return {
+        "methods": lambda: methods_by_shots(results, beside()),
+        "methods_base_to_new": lambda: methods_base_to_new(results, beside()),
+        "cross_dataset": lambda: cross_dataset(results),
+        "basis_transfer": lambda: basis_transfer(results),
+        "methods_by_dataset": lambda: methods_by_dataset(results, beside()),
+        "methods_base_to_new_by_dataset": lambda: methods_base_to_new(results, beside(), by_dataset=True),
+    }
 
 
-def methods_by_shots(results: Results, costs: Costs) -> Table:
+def compared_labels(frame: pd.DataFrame, backbone: str, metric: str = "accuracy") -> list[str]:
+    """The labels to compare on a backbone: methods in the order of their table, the user's own, and prompts.
+
+    The paper's prompts are represented by those of the main comparison (`main_labels`), before those beyond the paper. There are none
+    if the runs hold neither another method nor a prompt beyond the paper.
+    """
+    sources = [one for one in axis(frame, "source") if one] if metric in CROSS_DATASET else ""
+    present = axis(frame, "label", backbone=backbone, metric=metric, variant="", source=sources)
+    if not axis(frame, "label", metric=metric, variant="", source=sources):
+        return []
+    own = [name for name in present if is_user_function(name)]
+    methods = [name for name in (*METHODS, *own) if name in present]
+    main = [label for role, label in main_labels(frame, backbone, metric).items() if role != "dense short"]
+    return [*methods, *main, *(name for name in present if name not in methods)]
+
+
+def _compared(results: Measurements, metrics: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
+    """The cells that are compared in these metrics, of which the first decides what is, and their labels in order."""
+    sources = [one for one in axis(results.frame, "source") if one] if metrics[0] in CROSS_DATASET else ""
+    frame = select(results.frame, metric=list(metrics), source=sources)
+    labels = {name: compared_labels(results.frame, name, metrics[0]) for name in axis(frame, "backbone")}
+    parts = [select(frame, backbone=name, label=some) for name, some in labels.items()]
+    order = {label for some in labels.values() for label in some}
+    ranked = [*(name for name in METHODS if name in order)]
+    ranked += dict.fromkeys(label for some in labels.values() for label in some if label not in METHODS)
+    return pd.concat([frame.iloc[:0], *parts]), ranked
+
+
+def _pivot(
+    name: str, title: str, rows: Mapping[str, str], found: pd.DataFrame, labels: Sequence[str], *notes: str, **how: Any
+) -> Table:
+    titles = {"label": {label: label for label in labels}, **how.pop("titles", {})}
+    return Pivot(name, title, rows, **how, titles=titles, notes=notes).of(found)
+
+
+def _beside(
+    found: pd.DataFrame, published: pd.DataFrame | None, datasets: Mapping[str, Sequence[str]] | None = None
+) -> pd.DataFrame:
+    """The entries with the published numbers: of the same cells, or averaged over the same datasets."""
+    if published is None or found.empty:
+        return found
+    values = averages(published, datasets).iloc[:, 0].rename("published")
+    if datasets is not None:  # not the printed averages, which may be over other datasets
+        values = (
+            averages(select(published, dataset=axis(published, "dataset")), datasets).iloc[:, 0].rename("published")
+        )
+    return found.join(values, on=list(values.index.names))
+
+
+def methods_by_shots(results: Measurements, published: pd.DataFrame | None = None) -> Table:
     """Accuracy of every method by shots, averaged over datasets, with what it costs at the highest number of shots."""
-    arms, shots = method_arms(results).all, _shots(results, ("accuracy",))
-    rows: list[Row] = []
-    used: dict[str, list[str]] = {}
-    for backbone in results.axis("backbone", metric="accuracy") if arms else ():
-        datasets = best_covered(results, backbone, [(arm, k) for arm in arms for k in shots], "accuracy")
-        used[backbone] = datasets
-        cells = [[_average(results, backbone, datasets, arm, k, "accuracy") for k in shots] for arm in arms]
-        for index, (arm, mine) in enumerate(zip(arms, mark_columns(cells), strict=True)):
-            cost = average_cost(costs, backbone, datasets, arm, shots[-1])
-            price = (Cell(cost.trained, decimals=0), Cell(cost.seconds)) if cost else (Cell(), Cell())
-            rows.append(Row((backbone, arm_label(arm)), (*mine, *price), rule=index == 0))
-    group = f"At {shots[-1]} shots" if shots else ""
-    columns = (*_shot_columns(shots), Column("Trained numbers", group), Column("Seconds", group))
-    averaged = [f"{backbone}: average over {', '.join(datasets)}." for backbone, datasets in used.items()]
-    notes = (_SPREAD, *averaged, *([_COST.format(shots=shots[-1])] if shots else []))
-    return Table("methods", "Methods by shots", ("Backbone", "Method"), columns, _filled(rows), notes)
-
-
-def methods_by_dataset(results: Results) -> Table:
-    """Accuracy of every method by shots on each dataset."""
-    arms, shots = method_arms(results).all, _shots(results, ("accuracy",))
-    rows: list[Row] = []
-    for backbone in results.axis("backbone", metric="accuracy") if arms else ():
-        for dataset in results.axis("dataset", backbone=backbone, metric="accuracy"):
-            cells = [[_average(results, backbone, [dataset], arm, k, "accuracy") for k in shots] for arm in arms]
-            for index, (arm, mine) in enumerate(zip(arms, mark_columns(cells), strict=True)):
-                rows.append(Row((backbone, dataset, arm_label(arm)), mine, rule=index == 0))
-    headers = ("Backbone", "Dataset", "Method")
-    title = "Methods by shots on each dataset"
-    return Table("methods_by_dataset", title, headers, _shot_columns(shots), _filled(rows), (_SPREAD,))
-
-
-def methods_base_to_new(results: Results, *, by_dataset: bool = False) -> Table:
-    """Accuracy on base and new classes, and H, averaged over datasets or on each dataset."""
-    arms, shots = method_arms(results, "seen").all, _shots(results, tuple(_METRICS))
-    rows: list[Row] = []
-    for backbone in results.axis("backbone", metric="seen") if arms else ():
-        present = results.axis("dataset", backbone=backbone, metric="seen")
-        covered = best_covered(results, backbone, [(arm, k) for arm in arms for k in shots], "seen")
-        for datasets in [[one] for one in present] if by_dataset else [covered]:
-            cells = [
-                [_average(results, backbone, datasets, arm, k, metric) for k in shots for metric in _METRICS]
-                for arm in arms
-            ]
-            for index, (arm, mine) in enumerate(zip(arms, mark_columns(cells), strict=True)):
-                labels = (backbone, *(datasets if by_dataset else ()), arm_label(arm))
-                rows.append(Row(labels, mine, rule=index == 0))
-    columns = tuple(Column(label, f"{k}-shot") for k in shots for label in _METRICS.values())
-    headers = ("Backbone", *(("Dataset",) if by_dataset else ()), "Method")
-    name = "methods_base_to_new" + ("_by_dataset" if by_dataset else "")
-    title = "Methods on base and new classes" + (" of each dataset" if by_dataset else "")
-    filled = _filled(rows)
-    dashes = any(cell.value is None for row in filled for cell in row.cells)
-    notes = ("Trained on the base half of the classes, tested on each half.", *([_NO_NAMES] if dashes else []), _SPREAD)
-    return Table(name, title, headers, columns, filled, notes)
-
-
-def cross_dataset(results: Results) -> Table:
-    """Accuracy on the dataset that was trained on, on the others by the names of their classes, and their average."""
-    metric = "cross_dataset"
-    others = results.axis("dataset", metric=metric)
-    arms = method_arms(results, metric).all
-    rows: list[Row] = []
-    for backbone in results.axis("backbone", metric=metric) if arms else ():
-        for source in results.axis("source", backbone=backbone, metric=metric):
-            for k in results.axis("shots", backbone=backbone, metric=metric, source=source):
-                cells = [_cross_cells(results, backbone, source, others, arm, k) for arm in arms]
-                for index, (arm, mine) in enumerate(zip(arms, mark_columns(cells), strict=True)):
-                    rows.append(Row((backbone, source, str(k), arm_label(arm)), mine, rule=index == 0))
-    columns = (
-        Column("Source"),
-        *(Column(name, "Other datasets") for name in others),
-        Column("Average", "Other datasets"),
+    frame, labels = _compared(results, ["accuracy"])
+    datasets = {name: best_covered(frame, labels, backbone=name) for name in axis(frame, "backbone")}
+    found = _beside(entries(frame, results.runs, datasets=datasets, **_STYLE), published, datasets)
+    found["group"], found["column"] = "Accuracy by shots", found["shots"].map(str) if len(found) else ""
+    shots = axis(frame, "shots")
+    columns = {f"{k}": f"{k}" for k in shots} | {"parameters": "Trained numbers", "seconds": "Seconds"}
+    priced = f"At {shots[-1]} shots" if shots else ""
+    prices = [_costs(results, datasets, labels, shots[-1]).assign(group=priced)] if shots else []
+    averaged = [f"{backbone}: average over {', '.join(names)}." for backbone, names in datasets.items()]
+    return _pivot(
+        "methods",
+        "Methods by shots",
+        {"Backbone": "{backbone}", "Method": "{label}"},
+        pd.concat([found, *prices], ignore_index=True),
+        labels,
+        *(_SPREAD, *averaged, *([_COST.format(shots=shots[-1])] if shots else [])),
+        column="{column}",
+        group="{group}",
+        complete=False,
+        titles={"column": columns, "group": {"Accuracy by shots": "Accuracy by shots", priced: priced}},
     )
-    headers = ("Backbone", "Trained on", "Shots", "Method")
-    notes = (
+
+
+def _costs(
+    results: Measurements, datasets: Mapping[str, Sequence[str]], labels: Sequence[str], shots: int
+) -> pd.DataFrame:
+    """Entries with the trained numbers and the seconds of each label, where all datasets have recorded both."""
+    assert results.costs is not None
+    rows = []
+    for backbone, names in datasets.items():
+        for label in labels:
+            keys = [(backbone, name, label, shots) for name in names]
+            known = results.costs.reindex(keys)
+            if keys and known.notna().all(axis=None):
+                means = known.mean()
+                place = {"backbone": backbone, "label": label}
+                rows.append({**place, "column": "parameters", "mean": means["parameters"], "decimals": 0})
+                rows.append({**place, "column": "seconds", "mean": means["seconds"], "decimals": 2})
+    return pd.DataFrame(rows, columns=["backbone", "label", "column", "mean", "decimals"])
+
+
+def methods_by_dataset(results: Measurements, published: pd.DataFrame | None = None) -> Table:
+    """Accuracy of every method by shots on each dataset."""
+    frame, labels = _compared(results, ["accuracy"])
+    return _pivot(
+        "methods_by_dataset",
+        "Methods by shots on each dataset",
+        {"Backbone": "{backbone}", "Dataset": "{dataset}", "Method": "{label}"},
+        _beside(entries(frame, results.runs, **_STYLE), published),
+        labels,
+        _SPREAD,
+        column="{shots}",
+        group="Accuracy by shots",
+    )
+
+
+def methods_base_to_new(
+    results: Measurements, published: pd.DataFrame | None = None, *, by_dataset: bool = False
+) -> Table:
+    """Accuracy on base and new classes, and H, averaged over datasets or on each dataset."""
+    frame, labels = _compared(results, list(_METRICS))
+    seen = select(frame, metric="seen")
+    covered = {name: best_covered(seen, labels, backbone=name) for name in axis(seen, "backbone")}
+    datasets = None if by_dataset else covered
+    found = _beside(entries(frame, results.runs, datasets=datasets, **_STYLE), published, datasets)
+    table = _pivot(
+        "methods_base_to_new" + ("_by_dataset" if by_dataset else ""),
+        "Methods on base and new classes" + (" of each dataset" if by_dataset else ""),
+        {"Backbone": "{backbone}", **({"Dataset": "{dataset}"} if by_dataset else {}), "Method": "{label}"},
+        found,
+        labels,
+        "Trained on the base half of the classes, tested on each half.",
+        _SPREAD,
+        column="{metric}",
+        group="{shots}-shot",
+        titles={"metric": _METRICS},
+    )
+    dashes = any(cell.value is None for cell in table.cells)
+    return table.with_notes(_NO_NAMES) if dashes else table
+
+
+def cross_dataset(results: Measurements) -> Table:
+    """Accuracy on the dataset that was trained on, on the others by the names of their classes, and their average."""
+    frame, labels = _compared(results, ["cross_dataset", "source_accuracy"])
+    others = select(frame, metric="cross_dataset")
+    own = entries(select(frame, metric="source_accuracy"), results.runs, **_STYLE)
+    parts = [own.assign(group="", column="Source")]
+    each = entries(others, results.runs, **_STYLE)
+    parts.append(each.assign(group="Other datasets", column=each["dataset"]))
+    for source in axis(others, "source"):
+        part = select(others, source=source)
+        datasets = {name: axis(part, "dataset", backbone=name) for name in axis(part, "backbone")}
+        found = entries(part, results.runs, datasets=datasets, **_STYLE)
+        parts.append(found.assign(group="Other datasets", column=AVERAGE))
+    names = ["Source", *axis(others, "dataset"), AVERAGE]
+    return _pivot(
+        "cross_dataset",
+        "Other datasets by name only",
+        {"Backbone": "{backbone}", "Trained on": "{source}", "Shots": "{shots}", "Method": "{label}"},
+        pd.concat(parts, ignore_index=True),
+        labels,
         "Trained on all classes of one dataset. The others are classified by the names of their classes only, without their images.",
         _SPREAD,
+        column="{column}",
+        group="{group}",
+        complete=False,
+        titles={"column": {name: name for name in names}, "group": {"": "", "Other datasets": "Other datasets"}},
     )
-    return Table(metric, "Other datasets by name only", headers, columns, _filled(rows), notes)
 
 
-def _cross_cells(
-    results: Results, backbone: str, source: str, others: Sequence[str], arm: Arm, shots: int
-) -> list[Cell]:
-    own = results.cell(backbone, source, arm, shots, "source_accuracy", source)
-    each = {name: results.cell(backbone, name, arm, shots, "cross_dataset", source) for name in others}
-    evaluated = results.axis("dataset", metric="cross_dataset", source=source, backbone=backbone)
-    average = cross_dataset_average(results, backbone, source, evaluated, arm, shots)
-    return [_cell(own), *(_cell(each[name]) for name in others), _cell(average)]
+def basis_transfer(results: Measurements) -> Table:
+    """Accuracy by the origin of B and the depth at which it is used; empty without a B that was learned at another depth.
 
-
-def basis_transfer(results: Results) -> Table:
-    """Accuracy by the origin of B and the depth at which it is used; empty without a B that was learned at another depth."""
-    rank, used_at = headline_rank(results, "accuracy"), (1, DEPTH)
-    arms = {row.title: [_basis_arm(row, rank, depth) for depth in used_at] for row in BASIS_ROWS}
-    moved = {_basis_arm(row, rank, depth) for row in BASIS_ROWS for depth in used_at if row.moves(depth)}
-    cells = {(key.backbone, key.shots) for key in results.cells if key.arm in moved}
-    rows: list[Row] = []
+    The accuracies are averaged over the sources of a basis from another dataset, then over the datasets.
+    """
+    accuracy = select(results.frame, metric="accuracy")
+    found_ranks = {int(size) for label in axis(accuracy, "label") for size in re.findall(r" r(\d+)\b", label)}
     used: dict[str, list[str]] = {}
-    for backbone, k in sorted(cells):
-        datasets = sorted({key.dataset for key in results.cells if key.arm in moved and key.backbone == backbone})
-        used[backbone] = datasets
-        found = [
-            [_cell(transfer_average(results, backbone, datasets, arm, k)) for arm in pair] for pair in arms.values()
-        ]
-        for index, (title, mine) in enumerate(zip(arms, mark_columns(found), strict=True)):
-            rows.append(Row((backbone, str(k), title), mine, rule=index == 0))
-    columns = tuple(Column(f"depth {depth}", "Used at") for depth in used_at)
-    averaged = [f"{backbone}: average over {', '.join(datasets)}." for backbone, datasets in used.items()]
+    parts = []
+    for rank in sorted(found_ranks):
+        cells = {_label(row, rank, depth): (row, depth) for row in BASIS_ROWS for depth in (1, DEPTH)}
+        moved = [label for label, (row, depth) in cells.items() if row.moves(depth)]
+        for backbone in axis(accuracy, "backbone", label=moved):
+            here = {"backbone": backbone, "label": moved}
+            datasets = used[backbone] = axis(accuracy, "dataset", **here)
+            chosen = select(accuracy, backbone=backbone, label=list(cells), shots=axis(accuracy, "shots", **here))
+            origins = [cells[label] for label in chosen.index.get_level_values("label")]
+            for name, values in (
+                ("title", [row.title for row, _ in origins]),
+                ("depth", [depth for _, depth in origins]),
+            ):
+                chosen = chosen.set_index(pd.Index(values, name=name), append=True)
+            runs = None if results.runs is None else select(results.runs, label=list(cells))
+            style = {**_STYLE, "along": (*HOW, "title")}
+            part = entries(_over_sources(chosen), runs, datasets={backbone: datasets}, **style)
+            parts.append(part.assign(size=rank))
+    ranks = sorted({size for part in parts for size in part["size"]})
     about = (
-        f"Prompts P_l = B A_l of rank {rank}, l = 0 … depth − 1, with one B; A is always trained on the dataset itself."
+        "Prompts P_l = B A_l of rank {rank}, l = 0 … depth − 1, with one B; A is always trained on the dataset itself."
     )
-    headers = ("Backbone", "Shots", "Basis B")
-    return Table(
+    averaged = [f"{backbone}: average over {', '.join(names)}." for backbone, names in used.items()]
+    pivot = Pivot(
         "basis_transfer",
         "One basis across layers and datasets",
-        headers,
-        columns,
-        _filled(rows),
-        (about, _SPREAD, *averaged),
+        {
+            "Backbone": "{backbone}",
+            **({"Rank": "{size}"} if len(ranks) > 1 else {}),
+            "Shots": "{shots}",
+            "Basis B": "{title}",
+        },
+        "depth {depth}",
+        "Used at",
+        {"title": {row.title: row.title for row in BASIS_ROWS}},
+        (about.format(rank=" and ".join(map(str, ranks))), _SPREAD, *averaged),
     )
+    return pivot.of(pd.concat([_nothing(results.frame), *parts], ignore_index=True))
 
 
-def _basis_arm(row: BasisRow, rank: int, depth: int) -> Arm:
+def _over_sources(frame: pd.DataFrame) -> pd.DataFrame:
+    """The mean over the sources of each cell within each seed, NaN where one of them is missing."""
+    levels = [name for name in frame.index.names if name != "source"]
+    grouped, known = frame.groupby(level=levels), frame.notna().groupby(level=levels)
+    return grouped.mean().where(known.sum().eq(grouped.size(), axis=0))
+
+
+def _label(row: BasisRow, rank: int, depth: int) -> str:
     source = {"source": "source"} if row.fields.get("basis") == "source" else {}
-    return arm_of(
-        RunSpec(backbone="any", dataset="any", shots=1, seed=1, rank=rank, depth=depth, **row.fields, **source)
-    )
+    fields = {"dataset": "any", "shots": 1, "seed": 1, "rank": rank, "depth": depth, **row.fields, **source}
+    return how(RunSpec(backbone="any", **fields))[0]
 
 
-def _average(results: Results, backbone: str, datasets: Sequence[str], arm: Arm, shots: int, metric: str) -> Cell:
-    keys = tuple(CellKey(backbone, dataset, *arm, shots, metric) for dataset in datasets)
-    return _cell(results.macro(backbone, datasets, arm, shots, metric), keys)
-
-
-def _cell(estimate: Estimate | None, keys: tuple[CellKey, ...] = ()) -> Cell:
-    if estimate is None:
-        return Cell(decimals=1, key=keys)
-    numbers = (estimate.mean, estimate.sd, estimate.n, estimate.runs)
-    return Cell(*numbers, decimals=1, show_sd=True, key=keys, estimate=estimate)
-
-
-def _shots(results: Results, metrics: Sequence[str]) -> list[int]:
-    """Numbers of shots at which an arm of a comparison of methods has results."""
-    found: set[int] = set()
-    for metric in metrics:
-        for arm in method_arms(results, metric).all:
-            found.update(results.axis("shots", metric=metric, **arm._asdict()))
-    return sorted(found)
-
-
-def _shot_columns(shots: Sequence[int]) -> tuple[Column, ...]:
-    return tuple(Column(str(k), "Accuracy by shots") for k in shots)
-
-
-def _filled(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """The rows with at least one number."""
-    return tuple(row for row in rows if any(cell.value is not None for cell in row.cells))
+def _nothing(frame: pd.DataFrame) -> pd.DataFrame:
+    """No entries, with the fields that they have."""
+    return entries(frame.iloc[:0]).assign(title="", depth=0, size=0)

@@ -1,4 +1,4 @@
-"""Shared plotting code: one style and palette, panels, violins, legends, and reproducible SVG and PNG files.
+"""Shared plotting code: one style and palette, the panels and lines that figures share, and reproducible SVG and PNG files.
 
 The palette is Okabe and Ito's, which is safe for all kinds of colour blindness. Markers and line styles repeat the
 information of the colours, so figures can be read in greyscale.
@@ -9,30 +9,60 @@ from __future__ import annotations
 import io
 import math
 import re
+import warnings
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias
 
 import numpy as np
 
-from slimprompt.errors import InputError
-from slimprompt.files import write_file
-
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
+    #: A canvas and its caption, or None without runs to plot.
+    Plotted: TypeAlias = tuple[Canvas, str] | None
+
+Arguments = ParamSpec("Arguments")
+
 BLACK, GREY, LIGHT = "#000000", "#6b6b6b", "#b8b8b8"
 ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
+
+#: Metric → axis label.
+METRIC_LABELS = {"accuracy": "accuracy, all classes (%)", "harmonic": "H of base and new classes (%)"}
+#: Role of a prompt in the main comparison, or basis → line style.
+ROLE_STYLES: dict[str, dict[str, Any]] = {
+    "dense": {"color": BLACK, "marker": "s", "linestyle": "-"},
+    "dense short": {"color": GREY, "marker": "s", "linestyle": "--", "markerfacecolor": "white"},
+    "trainable": {"color": BLUE, "marker": "o", "linestyle": "-"},
+    "orthogonal": {"color": VERMILION, "marker": "^", "linestyle": "--"},
+    "gaussian": {"color": ORANGE, "marker": "D", "linestyle": "-."},
+    "svd": {"color": GREEN, "marker": "v", "linestyle": (0, (5, 1))},
+    "learned": {"color": PURPLE, "marker": "P", "linestyle": (0, (1, 1))},
+}
+#: Factor → colour and marker.
+FACTOR_STYLES = {"B": (BLUE, "o"), "A": (VERMILION, "^"), "BA": (LIGHT, "s")}
+_SHOT_STYLES: tuple[dict[str, Any], ...] = (  # light to dark, which keeps the order in greyscale
+    {"color": SKY, "marker": "o"},
+    {"color": VERMILION, "marker": "^"},
+    {"color": BLACK, "marker": "s"},
+    {"color": GREEN, "marker": "D"},
+    {"color": PURPLE, "marker": "v"},
+)
 
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",  # keeps text searchable, selectable and accessible to screen readers
     "svg.hashsalt": "slimprompt",  # makes the ids in the file reproducible
     "text.parse_math": False,  # class names may contain "$"
-    "font.family": "DejaVu Sans",  # ships with matplotlib, so the layout is the same everywhere
+    "font.sans-serif": [
+        "DejaVu Sans",
+        "Verdana",
+        "Arial",
+    ],  # the first ships with matplotlib, so the layout is the same everywhere
     "font.size": 9,
     "axes.titlesize": 9,
     "axes.titleweight": "bold",
@@ -57,10 +87,33 @@ _STYLE: dict[str, Any] = {
     "figure.constrained_layout.use": True,
     "figure.constrained_layout.w_pad": 0.08,
 }
+#: Fonts with scripts that DejaVu Sans lacks; those that are installed are used in PNG files. SVG files use the reader's fonts.
+_FURTHER_FONTS = (
+    *(
+        "Noto Sans CJK SC",
+        "Noto Sans CJK JP",
+        "Noto Sans SC",
+        "Source Han Sans SC",
+        "WenQuanYi Zen Hei",
+        "Droid Sans Fallback",
+    ),
+    *(
+        "PingFang SC",
+        "Hiragino Sans",
+        "Microsoft YaHei",
+        "Yu Gothic",
+        "Malgun Gothic",
+        "Arial Unicode MS",
+        "Noto Sans Devanagari",
+    ),
+)
 _PNG_DPI = 160
 #: With fewer values a violin would suggest more shape than the data have; single points are plotted instead.
 MIN_VIOLIN = 8
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+
+
+# --- figures and files -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -103,12 +156,37 @@ class Figure:
         return ET.tostring(root, encoding="unicode")
 
 
-def load_matplotlib() -> None:
-    """Import what figures use; before processes that plot are forked, so that none of them has to."""
-    import matplotlib.backends.backend_agg
-    import matplotlib.backends.backend_svg
-    import matplotlib.figure
-    import matplotlib.style  # noqa: F401
+def figure(
+    name: str, title: str, needs: str = "", *, png: bool = True
+) -> Callable[[Callable[Arguments, Plotted]], Callable[Arguments, Figure]]:
+    """Turn a function that plots into one that returns the `Figure`, with a legend above all panels.
+
+    The function returns a canvas and a caption, or None without runs: the figure then says that it needs `needs`.
+    """
+
+    def decorate(plot: Callable[Arguments, Plotted]) -> Callable[Arguments, Figure]:
+        @wraps(plot)
+        def make(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Figure:
+            with plot_style():
+                plotted = plot(*args, **kwargs)
+                if plotted is None:
+                    return Figure(name, title, "", missing=f"There are no runs for this figure yet: it needs {needs}.")
+                canvas, caption = plotted
+                shared_legend(canvas)
+                return to_figure(name, title, caption, canvas, png=png)
+
+        return make
+
+    return decorate
+
+
+@cache
+def _fonts() -> list[str]:
+    """Font families, of which the first that has a character shows it."""
+    from matplotlib.font_manager import fontManager
+
+    installed = {font.name for font in fontManager.ttflist}
+    return ["DejaVu Sans", *(name for name in _FURTHER_FONTS if name in installed), "sans-serif"]
 
 
 @contextmanager
@@ -116,26 +194,16 @@ def plot_style() -> Iterator[None]:
     """Apply the project's matplotlib style inside the block, whatever the user's own settings are."""
     from matplotlib import style
 
-    with style.context(["default", _STYLE]):
+    with style.context(["default", _STYLE, {"font.family": _fonts()}]), warnings.catch_warnings():
+        # Of a script without an installed font: the SVG files and pages show it in the reader's fonts.
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
         yield
 
 
 def panels(rows: int, columns: int, width: float = 3.4, height: float = 2.7, **options: Any) -> tuple[Canvas, Any]:
-    """A matplotlib figure with `rows` × `columns` axes.
+    """A canvas with `rows` × `columns` axes of this size in inches, and the axes as a two-dimensional array.
 
-    Parameters
-    ----------
-    rows, columns
-        Grid of axes.
-    width, height
-        Size of one panel in inches.
-    options
-        Further arguments of `matplotlib.figure.Figure.subplots`.
-
-    Returns
-    -------
-    canvas, axes
-        The figure and its axes as a two-dimensional array.
+    `options` are those of `matplotlib.figure.Figure.subplots`.
     """
     from matplotlib.figure import Figure as Canvas
 
@@ -153,65 +221,22 @@ def to_figure(name: str, title: str, caption: str, canvas: Canvas, *, png: bool 
 
     text, image = io.StringIO(), io.BytesIO()
     FigureCanvasSVG(canvas).print_svg(text, metadata={"Date": None, "Creator": None})
-    if not png:
-        return Figure(name, title, caption, text.getvalue())
-    canvas.set_layout_engine("none")  # keeps the layout that was computed for the SVG
-    canvas.set_dpi(_PNG_DPI)
-    FigureCanvasAgg(canvas).print_png(image, metadata={"Software": None})
+    if png:
+        canvas.set_layout_engine("none")  # keeps the layout that was computed for the SVG
+        canvas.set_dpi(_PNG_DPI)
+        FigureCanvasAgg(canvas).print_png(image, metadata={"Software": None})
     return Figure(name, title, caption, text.getvalue(), image.getvalue())
 
 
-def violin(
-    axes: Axes,
-    position: float,
-    values: np.ndarray,
-    colour: str,
-    marker: str,
-    *,
-    width: float = 0.26,
-    vertical: bool = True,
-) -> None:
-    """Plot a distribution as a violin with its median and interquartile range, or as points if there are few values.
-
-    Parameters
-    ----------
-    axes
-        Where to plot.
-    position
-        Coordinate on the category axis.
-    values
-        The sample.
-    colour, marker
-        Fill colour of the violin, and marker of the median or of the points.
-    width
-        Width of the violin.
-    vertical
-        Whether the values run along the y axis.
-    """
-
-    def plot(along: Any, across: Any, **style: Any) -> None:
-        axes.plot(*((across, along) if vertical else (along, across)), **style)
-
-    if len(values) >= MIN_VIOLIN and np.ptp(values) > 1e-9:
-        orientation: Any = "vertical" if vertical else "horizontal"
-        parts = axes.violinplot(
-            [values], positions=[position], widths=width, showextrema=False, orientation=orientation
+def figure_files(figures: Sequence[Figure]) -> Iterator[tuple[str, str | bytes]]:
+    """(`<name>.svg` or `<name>.png`, content) of every figure that is not missing."""
+    for one in figures:
+        yield from (
+            (f"{one.name}.{kind}", content) for kind, content in (("svg", one.svg), ("png", one.png)) if content
         )
-        parts["bodies"][0].set(facecolor=colour, alpha=0.75, edgecolor=BLACK, linewidth=0.6)  # type: ignore[index]
-        low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
-        plot([low, high], [position, position], color=BLACK, linewidth=3, solid_capstyle="butt", zorder=3)
-        plot([middle], [position], marker=marker, color="white", markeredgecolor=BLACK, markersize=5.5, zorder=5)
-    else:
-        edge = {"markeredgecolor": BLACK, "markeredgewidth": 0.6}
-        plot(values, np.full(len(values), position), marker=marker, linestyle="none", color=colour, zorder=3, **edge)
 
 
-def error_bars(axes: Axes, **options: Any) -> None:
-    """`axes.errorbar` with the caps and line width that all figures share."""
-    axes.errorbar(capsize=2, elinewidth=0.8, **options)
-
-
-def shared_legend(canvas: Canvas, axes: Sequence[Axes]) -> None:
+def shared_legend(canvas: Canvas) -> None:
     """One legend above all panels without repeated entries: measured series first, then reference lines.
 
     A legend of more than two lines makes the figure taller, so that the panels keep their size.
@@ -221,8 +246,8 @@ def shared_legend(canvas: Canvas, axes: Sequence[Axes]) -> None:
 
     measured: dict[str, Any] = {}
     references: dict[str, Any] = {}
-    for one in axes:
-        for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
+    for panel in canvas.axes:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             marked = isinstance(handle, Line2D) and handle.get_marker() not in ("None", "")
             group = measured if marked or isinstance(handle, ErrorbarContainer) else references
             group.setdefault(label, handle)
@@ -236,32 +261,125 @@ def shared_legend(canvas: Canvas, axes: Sequence[Axes]) -> None:
         canvas.legend(entries.values(), entries.keys(), loc="outside upper left", ncols=min(len(entries), columns))
 
 
-def write_figures(figures: Sequence[Figure], folder: Path) -> list[Path]:
-    """Write `<name>.svg` and `<name>.png` of every figure that is not missing.
+# --- parts of panels ---------------------------------------------------------------------------------------------------
 
-    Parameters
-    ----------
-    figures
-        The figures.
-    folder
-        Folder for the files; created if necessary.
 
-    Returns
-    -------
-    list of Path
-        The written files.
+def error_bars(panel: Axes, **options: Any) -> None:
+    """`Axes.errorbar` with the caps and line width that all figures share."""
+    panel.errorbar(capsize=2, elinewidth=0.8, **options)
 
-    Raises
-    ------
-    InputError
-        If `folder` is a file.
+
+def plot_means(panel: Axes, means: pd.DataFrame, level: str, factor: float = 1.0, **style: Any) -> None:
+    """Plot a `slimprompt.analysis.frame.summary` with sd against an index level, at `factor` times its values."""
+    if len(means):
+        at = means.index.get_level_values(level).to_numpy(dtype=float) * factor
+        error_bars(panel, x=at, y=means["mean"].to_numpy(), yerr=means["sd"].fillna(0.0).to_numpy(), **style)
+
+
+def spread(index: int, count: int) -> float:
+    """A factor near 1 that separates overlapping markers on a logarithmic axis."""
+    return 1.04 ** (index - (count - 1) / 2)
+
+
+def shot_style(index: int) -> dict[str, Any]:
+    """Line style of the shot count with this index, fewest shots first."""
+    return _SHOT_STYLES[index % len(_SHOT_STYLES)]
+
+
+def reference_lines(panel: Axes, zero_shot: Mapping[int, float | None], chance: float | None = None) -> None:
+    """The zero-shot accuracy by shots, one level or a line if the test images depend on the shots, and the level of guessing."""
+    known = {k: level for k, level in zero_shot.items() if level is not None}
+    style: dict[str, Any] = {
+        "color": GREY,
+        "linewidth": 1.1,
+        "linestyle": (0, (4, 2)),
+        "label": "zero-shot",
+        "zorder": 1,
+    }
+    if len({round(level, 6) for level in known.values()}) == 1:
+        panel.axhline(next(iter(known.values())), **style)
+    elif known:
+        panel.plot(list(known), list(known.values()), **style)
+    if chance is not None:  # as text, because a line would compress the range of the other lines
+        behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # the zero-shot line may be here
+        text = f"chance {chance:.1f} %"
+        panel.text(0.99, 0.02, text, transform=panel.transAxes, ha="right", color=GREY, fontsize=8, bbox=behind)
+
+
+def empty_panel(panel: Axes) -> None:
+    """Write "no runs yet" into a panel."""
+    panel.text(0.5, 0.5, "no runs yet", transform=panel.transAxes, ha="center", va="center", color=GREY)
+    panel.set_xticks([])
+    panel.set_yticks([])
+
+
+def log2_axis(panel: Axes, ticks: Sequence[int], label: str) -> None:
+    """A logarithmic x axis with these ticks and some room beside them."""
+    panel.set_xscale("log", base=2)
+    panel.set_xticks(list(ticks), [str(tick) for tick in ticks])
+    panel.minorticks_off()
+    panel.set_xlim(min(ticks) / 1.4, max(ticks) * 1.4)
+    panel.set_xlabel(label)
+
+
+def log10_axis(panel: Axes, label: str) -> None:
+    """A logarithmic x axis with plain numbers at 1, 2 and 5 times the powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    panel.set_xscale("log")
+    panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    panel.xaxis.set_minor_formatter(NullFormatter())
+    panel.set_xlabel(label)
+
+
+def epoch_axis(panel: Axes) -> None:
+    """An x axis of whole epochs; the first one is 1."""
+    from matplotlib.ticker import MaxNLocator
+
+    panel.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
+    panel.set_xlabel("epoch")
+
+
+def category_axis(panel: Axes, labels: Sequence[str]) -> None:
+    """A y axis with one label per row, from top to bottom."""
+    panel.set_yticks(range(len(labels)), list(labels))
+    panel.set_ylim(len(labels) - 0.5, -0.5)
+    panel.grid(axis="y", visible=False)
+
+
+def shorten(name: str, length: int = 26) -> str:
+    """A name that fits next to a panel; a long name keeps its end, which says most about a path."""
+    return name if len(name) <= length else "…" + name[1 - length :]
+
+
+def violin(
+    panel: Axes,
+    position: float,
+    values: np.ndarray,
+    colour: str,
+    marker: str,
+    *,
+    width: float = 0.26,
+    vertical: bool = True,
+) -> None:
+    """Plot a distribution as a violin with its median and interquartile range, or as points if there are few values.
+
+    `position` is the place on the category axis, `marker` that of the median or of the points.
     """
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; give a folder for the figures")
-    return [
-        write_file(folder / f"{figure.name}.{suffix}", content)
-        for figure in figures
-        if not figure.missing
-        for suffix, content in (("svg", figure.svg), ("png", figure.png))
-        if content
-    ]
+
+    def plot(along: Any, across: Any, **style: Any) -> None:
+        panel.plot(*((across, along) if vertical else (along, across)), **style)
+
+    if len(values) >= MIN_VIOLIN and np.ptp(values) > 1e-9:
+        orientation: Any = "vertical" if vertical else "horizontal"
+        parts = panel.violinplot(
+            [values], positions=[position], widths=width, showextrema=False, orientation=orientation
+        )
+        parts["bodies"][0].set(facecolor=colour, alpha=0.75, edgecolor=BLACK, linewidth=0.6)  # type: ignore[index]
+        low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
+        plot([low, high], [position, position], color=BLACK, linewidth=3, solid_capstyle="butt", zorder=3)
+        plot([middle], [position], marker=marker, color="white", markeredgecolor=BLACK, markersize=5.5, zorder=5)
+    else:
+        edge = {"markeredgecolor": BLACK, "markeredgewidth": 0.6}
+        plot(values, np.full(len(values), position), marker=marker, linestyle="none", color=colour, zorder=3, **edge)

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from slimprompt.analysis.arms import arm_label, arm_of, backbone_title, dataset_title
+from slimprompt.analysis.frame import backbone_title, dataset_title
+from slimprompt.errors import count
 from slimprompt.lab.records import Record
-from slimprompt.report.table import Cell, Column, Row, Table
+from slimprompt.report.table import Cell, Column, Table, make_table
 from slimprompt.spreadsheet import csv_text
 
 _METRICS = {"accuracy": "Accuracy", "seen": "Base", "unseen": "New", "harmonic": "H"}
@@ -44,7 +45,7 @@ def runs_section(records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-_HEADERS = ("Run folder", "Backbone", "Dataset", "Class subset", "Shots", "Seed", "Arm")
+_HEADERS = ("Run folder", "Backbone", "Dataset", "Class subset", "Shots", "Seed", "Method")
 #: Titles of the columns after those of the metrics, and their decimals in the table.
 _COSTS = {"Parameters": 0, "Training (s)": 1, "Memory (MB)": 0}
 
@@ -57,9 +58,8 @@ def _measured(records: Sequence[Record]) -> list[str]:
 def _labels(record: Record) -> tuple[str, ...]:
     """The texts of one run, in the order of `_HEADERS`."""
     spec = record.spec
-    arm = arm_label(arm_of(spec)) + (f" from {dataset_title(spec.source)}" if spec.source else "")
     place = backbone_title(spec), dataset_title(spec.dataset), spec.class_subset
-    return (record.folder.name, *place, f"{spec.shots}", f"{spec.seed}", arm)
+    return (record.folder.name, *place, f"{spec.shots}", f"{spec.seed}", spec.label)
 
 
 def _numbers(record: Record, metrics: Sequence[str]) -> list[int | float | None]:
@@ -76,9 +76,9 @@ def runs_table(records: Sequence[Record]) -> Table:
     rows = []
     for record in records:
         numbers = zip(_numbers(record, metrics), decimals, strict=True)
-        rows.append(Row(_labels(record), tuple(Cell(_float(value), decimals=digits) for value, digits in numbers)))
+        rows.append((_labels(record), [Cell(_float(value), decimals=digits) for value, digits in numbers]))
     titles = (*(_METRICS[name] for name in metrics), *_COSTS)
-    return Table("runs", "All complete runs", _HEADERS, tuple(Column(title) for title in titles), tuple(rows))
+    return make_table("runs", "All complete runs", _HEADERS, [Column(title) for title in titles], rows)
 
 
 def runs_csv(records: Sequence[Record]) -> str:
@@ -125,7 +125,7 @@ def _distinct(values: Iterable[Any]) -> list[str]:
     counts = Counter(str(value) for value in values if value not in (None, ""))
     if len(counts) == 1:
         return list(counts)
-    shown = [f"{value} ({count} runs)" for value, count in counts.most_common(_MAX_VALUES)]
+    shown = [f"{value} ({count(number, 'run')})" for value, number in counts.most_common(_MAX_VALUES)]
     return [*shown, f"and {len(counts) - _MAX_VALUES} more"] if len(counts) > _MAX_VALUES else shown
 
 

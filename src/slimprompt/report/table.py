@@ -1,16 +1,16 @@
-"""A table as plain data: each cell knows its spread, its runs and, optionally, a published value to compare with."""
+"""A table: a frame whose entries know their spread, their runs and, optionally, a published value to compare with."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from string import Formatter
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    import pandas as pd
+import pandas as pd
 
-    from slimprompt.analysis.results import Estimate
+from slimprompt.analysis.frame import AVERAGE, CELL, average, on_common_seeds, select, summary
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,9 @@ class Cell:
     signed: bool = False
     show_sd: bool = False
     bold: bool = False
-    key: Hashable = field(default=None, repr=False)
-    """Identifies the quantity, to look up its published value; None if there cannot be one."""
     published: float | None = None
     """Reference value."""
     published_sd: float | None = None
-    estimate: Estimate | None = field(default=None, repr=False, compare=False)
-    """What the number is the mean of, so that cells are compared on the seeds that they share."""
 
     @property
     def number(self) -> float | None:
@@ -46,7 +42,7 @@ class Cell:
         return None if self.number is None or self.published is None else self.number - self.published
 
     @property
-    def beyond_sd(self) -> bool | None:
+    def exceeds_spread(self) -> bool | None:
         """Whether |difference| > √(sd² + published_sd²); None if one of them is unknown."""
         if self.difference is None or self.sd is None or self.published_sd is None:
             return None
@@ -55,11 +51,8 @@ class Cell:
     def text(self, *, compare: bool = False) -> str:
         """Formatted value: `80.12 ± 0.31`.
 
-        Parameters
-        ----------
-        compare
-            Append the published value and the difference: `80.12 ± 0.31 (80.08, +0.04)`, with a `*` if the difference
-            is `beyond_sd`.
+        With `compare`, the published value and the difference follow: `80.12 ± 0.31 (80.08, +0.04)`, with a `*` if the difference
+        `exceeds_spread`.
         """
         if self.value is None:
             shown = "—"
@@ -73,7 +66,7 @@ class Cell:
             printed = _number(self.published, self.decimals, signed=self.signed)
             if self.difference is None:
                 return f"{shown} ({printed})"
-            mark = "*" if self.beyond_sd else ""
+            mark = "*" if self.exceeds_spread else ""
             return f"{shown} ({printed}, {_number(self.difference, self.decimals, signed=True)}{mark})"
         return shown
 
@@ -83,8 +76,7 @@ def _number(value: float, decimals: int, *, signed: bool) -> str:
     return text.replace("-", "−") if float(text) != 0 else text.replace("-", "+" if signed else "")
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column of cells."""
 
     label: str
@@ -99,21 +91,13 @@ class Column:
         return f"{self.group} {self.label}".strip()
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """Row labels and cells."""
 
     labels: tuple[str, ...]
     cells: tuple[Cell, ...]
-    section: str = ""
-    """Title above consecutive rows of the same section."""
     rule: bool = False
     """Whether a line separates the row from the one above."""
-
-    @property
-    def full_label(self) -> str:
-        """Section and labels in one line."""
-        return ", ".join(part for part in (self.section, *self.labels) if part)
 
 
 @dataclass(frozen=True)
@@ -122,72 +106,265 @@ class Table:
 
     name: str
     title: str
-    headers: tuple[str, ...]
-    """Titles of the label columns."""
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    frame: pd.DataFrame
+    """Its cells. The index levels are the row labels, their names the titles of the label columns; the columns have the levels
+    of `Column`."""
     notes: tuple[str, ...] = ()
     compare: bool = False
     """Show the published value and the difference next to each number."""
 
     @property
+    def headers(self) -> tuple[str, ...]:
+        """Titles of the label columns."""
+        return tuple(map(str, self.frame.index.names))
+
+    @property
+    def columns(self) -> list[Column]:
+        """The columns of cells."""
+        return [Column(*map(str, titles)) for titles in self.frame.columns.to_flat_index()]
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows; a rule separates those with different labels, except for the last label."""
+        labels = [label if isinstance(label, tuple) else (label,) for label in self.frame.index]
+        blocks = [label[:-1] for label in labels]
+        grouped = len(set(blocks)) < len(blocks)
+        return [
+            Row(label, tuple(cells), grouped and (index == 0 or block != blocks[index - 1]))
+            for index, (label, block, cells) in enumerate(zip(labels, blocks, self.frame.to_numpy(), strict=True))
+        ]
+
+    @property
     def empty(self) -> bool:
         """Whether no cell has a value."""
-        return not any(cell.value is not None for row in self.rows for cell in row.cells)
+        return not any(cell.value is not None for cell in self.cells)
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All cells, row by row."""
+        return list(self.frame.to_numpy().ravel())
+
+    def with_notes(self, *notes: str) -> Table:
+        """The table with further notes."""
+        return replace(self, notes=(*self.notes, *notes))
+
+    def map(self, change: Callable[[Cell], Cell]) -> Table:
+        """The table with changed cells."""
+        return replace(self, frame=self.frame.map(change))
 
     def long(self) -> pd.DataFrame:
-        """The table in long format, one row per cell; the columns are `LONG_COLUMNS`."""
+        """The table in long format, one row per cell; `exceeds_spread` is that of `Cell`, and runs are separated by spaces."""
         entries = [
             (
-                *(self.name, row.full_label, column.full_label, cell.value, cell.sd, cell.n),
-                *(cell.published, cell.published_sd, cell.difference, cell.beyond_sd, " ".join(cell.runs)),
+                *(self.name, ", ".join(row.labels), column.full_label, cell.value, cell.sd, cell.n),
+                *(cell.published, cell.published_sd, cell.difference, cell.exceeds_spread, " ".join(cell.runs)),
             )
             for row in self.rows
             for column, cell in zip(self.columns, row.cells, strict=True)
         ]
-        import pandas as pd
-
-        return pd.DataFrame(entries, columns=LONG_COLUMNS)
-
-
-#: `outside` is `Cell.beyond_sd`; `runs` are the run folders, separated by spaces.
-LONG_COLUMNS = [
-    *("table", "row", "column", "value", "sd", "n"),
-    *("published", "published_sd", "difference", "outside", "runs"),
-]
+        names = ("table", "row", "column", "value", "sd", "n", "published", "published_sd", "difference")
+        return pd.DataFrame(entries, columns=[*names, "exceeds_spread", "runs"])
 
 
-def mark_best(cells: Sequence[Cell], *, lowest: bool = False) -> list[Cell]:
-    """Set the best cells in bold, after rounding to the printed decimals.
+def make_table(
+    name: str,
+    title: str,
+    headers: Sequence[str],
+    columns: Sequence[Column],
+    rows: Sequence[tuple[tuple[str, ...], Sequence[Cell]]],
+    notes: Sequence[str] = (),
+) -> Table:
+    """A table from its rows, (labels, cells)."""
+    index = pd.MultiIndex.from_tuples([labels for labels, _ in rows], names=list(headers)) if rows else _none(headers)
+    titles = pd.MultiIndex.from_tuples(columns, names=Column._fields) if columns else _none(Column._fields)
+    frame = pd.DataFrame([list(cells) for _, cells in rows], index, titles, dtype=object)
+    return Table(name, title, frame, tuple(notes))
 
-    All tied cells are marked, but none if all cells are tied or only one has a number. Cells with estimates are compared over the
-    seeds that all of them have; without such a seed, none is marked.
+
+def _none(names: Sequence[str]) -> pd.MultiIndex:
+    return pd.MultiIndex.from_arrays([[] for _ in names], names=list(names))
+
+
+# --- pivots ------------------------------------------------------------------------------------------------------------
+
+
+def entries(
+    frame: pd.DataFrame,
+    runs: pd.Series | None = None,
+    *,
+    datasets: Mapping[str, Sequence[str]] | None = None,
+    along: Sequence[str] = (),
+    among: Mapping[str, Any] | None = None,
+    decimals: int = 2,
+    **style: Any,
+) -> pd.DataFrame:
+    """One row per cell: its index levels, mean, sd, n and run folders, and whether it is the best.
 
     Parameters
     ----------
-    cells
-        The cells to compare.
-    lowest
-        Whether the smallest number is the best.
+    frame
+        Cells × seeds, as of `slimprompt.analysis.frame.cells`; it may have further levels.
+    runs
+        Run folders of the cells, as of `slimprompt.analysis.frame.runs_of`.
+    datasets
+        Backbone → datasets; if given, the entries are averages over them, for the cells that all of them have.
+    along, among
+        The best of the cells that differ only in the levels `along` are bold (see `best_marks`); those that `among` selects take part.
+    decimals, style
+        Fields of `Cell` that all entries have: signed, show_sd.
     """
-    numbers = zip(cells, _comparable(cells), strict=True)
-    known = {index: round(number, cell.decimals) for index, (cell, number) in enumerate(numbers) if number is not None}
-    distinct = sorted(set(known.values()), reverse=not lowest)
-    best = distinct[0] if len(distinct) > 1 else None
-    return [replace(cell, bold=best is not None and known.get(index) == best) for index, cell in enumerate(cells)]
+    values = averages(frame, datasets)
+    found = summary(values)
+    found["bold"] = False
+    if along:
+        found["bold"] = best_marks(select(values, **(among or {})), along, decimals).reindex(
+            found.index, fill_value=False
+        )
+    if runs is not None:
+        found["runs"] = _linked(found.index, runs, datasets)
+    found = found.reset_index().assign(decimals=decimals, **style)
+    return found if datasets is None else found.assign(dataset=AVERAGE)
 
 
-def _comparable(cells: Sequence[Cell]) -> list[float | None]:
-    """The numbers of the cells; of estimates, over the seeds that all of them have."""
-    from slimprompt.analysis.results import on_common_seeds
-
-    estimates = [cell.estimate for cell in cells if cell.estimate]
-    if not estimates:
-        return [cell.number for cell in cells]
-    shared = iter(on_common_seeds(estimates))
-    return [one.mean if cell.estimate and (one := next(shared, None)) else None for cell in cells]
+def averages(frame: pd.DataFrame, datasets: Mapping[str, Sequence[str]] | None) -> pd.DataFrame:
+    """The averages over the datasets of each backbone, or the frame itself."""
+    if datasets is None:
+        return frame.dropna(how="all")
+    chosen = [average(select(frame, backbone=name), names) for name, names in datasets.items()]
+    return pd.concat(chosen) if chosen else average(frame, [])
 
 
-def mark_columns(rows: Sequence[Sequence[Cell]]) -> list[tuple[Cell, ...]]:
-    """Set the best cell of each column in bold."""
-    return list(zip(*(mark_best(column) for column in zip(*rows, strict=True)), strict=True))
+def difference(
+    first: pd.DataFrame,
+    second: pd.DataFrame,
+    on: Sequence[str],
+    runs: pd.Series | None = None,
+    *,
+    datasets: Mapping[str, Sequence[str]] | None = None,
+    **fields: Any,
+) -> pd.DataFrame:
+    """The entries of first − second on the seeds that both have, with the sd of the paired differences.
+
+    Rows are matched on the levels `on`; the entries have the levels of `first`, and further fields.
+    """
+    one, other = averages(first, datasets), averages(second, datasets)
+
+    def matched(values: Any) -> Any:
+        """What belongs to the rows of the second frame, for those of the first."""
+        return values.set_axis(keys(values.index)).reindex(keys(one.index)).set_axis(one.index)
+
+    def keys(index: pd.Index) -> pd.MultiIndex:
+        return pd.MultiIndex.from_arrays([index.get_level_values(name) for name in on])
+
+    found = summary(one - matched(other))
+    if runs is not None:
+        linked = pd.Series(_linked(one.index, runs, datasets), one.index, dtype=object)
+        theirs = matched(pd.Series(_linked(other.index, runs, datasets), other.index, dtype=object))
+        found["runs"] = (linked + theirs).reindex(found.index)
+    found = found.reset_index().assign(signed=True, decimals=2, **fields)
+    return found if datasets is None else found.assign(dataset=AVERAGE)
+
+
+def _linked(index: pd.Index, runs: pd.Series, datasets: Mapping[str, Sequence[str]] | None) -> list[tuple[str, ...]]:
+    """The run folders of each cell; those of an average are the folders of all its datasets."""
+    levels = [name for name in CELL if name in index.names]
+    if datasets is not None:
+        places = {(name, dataset) for name, names in datasets.items() for dataset in names}
+        backbone, dataset = (runs.index.get_level_values(name) for name in ("backbone", "dataset"))
+        averaged = [place in places for place in zip(backbone, dataset, strict=True)]
+        runs = runs[averaged].groupby(level=levels).sum()
+    keys = index.droplevel([name for name in index.names if name not in levels]).reorder_levels(levels)
+    folders = runs.to_dict()
+    return [folders.get(key, ()) for key in keys]
+
+
+def best_marks(frame: pd.DataFrame, along: Sequence[str], decimals: int, *, lowest: bool = False) -> pd.Series:
+    """Whether a row is the best of those that differ only in the levels `along`, on the seeds that all of them have.
+
+    Numbers are rounded to the printed decimals. All tied rows are marked, but none if all rows are tied or only one has a number.
+    """
+    shown = on_common_seeds(frame, along).mean(axis=1).map(lambda value: round(value, decimals))
+    others = [name for name in frame.index.names if name not in along]
+    grouped = shown.groupby(level=others)
+    best = grouped.transform("min" if lowest else "max")
+    return (shown == best) & (grouped.transform("nunique") > 1)
+
+
+class Pivot(NamedTuple):
+    """A table as a pivot of `entries`.
+
+    The texts of rows and columns are formats of the entries' fields: {"Backbone": "{backbone}", "Shots": "{shots}"}, "Rank {rank}".
+    """
+
+    name: str
+    title: str
+    rows: Mapping[str, str]
+    column: str
+    group: str = ""
+    titles: Mapping[str, Mapping[Any, str]] = {}
+    """Field → its values in the order of the table, with their titles; others are left out. Other fields are sorted by value."""
+    notes: tuple[str, ...] = ()
+    complete: bool = True
+    """Whether every group has all titles of the column's field, also those without runs."""
+
+    def of(self, found: pd.DataFrame, remarks: Mapping[str, str] | None = None) -> Table:
+        """The table of these entries; `remarks` are the small print below columns."""
+        chosen = [
+            entry
+            for entry in found.to_dict("records")
+            if all(entry[name] in titles for name, titles in self.titles.items())
+        ]
+        rows, columns = tuple(self.rows.values()), (self.column, self.group)
+        cells = {(self._shown(rows, entry), self._shown(columns, entry)): _cell(entry) for entry in chosen}
+        assert len(cells) == len(chosen)  # each entry has a place of its own
+        titles = self._ordered((self.group, self.column), chosen)
+        fixed = self.titles.get(self.column.strip("{}"), {})
+        if self.complete and fixed:
+            groups = dict.fromkeys(group for group, _ in titles)
+            titles = [(group, label) for group in groups for label in fixed.values()]
+        shown = [Column(label, group, (remarks or {}).get(label, "")) for group, label in titles]
+        body = [
+            (row, [cells.get((row, (one.label, one.group)), Cell()) for one in shown])
+            for row in self._ordered(rows, chosen)
+        ]
+        return make_table(self.name, self.title, list(self.rows), shown, body, self.notes)
+
+    def _shown(self, texts: Sequence[str], entry: Mapping[Any, Any]) -> tuple[str, ...]:
+        fields = {name: self.titles.get(name, {}).get(entry[name], entry[name]) for name in _fields(texts)}
+        return tuple(text.format(**fields) for text in texts)
+
+    def _ordered(self, texts: Sequence[str], entries: Sequence[Mapping[Any, Any]]) -> list[tuple[str, ...]]:
+        """The distinct texts of the entries, in the order of their fields."""
+
+        def place(entry: Mapping[Any, Any]) -> list[Any]:
+            return [
+                list(self.titles[name]).index(entry[name]) if name in self.titles else entry[name]
+                for name in _fields(texts)
+            ]
+
+        return list(dict.fromkeys(self._shown(texts, entry) for entry in sorted(entries, key=place)))
+
+
+def _fields(texts: Sequence[str]) -> list[str]:
+    """The fields that formats name."""
+    return [name for text in texts for _, name, _, _ in Formatter().parse(text) if name]
+
+
+def _cell(entry: Mapping[Any, Any]) -> Cell:
+    def known(name: str) -> float | None:
+        value = entry.get(name)
+        return None if value is None or math.isnan(value) else float(value)
+
+    text, linked, decimals = entry.get("text"), entry.get("runs"), known("decimals")
+    return Cell(
+        text if isinstance(text, str) else known("mean"),
+        known("sd"),
+        int(known("n") or 0),
+        linked if isinstance(linked, tuple) else (),
+        2 if decimals is None else int(decimals),
+        entry.get("signed") is True,
+        entry.get("show_sd") is True,
+        entry.get("bold") is True,
+        known("published"),
+        known("published_sd"),
+    )

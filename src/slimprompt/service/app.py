@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated, Any
 
+import numpy as np
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -25,6 +27,7 @@ from torch import Tensor
 
 from slimprompt import __version__
 from slimprompt.classifier import Classifier
+from slimprompt.clip.backbone import Backbone
 from slimprompt.collections.rows import Prediction, make_predictions
 from slimprompt.errors import InputError, choose
 from slimprompt.report.html import asset
@@ -116,12 +119,22 @@ class _Service:
             async with self.decoder.decoded(question.images, model.backbone) as (views, errors):
                 if not self.worker.is_running:
                     raise HTTPException(503, "the service is stopping", RETRY)
-                answer = self.worker.submit(
-                    model.backbone, views, lambda features: _predictions(model, question, errors, features)
+                zero_shot = question.options.zero_shot
+                adapted = zero_shot and model.backbone is not model.backbone.frozen  # it has other image features
+                parts = ["model", "zero_shot"] if zero_shot and not adapted else ["model"]
+                result = await self._answer(
+                    model.backbone, views, partial(_predictions, model, question, errors, parts)
                 )
-                result: dict[str, Any] = await asyncio.wrap_future(answer)
+                if adapted:
+                    frozen = partial(_predictions, model, question, errors, ["zero_shot"])
+                    result |= await self._answer(model.backbone.frozen, views, frozen)
         self.metrics.n_images += len(views)
         return result
+
+    async def _answer(
+        self, backbone: Backbone, views: np.ndarray, answer: Callable[[Tensor], dict[str, Any]]
+    ) -> dict[str, Any]:
+        return await asyncio.wrap_future(self.worker.submit(backbone, views, answer))
 
     def _model(self, options: Options) -> ServedModel:
         if options.model is None:
@@ -132,15 +145,11 @@ class _Service:
 
 
 def _predictions(
-    model: ServedModel, question: Question, errors: Sequence[str | None], features: Tensor
+    model: ServedModel, question: Question, errors: Sequence[str | None], parts: Sequence[str], features: Tensor
 ) -> dict[str, Any]:
-    """The answer to a request, with a row for each image; runs in the worker thread."""
+    """Parts of the answer to a request, "model" and "zero_shot", with a row for each image; runs in the worker thread."""
     options = question.options
     names = None if options.classes is None else tuple(options.classes)
-    used = model.on_classes(names)
-    lowest = options.min_confidence or 0.0
-    if options.coverage is not None:
-        lowest = used.calibration_.threshold(options.coverage)
     readable = [image.name for image, error in zip(question.images, errors, strict=True) if error is None]
 
     def rows(classifier: Classifier, lowest: float) -> list[dict[str, Any]]:
@@ -151,8 +160,14 @@ def _predictions(
         ]
         return [row.as_json() | {"error": row.error} for row in rows]
 
-    answer = {"model": model.name, "predictions": rows(used, lowest)}
-    if options.zero_shot:
+    answer: dict[str, Any] = {}
+    if "model" in parts:
+        used = model.on_classes(names)
+        lowest = options.min_confidence or 0.0
+        if options.coverage is not None:
+            lowest = used.calibration_.threshold(options.coverage)
+        answer |= {"model": model.name, "predictions": rows(used, lowest)}
+    if "zero_shot" in parts:
         answer["zero_shot"] = rows(model.zero_shot(names), 0.0)
     return answer
 

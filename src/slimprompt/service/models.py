@@ -62,7 +62,7 @@ class ServedModel:
     def _zero_shot(self, names: tuple[str, ...] | None) -> Classifier:
         """Zero-shot classification on the same classes, with the temperature of CLIP itself."""
         names = names or self.classifier.class_names_
-        return Classifier.zero_shot(self.backbone, names, self.classifier.templates_)
+        return Classifier.zero_shot(self.backbone.frozen, names, self.classifier.templates_)
 
 
 def load_models(models: Sequence[Path], **options: Any) -> dict[str, ServedModel]:
@@ -79,7 +79,7 @@ def load_models(models: Sequence[Path], **options: Any) -> dict[str, ServedModel
     for model in models:
         fingerprint = read_model(model).description.backbone.fingerprint
         classifier = load_classifier(model, backbone=backbones.get(fingerprint), **options)
-        backbones[fingerprint] = classifier.backbone_
+        backbones[fingerprint] = classifier.backbone_.frozen
         name = _last_part(model)
         name = name if short[name] == 1 else str(model)
         served[name] = ServedModel(name, classifier)

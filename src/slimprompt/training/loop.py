@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +25,21 @@ from slimprompt.training.losses import (
 from slimprompt.training.optimizers import SGD, AdamW
 from slimprompt.training.recipe import Recipe
 
+#: Validation images that are classified at once.
+_VALIDATION_BATCH = 256
+
+
+class Inputs(Protocol):
+    """What the image side of a batch is read from: a tensor, or rows that are read from a disk."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, indices: Tensor, /) -> Tensor: ...
+
+
+#: (inputs of a batch, prompt or None) → unit-length image features (batch, embed_dim).
+EncodeImages = Callable[[Tensor, Prompt | None], Tensor]
+
 
 class EpochResult(NamedTuple):
     """One row of the learning curve: means over the epoch's images, before each step; accuracy in percent.
@@ -41,7 +56,7 @@ class EpochResult(NamedTuple):
 def train(
     prompts: Sequence[Prompt],
     encode_text: Callable[[Tensor], Tensor],
-    features_at: Callable[[int], Tensor],
+    features_at: Callable[[int], Inputs],
     labels: Tensor,
     logit_scale: float,
     recipe: Recipe,
@@ -49,7 +64,8 @@ def train(
     seed: int,
     zero_shot: Tensor | None = None,
     sample_weight: Tensor | None = None,
-    validation: tuple[Tensor, Tensor] | None = None,
+    validation: tuple[Inputs, Tensor] | None = None,
+    encode_images: EncodeImages = lambda inputs, prompt: inputs,
     on_epoch: Callable[[EpochResult], object] = lambda row: None,
     show_progress: bool = True,
 ) -> list[list[EpochResult]]:
@@ -62,12 +78,13 @@ def train(
 
     A prompt batch shares images and text passes, but every prompt has its own loss and optimizer: their results equal
     separate trainings up to float rounding. The prompt after the last step is the result; with `recipe.backtrack`, training
-    may have returned to the factors at the start of its best epoch. With `validation`, features (n, embed_dim) and labels (n,), the
+    may have returned to the factors at the start of its best epoch. With `validation`, what the features of n images are made from and labels (n,), the
     result is the prompt after the epoch with the lowest cross-entropy on these, and training ends `recipe.patience` epochs after it.
 
     `encode_text` maps a context (n_ctx, width) to class features (n_classes, embed_dim), and a batch of contexts to a batch;
     `features_at` maps an epoch to unit-length image features (n_views · n_images, embed_dim), where each view lists the images in
-    order; `labels` is (n_images,) and `zero_shot` t⁰ (n_classes, embed_dim). `on_epoch` is called with each row of a learning
+    order; `labels` is (n_images,) and `zero_shot` t⁰ (n_classes, embed_dim). With prompts of the image tower, `features_at` gives what that
+    tower reads instead, and `encode_images` the features of a prompt, or without it those of the frozen tower. `on_epoch` is called with each row of a learning
     curve as soon as it is known. Returns the learning curve of each prompt.
     """
     if not len(labels):
@@ -79,29 +96,30 @@ def train(
     zero_shot = zero_shot.clone().to(prompts[0].A.device)  # autograd refuses tensors made in inference mode
     weights = _image_weights(labels, sample_weight, recipe)  # (n_images,)
     if validation is not None:
-        validation = validation[0].to(zero_shot.device), validation[1].to(zero_shot.device)
+        validation = validation[0], validation[1].to(zero_shot.device)
     order = torch.Generator().manual_seed(stream_seed(seed, "order"))
     states = [_State(prompt, _optimizer(prompt, recipe)) for prompt in prompts]
     active, step = states, 0
     with progress("training", recipe.steps(len(labels)), "steps", show=show_progress) as advance:
         for epoch in range(recipe.epochs):
-            features = features_at(epoch).to(prompts[0].A.device)  # (n_views · n_images, embed_dim)
-            n_views = len(features) // len(labels)
-            targets = labels.repeat(n_views).to(features.device)
-            importance = None if weights is None else weights.repeat(n_views).to(features.device)
+            inputs = features_at(epoch)  # (n_views · n_images, embed_dim), or what the image tower reads
+            n_views, device = len(inputs) // len(labels), prompts[0].A.device
+            targets = labels.repeat(n_views).to(device)
+            importance = None if weights is None else weights.repeat(n_views).to(device)
             for state in active:
                 state.begin_epoch(recipe.lr_at(epoch))
             sizes, losses, correct = [], [], []
             for batch in batches(len(targets), recipe.batch_size or len(targets), recipe.drop_last, order):
-                images, target = features[batch], targets[batch]
+                given, target = inputs[batch], targets[batch]
+                images = [encode_images(given, state.prompt) for state in active]  # (batch, embed_dim) each
                 texts = _text_features([state.prompt for state in active], encode_text)  # (n_classes, embed_dim) each
-                logits = [logit_scale * images @ text.T for text in texts]  # (batch, n_classes) each
+                logits = [logit_scale * image @ text.T for image, text in zip(images, texts, strict=True)]
                 own = None if importance is None else importance[batch]
                 loss = torch.stack([cross_entropy(scores, target, own) for scores in logits])  # (n_prompts,)
                 if recipe.anchor:
                     loss = loss + recipe.anchor * torch.stack([feature_distance(text, zero_shot) for text in texts])
                 if recipe.prograd:
-                    zero_shot_logits = logit_scale * images @ zero_shot.T  # (batch, n_classes)
+                    zero_shot_logits = logit_scale * encode_images(given, None) @ zero_shot.T  # (batch, n_classes)
                     zero_shot_kl = torch.stack(
                         [kl_to_zero_shot(scores, zero_shot_logits) for scores in logits]
                     )  # (n_prompts,)
@@ -129,7 +147,7 @@ def train(
             step += len(sizes)
             advance(0, note=f"loss {active[0].curve[-1].loss:.3f}  accuracy {active[0].curve[-1].accuracy:.0f} %")
             if validation is not None:
-                _validate(active, encode_text, *validation, logit_scale)
+                _validate(active, encode_text, encode_images, *validation, logit_scale)
             active = [state for state in active if not _converged(state, recipe)]
             if not active:
                 break
@@ -225,16 +243,20 @@ def _image_weights(labels: Tensor, sample_weight: Tensor | None, recipe: Recipe)
 
 
 @torch.no_grad()
+@torch.no_grad()
 def _validate(
     states: Sequence[_State],
     encode_text: Callable[[Tensor], Tensor],
-    features: Tensor,
+    encode_images: EncodeImages,
+    inputs: Inputs,
     targets: Tensor,
     logit_scale: float,
 ) -> None:
     texts = _text_features([state.prompt for state in states], encode_text)
+    parts = torch.arange(len(targets)).split(_VALIDATION_BATCH)
     for state, text in zip(states, texts, strict=True):
-        state.validate(float(cross_entropy(logit_scale * features @ text.T, targets)))
+        images = torch.cat([encode_images(inputs[part].to(text.device), state.prompt) for part in parts])
+        state.validate(float(cross_entropy(logit_scale * images @ text.T, targets)))
 
 
 def _converged(state: _State, recipe: Recipe) -> bool:

@@ -201,11 +201,24 @@ def auto_recipe(images_per_class: float, views: int | None = None) -> Recipe:
     return RECIPES["paper-10x"].model_copy(update={"views": views, "batch_size": 32 * (1 + views)})
 
 
-def make_recipe(recipe: RecipeLike, images_per_class: float, overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe for a training set, with some of its fields replaced."""
+def auto_image_recipe(images_per_class: float) -> Recipe:
+    """The recipe of prompts of the image tower, where each view of a batch is a pass through the adapted blocks: small batches of the
+    eval view and one train view, and few epochs, from 40 at one image per class to 5 from eight on."""
+    epochs = min(40, max(5, round(40 / max(1.0, images_per_class))))
+    return RECIPES["fast"].model_copy(
+        update={"epochs": epochs, "batch_size": 32, "drop_last": False, "momentum": 0.9, "views": 1, "tolerance": 0.0}
+    )
+
+
+def make_recipe(
+    recipe: RecipeLike, images_per_class: float, overrides: Mapping[str, Any] | None = None, *, tower: str = "text"
+) -> Recipe:
+    """The recipe for a training set and the tower of a prompt, with some of its fields replaced."""
     if isinstance(recipe, Mapping):
-        return make_recipe("auto", images_per_class, {**recipe, **(overrides or {})})
+        return make_recipe("auto", images_per_class, {**recipe, **(overrides or {})}, tower=tower)
     overrides = overrides or {}
+    if recipe == "auto" and tower != "text":
+        return replace_fields(auto_image_recipe(images_per_class), overrides)
     if recipe == "auto":
         checked = replace_fields(RECIPES["paper-10x"], overrides)
         return replace_fields(auto_recipe(images_per_class, checked.views if "views" in overrides else None), overrides)

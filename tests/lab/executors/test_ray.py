@@ -17,6 +17,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from slimprompt.errors import InputError
@@ -29,7 +30,6 @@ from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.study import Ended, Event, with_sources
 from slimprompt.paper.studies import Grid, study_specs
 from tests.conftest import QUICK_HEALTH_CHECKS, complete_study, fingerprints
-from tests.fork_server import fork_of, start_command
 from tests.lab.conftest import note_imports, noted_imports
 
 # Not imported here: Ray reads its settings when it is imported, and a fixture of all tests makes them.
@@ -51,26 +51,17 @@ def _command(process: int) -> list[str]:
 
 
 class Node:
-    """`ray start --block`: one node, with one CPU; it and all its processes of Python are forks, and those that nobody needs are left out."""
+    """`ray start --block`: one node, with one CPU; processes that nobody needs are left out."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        arguments = (
-            *("start", "--block", "--num-cpus=1", "--num-gpus=0", "--node-ip-address=127.0.0.1"),
-            *("--object-store-memory=80000000", "--disable-usage-stats", "--include-log-monitor=false", *arguments),
+        command = (
+            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1", "--num-gpus=0"),
+            *("--node-ip-address=127.0.0.1", "--object-store-memory=80000000", "--disable-usage-stats"),
+            *("--include-log-monitor=false", *arguments),
         )
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            **QUICK_HEALTH_CHECKS,
-        }
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | QUICK_HEALTH_CHECKS
         self._log = (folder / f"node-{time.monotonic_ns()}.log").open("w+")
-        self.process = start_command(
-            arguments,
-            environment=environment,
-            module="ray.scripts.scripts",
-            fork_workers=True,
-            streams=dict.fromkeys((1, 2), self._log.fileno()),
-        )
+        self.process = subprocess.Popen(command, env=environment, stdout=self._log, stderr=subprocess.STDOUT)
 
     def log(self) -> str:
         self._log.seek(0)
@@ -84,17 +75,8 @@ class Node:
 
     def descendants(self) -> list[int]:
         """Process ids, the node's own first."""
-        children: dict[int, list[int]] = {}
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                parent = int(path.read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            children.setdefault(parent, []).append(int(path.parent.name))
-        found = [self.process.pid]
-        for process in found:
-            found += children.get(process, []) + fork_of(process)
-        return found
+        node = psutil.Process(self.process.pid)
+        return [one.pid for one in (node, *node.children(recursive=True))]
 
     def workers(self) -> list[int]:
         """Processes that are making a run right now."""
@@ -148,30 +130,26 @@ def cluster(head: tuple[str, Path, Node]) -> Iterator[tuple[str, list[Node]]]:
             second.kill()
 
 
-@pytest.fixture(scope="module")
-def undisturbed() -> list[dict[str, dict[str, str]]]:
-    """Empty, or with the runs of `small_study` in this process, made by the first test that needs them."""
-    return []
+def test_a_request_that_no_machine_can_satisfy_is_refused_at_once(
+    head: tuple[str, Path, Node], environment: RunEnvironment
+) -> None:
+    import ray
+
+    with pytest.raises(InputError, match=r"no machine of the Ray cluster has 640 CPUs .*fewer --threads"):
+        RayExecutor(replace(environment, threads=640), address=head[0])
+    assert not ray.is_initialized()
 
 
-def small_study(
-    small_grid: Callable[..., Grid], environment: RunEnvironment, undisturbed: list[dict[str, dict[str, str]]]
-) -> tuple[list[RunSpec], dict[str, dict[str, str]]]:
-    """The specs of a study, some of which need the runs of others, and the fingerprints of its undisturbed runs."""
-    recipe = {"epochs": 20, "views": 2, "batch_size": 4}
-    specs = study_specs(small_grid(study="fixed-basis", shots=[2], seeds=[1, 2], recipe=recipe))
-    if not undisturbed:
-        inline = replace(environment, runs=environment.runs.with_name("inline"))
-        complete_study(specs, inline.runs, InlineExecutor(inline))
-        undisturbed.append(fingerprints(inline.runs))
-    return specs, undisturbed[0]
+class KillWorkerAndNode:
+    """Kills the worker of the first node, and the whole second node or its raylet after a third of the runs.
 
+    While the first node starts another worker, which takes seconds, the second one makes all the runs. It kills in a thread beside
+    the study: the events do not tell which worker is in the middle of a run.
+    """
 
-class Disturb:
-    """Kills in a thread beside the study: the events do not tell which worker is in the middle of a run."""
-
-    def __init__(self) -> None:
-        self.ended_runs = 0
+    def __init__(self, nodes: list[Node], lost: str, total: int) -> None:
+        self.first, self.second = nodes
+        self.lost, self.total, self.ended_runs = lost, total, 0
         self.killed: list[int] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self.disturb)
@@ -183,8 +161,13 @@ class Disturb:
             self._thread.start()
 
     def disturb(self) -> None:
-        """What to kill, and when."""
-        raise NotImplementedError
+        if self.wait_until(lambda: bool(self.first.workers() and self.second.workers())):
+            for worker in self.first.workers():
+                self.killed.append(worker)
+                os.kill(worker, signal.SIGKILL)
+        if self.wait_until(lambda: self.ended_runs > self.total / 3 and bool(self.second.workers())):
+            self.killed.append(self.second.process.pid)
+            self.second.kill() if self.lost == "node" else os.kill(self.second.raylet(), signal.SIGKILL)
 
     def wait_until(self, condition: Callable[[], bool]) -> bool:
         """Wait until it holds; False if the study was over before."""
@@ -199,109 +182,29 @@ class Disturb:
         self._thread.join()
 
 
-@pytest.mark.parametrize("where", ["cluster", "this machine"])
-def test_a_request_that_no_machine_can_satisfy_is_refused_at_once(
-    where: str,
-    head: tuple[str, Path, Node],
-    environment: RunEnvironment,
-    forked_ray: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import ray
-
-    monkeypatch.setattr(sys, "executable", forked_ray)
-    with pytest.raises(InputError, match=r"no machine of the Ray cluster has 640 CPUs .*fewer --threads"):
-        RayExecutor(replace(environment, threads=640), address=head[0] if where == "cluster" else None)
-    assert not ray.is_initialized()
-
-
-class KillWorkerAndNode(Disturb):
-    """Kills the worker of the first node, and the whole second node after a third of the runs.
-
-    While the first node starts another worker, which takes seconds, the second one makes all the runs.
-    """
-
-    def __init__(self, nodes: list[Node], total: int) -> None:
-        super().__init__()
-        self.first, self.second = nodes
-        self.total = total
-
-    def disturb(self) -> None:
-        if self.wait_until(lambda: bool(self.first.workers() and self.second.workers())):
-            for worker in self.first.workers():
-                self.killed.append(worker)
-                os.kill(worker, signal.SIGKILL)
-        if self.wait_until(lambda: self.ended_runs > self.total / 3 and bool(self.second.workers())):
-            self.killed.append(self.second.process.pid)
-            self.second.kill()
-
-
+@pytest.mark.parametrize("lost", ["node", "raylet"])
 def test_two_nodes_give_the_bytes_of_one_process_even_if_a_worker_and_a_node_are_killed(
+    lost: str,
     cluster: tuple[str, list[Node]],
     small_grid: Callable[..., Grid],
     environment: RunEnvironment,
     tmp_path: Path,
-    undisturbed: list[dict[str, dict[str, str]]],
 ) -> None:
+    """Of a study in which some runs need others."""
     address, nodes = cluster
-    specs, expected = small_study(small_grid, environment, undisturbed)
-
-    watch = KillWorkerAndNode(nodes, len(with_sources(specs)))
+    recipe = {"epochs": 20, "views": 2, "batch_size": 4}
+    specs = study_specs(small_grid(study="fixed-basis", shots=[2], seeds=[1, 2], recipe=recipe))
+    inline = replace(environment, runs=environment.runs.with_name("inline"))
+    complete_study(specs, inline.runs, InlineExecutor(inline))
+    watch = KillWorkerAndNode(nodes, lost, len(with_sources(specs)))
     executor = RayExecutor(replace(environment, cache=tmp_path / "cache"), address=address)
     outcome = complete_study(specs, environment.runs, executor, watch)
     watch.join()
     assert outcome.failed == []
     assert len(watch.killed) == 2, "a worker and a node were not killed, so nothing was tested"
     assert len(outcome.complete) == watch.total == len(load_records(environment.runs))
-    assert fingerprints(environment.runs) == expected
+    assert fingerprints(environment.runs) == fingerprints(inline.runs)
     assert {record.facts["executor"] for record in load_records(environment.runs)} == {"ray"}
-
-
-class KillRaylet(Disturb):
-    """Kills the raylet of the second node, and nothing else, while a run is made there."""
-
-    def __init__(self, node: Node) -> None:
-        super().__init__()
-        self.node = node
-
-    def disturb(self) -> None:
-        if self.wait_until(lambda: self.ended_runs > 0 and bool(self.node.workers())):
-            self.killed.append(self.node.raylet())
-            os.kill(self.killed[0], signal.SIGKILL)
-
-
-def test_a_study_survives_the_loss_of_a_raylet(
-    cluster: tuple[str, list[Node]],
-    small_grid: Callable[..., Grid],
-    environment: RunEnvironment,
-    tmp_path: Path,
-    undisturbed: list[dict[str, dict[str, str]]],
-) -> None:
-    address, nodes = cluster
-    specs, expected = small_study(small_grid, environment, undisturbed)
-    watch = KillRaylet(nodes[1])
-    executor = RayExecutor(replace(environment, cache=tmp_path / "cache"), address=address)
-    outcome = complete_study(specs, environment.runs, executor, watch)
-    watch.join()
-    assert watch.killed, "nothing was killed, so nothing was tested"
-    assert outcome.failed == []
-    assert fingerprints(environment.runs) == expected
-
-
-def test_without_a_cluster_it_runs_on_this_machine(
-    run_spec: Callable[..., RunSpec], environment: RunEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By true starts of Python, whose imports are those that runs use."""
-    import ray
-
-    spec = run_spec(variant="fixed-B", basis=note_imports(tmp_path, monkeypatch))
-    with closing(RayExecutor(environment)) as executor:
-        outcome = complete_study([spec], environment.runs, executor)
-        assert len(outcome.complete) == 1
-        assert not ray.is_initialized()  # the executor that started it has ended it
-    (imported,) = noted_imports(tmp_path).values()
-    assert "open_clip" in imported
-    assert not {"transformers", "wandb"} & imported
 
 
 def test_no_other_machine_can_reach_a_ray_that_is_started_here() -> None:
@@ -319,12 +222,12 @@ def test_no_other_machine_can_reach_a_ray_that_is_started_here() -> None:
 
 
 def test_executors_share_a_ray_and_workers_stay_alive(
-    run_spec: Callable[..., RunSpec], environment: RunEnvironment, forked_ray: str, monkeypatch: pytest.MonkeyPatch
+    run_spec: Callable[..., RunSpec], environment: RunEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other executors use the Ray of this machine, and workers make one prompt batch after the other."""
+    """Other executors use the Ray of this machine, and workers make one prompt batch after the other; they import what runs use."""
     import ray
 
-    monkeypatch.setattr(sys, "executable", forked_ray)
+    basis = note_imports(tmp_path, monkeypatch)
     with pytest.raises(InputError, match="cannot reach a Ray cluster at '127.0.0.1:1'"):
         RayExecutor(environment, address="127.0.0.1:1")
     with closing(RayExecutor(environment)) as executor:
@@ -339,9 +242,11 @@ def test_executors_share_a_ray_and_workers_stay_alive(
         executor.submit(Batch([run_spec(variant="dense")]))
         executor.collect()
         assert executor._idle == [worker]
-        outcome = complete_study([run_spec(seed=2)], environment.runs, executor)
+        outcome = complete_study([run_spec(variant="fixed-B", basis=basis)], environment.runs, executor)
         assert len(outcome.complete) == 1
-        assert not ray.is_initialized()
+        assert not ray.is_initialized()  # the executor that started it has ended it
+    (imported,) = noted_imports(tmp_path).values()
+    assert "open_clip" in imported and not {"transformers", "wandb"} & imported
 
 
 @pytest.mark.parametrize(("device", "expected"), [("auto", (1.0, 2)), ("cuda", (1.0, 2)), ("cpu", (0.0, 8))])

@@ -98,10 +98,10 @@ def test_runs_of_a_seed_are_averaged(tmp_path):
     assert "6 dense runs; means of 2 seeds" in statements[f"svd B, {DISPLACEMENT} (pocket)"].detail
 
 
-def test_one_seed_is_not_testable(tmp_path):
+def test_one_seed_decides_nothing(tmp_path):
     dense(tmp_path, 1, np.ones((M, D)), start(1))
     _, _, statements = measured(tmp_path)
-    assert {one.verdict for one in statements.values()} == {"not testable"}
+    assert {one.verdict for one in statements.values()} == {"undecided"}
 
 
 def test_backbones_are_separate(tmp_path):

@@ -15,7 +15,7 @@ def objective():
 
 def test_statements_on_the_loss_need_an_encoder():
     theory = check_theory(**SMALL)
-    open_ = [one for one in theory.statements if one.verdict == "not testable"]
+    open_ = [one for one in theory.statements if one.verdict == "not applicable"]
     assert [one.part for one in open_] == [
         "Local quadratic model",
         "Convergence with B fixed",

@@ -286,5 +286,5 @@ def test_step_above_1_over_l_is_not_covered(centres, generator):
     rate = rate_of(centres, generator, constant=0.25)  # the true constant is 1, so that η is up to 4 times too large
     assert rate.constant == pytest.approx(1, rel=1e-2) and not rate.covered
     statements = rate_statements(rate)
-    assert {statement.verdict for statement in statements} == {"not testable"}
+    assert {statement.verdict for statement in statements} == {"not applicable"}
     assert "L_A = 1" in statements[0].detail

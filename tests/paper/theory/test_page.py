@@ -66,7 +66,7 @@ def test_rows_contain_both_sides_and_the_verdict(whole):
     row = next(row for row in rows if row["statement"] == "Dimension of S_A(B0)")
     assert (row["predicted"], row["measured"], row["verdict"], row["interval"]) == ("10", "10", "holds", "")
     assert sum(map(int, re.findall(r"\d+", verdict_counts(rows)))) == len(rows)
-    (row,) = statement_rows([Check("part", "name", "claim").not_testable("nothing to measure")])
+    (row,) = statement_rows([Check("part", "name", "claim").not_applicable("nothing to measure")])
     assert (row["predicted"], row["measured"], row["interval"]) == ("", "", "")
 
 
@@ -125,7 +125,7 @@ def test_page_shows_every_statement_and_is_self_contained(whole, figures):
 def test_written_files(whole, folder):
     figures = [f"{name}.{suffix}" for name in FIGURES for suffix in ("svg", "png")]
     assert sorted(path.name for path in folder.iterdir()) == sorted(
-        ["statements.csv", "figures.csv", "theory.html", *figures]
+        [".contents", "statements.csv", "figures.csv", "theory.html", *figures]
     )
     with (folder / "statements.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

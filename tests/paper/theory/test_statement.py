@@ -31,9 +31,9 @@ def test_mean_without_spread_is_compared_up_to_rounding():
 
 
 @pytest.mark.parametrize("relation", ["=", ">"])
-def test_one_sample_is_not_testable(relation):
+def test_one_sample_decides_nothing(relation):
     only = CHECK.mean(relation, 0.25, [0.9], "")
-    assert (only.verdict, only.measured, only.interval) == ("not testable", 0.9, None)
+    assert (only.verdict, only.measured, only.interval) == ("undecided", 0.9, None)
 
 
 def test_bound_is_violated_only_if_the_whole_interval_is_above():
@@ -45,7 +45,7 @@ def test_bound_is_violated_only_if_the_whole_interval_is_above():
 def test_above_has_three_outcomes():
     samples = np.array([0.9, 1.0, 1.1] * 10)
     found = [CHECK.mean(">", bound, samples, "").verdict for bound in (0.5, 1.0, 1.5)]
-    assert found == ["holds", "not testable", "violated"]
+    assert found == ["holds", "undecided", "violated"]
     assert CHECK.compare(">", 1.0, 1.0).verdict == "violated"
 
 

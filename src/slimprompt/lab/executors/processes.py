@@ -73,8 +73,9 @@ class WorkerProcess(Worker):
             code = self.process.exitcode
         if code is None or code >= 0:
             raise WorkerDied(f"with code {code}")
-        advice = "; most likely it ran out of memory: use fewer --workers" if -code == signal.SIGKILL else ""
-        raise WorkerDied(f"by signal {-code} ({signal.Signals(-code).name}){advice}")
+        name = signal.Signals(-code).name
+        advice = "; most likely it ran out of memory: use fewer --workers" if name == "SIGKILL" else ""
+        raise WorkerDied(f"by signal {-code} ({name}){advice}")
 
     def stop(self) -> None:
         """End the process."""

@@ -1,29 +1,32 @@
 """The paper's tables in its own layout, from runs or from the published numbers.
 
-- `few_shot`: headline, rank sweep, best rank per dataset.
-- `base_to_new`: base-to-new generalization, averaged and per dataset.
-- `fixed_basis`: fixed against trained bases, averaged and per dataset.
+- `pivots`: headline, rank sweep, bases and base-to-new.
+- `best`: the best rank per dataset and its differences.
 - `transfer`: factors frozen at the values of another dataset.
 - `geometry`: overlap of the factors between runs.
+- `collection`: all tables in the paper's order, optionally with the published numbers.
 - `extra`: tables that are not in the paper: paired tests, and averages computed in three ways.
 - `methods`: published numbers beside those of a comparison of methods (`slimprompt.report.methods_tables`).
-- `collection`: all tables in the paper's order, optionally with the published numbers.
-- `cells`: the cells that the tables share.
 
 The rows and columns follow the runs: other datasets, shots, ranks and backbones give the same tables with other rows.
 A cell without runs is empty, and an average needs all datasets of its table.
 """
 
-from slimprompt.paper.tables.cells import printed_value
-from slimprompt.paper.tables.collection import paper_tables, published_tables
+from slimprompt.paper.tables.collection import (
+    methods_tables_of,
+    paper_tables,
+    published_paper,
+    published_tables,
+    tables_of_runs,
+)
 from slimprompt.paper.tables.extra import comparisons, summaries
-from slimprompt.paper.tables.methods import with_published_methods
 
 __all__ = [
     "comparisons",
+    "methods_tables_of",
     "paper_tables",
-    "printed_value",
+    "published_paper",
     "published_tables",
     "summaries",
-    "with_published_methods",
+    "tables_of_runs",
 ]

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from typing import Any
 
-from slimprompt.analysis.arms import Arm, arm_label, dense, fixed_basis, joint
-from slimprompt.analysis.comparisons import ArmComparison, aggregates, compare_arms
-from slimprompt.analysis.results import Results
-from slimprompt.analysis.selection import full_length, headline_rank, own_bases
+import pandas as pd
+
+from slimprompt.analysis.comparisons import aggregates, compare_labels
+from slimprompt.analysis.frame import Measurements, axis, dense, fixed_b, full_length, headline_rank, joint
+from slimprompt.paper.tables.pivots import own_bases
 from slimprompt.prompts.spec import FIXED_BASES
-from slimprompt.report.table import Cell, Column, Row, Table
+from slimprompt.report.table import Cell, Column, Table, make_table
 
 
-def comparisons(results: Results, *, margin: float = 0.5) -> Table:
+def comparisons(results: Measurements, *, margin: float = 0.5) -> Table:
     """Paired tests of low rank against dense and of fixed against trained B, for difference and for equivalence.
 
-    Parameters
-    ----------
-    results
-        Cells of runs, or of the published tables.
-    margin
-        Equivalence margin in points.
+    `margin` is the equivalence margin in points.
     """
-    rows: list[Row] = []
-    for title, metric, pairs in _families(results):
-        for index, one in enumerate(compare_arms(results, pairs, metric=metric, margin=margin)):
-            labels = (title, one.backbone, str(one.shots), arm_label(one.first), arm_label(one.second))
-            rows.append(Row(labels, _comparison_cells(one), rule=index == 0))
+    rows = []
+    for title, metric, pairs in _families(results.frame):
+        tested = compare_labels(results.frame, pairs, metric=metric, margin=margin)
+        for one in tested.to_dict("records"):
+            labels = (title, *(str(one[name]) for name in ("backbone", "shots", "first", "second")))
+            rows.append((labels, _comparison_cells(one)))
     points, corrected = "Points", "Holm-corrected p"
     columns = (
         Column("n"),
@@ -42,34 +39,34 @@ def comparisons(results: Results, *, margin: float = 0.5) -> Table:
         f"Equivalence: two one-sided t-tests of a difference beyond ±{margin} points; a small p means equivalent.",
     )
     headers = ("Family", "Backbone", "Shots", "First", "Second")
-    return Table("comparisons", "Paired comparisons (not in the paper)", headers, columns, tuple(rows), notes)
+    return make_table("comparisons", "Paired comparisons (not in the paper)", headers, columns, rows, notes)
 
 
-def _families(results: Results) -> list[tuple[str, str, list[tuple[Arm, Arm]]]]:
-    """(title, metric, pairs of arms) of each family of tests."""
-    full = dense(full_length(results))
+def _families(frame: pd.DataFrame) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """(title, metric, pairs of labels) of each family of tests."""
     families = []
     for title, metric in (("accuracy", "accuracy"), ("harmonic mean", "harmonic")):
-        rank = headline_rank(results, metric)
-        against = [(joint(rank), arm) for arm in dict.fromkeys((full, dense(rank)))]
-        families.append((f"low rank − dense, {title}", metric, against))
-        ranks = results.axis("rank", method="factorized", metric=metric)
-        bases = (*FIXED_BASES, *own_bases(results, metric=metric))
-        fixed = [(fixed_basis(basis, r), joint(r)) for r in ranks for basis in bases]
+        against: dict[tuple[str, str], None] = {}
+        for backbone in axis(frame, "backbone", metric=metric):
+            rank = headline_rank(frame, backbone, metric)
+            against |= {(joint(rank), dense(length)): None for length in (full_length(frame, backbone), rank)}
+        families.append((f"low rank − dense, {title}", metric, list(against)))
+        ranks = axis(frame, "rank", variant=["joint", "fixed-B"], metric=metric)
+        bases = (*FIXED_BASES, *own_bases(frame, metric=metric))
+        fixed = [(fixed_b(basis, rank), joint(rank)) for rank in ranks for basis in bases]
         families.append((f"fixed − trained B, {title}", metric, fixed))
     return families
 
 
-def _comparison_cells(comparison: ArmComparison) -> tuple[Cell, ...]:
-    test = comparison.result
-    p_values = (comparison.holm_t, comparison.holm_wilcoxon, comparison.holm_equivalence)
-    return (
-        Cell(str(test.n)),
-        *(Cell(value, n=test.n, signed=True) for value in (test.mean, test.low, test.high, test.effect)),
-        *(Cell(p, n=test.n, decimals=3) for p in p_values),
-        Cell(f"{test.wins}/{test.ties}/{test.losses}"),
-        Cell(_reading(comparison.holm_t, comparison.holm_equivalence)),
-    )
+def _comparison_cells(test: Mapping[Any, Any]) -> list[Cell]:
+    n = test["n"]
+    return [
+        Cell(str(n)),
+        *(Cell(test[name], n=n, signed=True) for name in ("mean", "low", "high", "effect")),
+        *(Cell(test[f"holm_{name}"], n=n, decimals=3) for name in ("t", "wilcoxon", "equivalence")),
+        Cell(f"{test['wins']}/{test['ties']}/{test['losses']}"),
+        Cell(_reading(test["holm_t"], test["holm_equivalence"])),
+    ]
 
 
 def _reading(different: float | None, equivalent: float | None) -> str:
@@ -81,10 +78,10 @@ def _reading(different: float | None, equivalent: float | None) -> str:
     return "different" if differs else "equivalent" if same else "undecided"
 
 
-def summaries(results: Results) -> Table:
+def summaries(results: Measurements) -> Table:
     """Averages over datasets computed in three ways: macro, pooled, and H of the averages."""
     rows = []
-    for row in aggregates(results).to_dict("records"):
+    for row in aggregates(results.frame).to_dict("records"):
         cells = (
             Cell(str(row["datasets"])),
             Cell(str(row["seeds"])),
@@ -93,7 +90,7 @@ def summaries(results: Results) -> Table:
             Cell(_float(row["pooled_mean"]), _float(row["pooled_sd"]), int(row["pooled_n"]), show_sd=True),
             Cell(_float(row["harmonic_of_averages"])),
         )
-        rows.append(Row(tuple(str(row[name]) for name in ("backbone", "arm", "shots", "metric")), cells))
+        rows.append((tuple(str(row[name]) for name in ("backbone", "label", "shots", "metric")), cells))
     columns = (
         Column("Datasets"),
         Column("Seeds", "Macro"),
@@ -108,8 +105,8 @@ def summaries(results: Results) -> Table:
         "H of averages: 2SU/(S+U) of the averaged S and U, instead of the average H of the runs.",
     )
     title = "Averages over datasets, computed in three ways (not in the paper)"
-    return Table("summaries", title, ("Backbone", "Arm", "Shots", "Metric"), columns, tuple(rows), notes)
+    return make_table("summaries", title, ("Backbone", "Method", "Shots", "Metric"), columns, rows, notes)
 
 
 def _float(value: Any) -> float | None:
-    return None if value is None or math.isnan(value) else float(value)
+    return None if pd.isna(value) else float(value)

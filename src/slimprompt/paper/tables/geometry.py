@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import pandas as pd
 
 from slimprompt.analysis.geometry import AXES
-from slimprompt.analysis.results import CellKey
 from slimprompt.lab.spec import RunSpec
-from slimprompt.paper.published import AXIS_NAMES, PrintedKey
-from slimprompt.report.table import Cell, Column, Row, Table, mark_best
+from slimprompt.paper.published import printed
+from slimprompt.report.table import Pivot, Table
 
 #: Axis → row label.
 _LABELS = {
@@ -19,7 +18,9 @@ _LABELS = {
     "shots": "Diff. shots, same seed",
     "rank": "Diff. ranks, same seed",
 }
-_FACTORS = ("A", "B", "BA")
+#: Measure → title and decimals.
+_MEASURES = {"overlap": ("Subspace overlap", 2), "angle": ("Principal angle (°)", 1)}
+_FACTORS = {factor: factor for factor in ("A", "B", "BA")}
 
 
 def factor_geometry(medians: pd.DataFrame | None, compared: Sequence[RunSpec] = ()) -> Table:
@@ -33,27 +34,38 @@ def factor_geometry(medians: pd.DataFrame | None, compared: Sequence[RunSpec] = 
     compared
         The runs behind the medians; empty for the published medians, which are over runs on all classes.
     """
-    found = {} if medians is None else {(row["axis"], row["factor"]): row for row in medians.to_dict("records")}
-    rows = []
-    for index, axis in enumerate(AXES):
-        cells: list[Cell] = []
-        for metric, column, decimals in (("overlap", "overlap", 2), ("angle_deg", "angle", 1)):
-            group = []
-            for factor in _FACTORS:
-                row = found.get((axis, factor))
-                key = PrintedKey("factor_geometry", CellKey("", "", AXIS_NAMES[axis], factor, 0, 0, metric))
-                value = float(row[column]) if row else None
-                group.append(Cell(value, n=int(row.get("n", 0)) if row else 0, decimals=decimals, key=key))
-            cells += mark_best(group, lowest=column == "angle")
-        rows.append(Row((_LABELS[axis],), tuple(cells), rule=index == 0))
-    groups = ("Subspace overlap", "Principal angle (°)")
-    columns = tuple(Column(factor, group) for group in groups for factor in _FACTORS)
-    counts = [f"{axis} {int(row['n'])}" for axis in AXES if (row := found.get((axis, "B"))) and "n" in row]
+    fields = ["axis", "factor", "overlap", "angle"]
+    found = pd.DataFrame(columns=[*fields, "n"]) if medians is None else medians[medians["factor"].isin(_FACTORS)]
+    counts = [f"{row.axis} {int(row.n)}" for row in found.itertuples() if "n" in found and row.factor == "B"]
+    ids = ["axis", "factor", *(["n"] if "n" in found else [])]
+    entries = found.melt(id_vars=ids, value_vars=list(_MEASURES), var_name="measure", value_name="mean")
+    entries["decimals"] = [_MEASURES[name][1] for name in entries["measure"]]
+    best = []
+    for row in entries.itertuples():
+        values = entries.loc[(entries["axis"] == row.axis) & (entries["measure"] == row.measure), "mean"]
+        shown = [round(value, int(row.decimals)) for value in values]
+        stable = max(shown) if row.measure == "overlap" else min(shown)
+        best.append(round(row.mean, int(row.decimals)) == stable and len(set(shown)) > 1)
+    rows = printed().loc["factor_geometry"].reset_index().set_index(["variant", "basis", "metric"])
+    entries["bold"], keys = best, zip(entries["axis"], entries["factor"], entries["measure"], strict=True)
+    entries["published"] = [float(rows["mean"].get(key, float("nan"))) for key in keys]
     subsets = " and ".join(sorted({spec.class_subset for spec in compared})) or "all"
     notes = [
         f"Medians over pairs of runs on {subsets} classes. B is compared by its columns, A and BA by their rows. "
         "The most stable factor is bold."
     ]
     notes += [f"Pairs: {', '.join(counts)}."] if counts else []
-    title = "Factor geometry across independently trained runs"
-    return Table("factor_geometry", title, ("Comparison",), columns, tuple(rows), tuple(notes))
+    pivot = Pivot(
+        "factor_geometry",
+        "Factor geometry across independently trained runs",
+        {"Comparison": "{axis}"},
+        "{factor}",
+        "{measure}",
+        {
+            "axis": {axis: _LABELS[axis] for axis in AXES},
+            "measure": {name: title for name, (title, _) in _MEASURES.items()},
+            "factor": _FACTORS,
+        },
+        tuple(notes),
+    )
+    return pivot.of(entries)

@@ -2,165 +2,170 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from slimprompt.analysis.arms import BEST_DENSE, TRANSFER_MODES, Arm, joint, transfer
-from slimprompt.analysis.results import CellKey, Estimate, Results, average, best_of
-from slimprompt.paper.published import PrintedKey, best_key, published_pairs
-from slimprompt.paper.tables.cells import dataset_cell, difference, make_cell
-from slimprompt.report.table import Cell, Column, Row, Table, mark_best
+import pandas as pd
 
-#: Frozen factor → the paper's name of the mode, in the order of its appendix.
-_MODES = {
-    "source-A": "Freeze A, Train B",
-    "source-B": "Freeze B, Train A",
-    "random-A": "Freeze Random A, Train B",
-    "random-B": "Freeze Random B, Train A",
+from slimprompt.analysis.frame import AVERAGE, BEST_DENSE, CELL, HOW, Measurements, axis, best, select
+from slimprompt.paper.published import published_pairs, with_printed
+from slimprompt.paper.tables.best import undecided
+from slimprompt.paper.tables.pivots import of_datasets
+from slimprompt.report.table import Pivot, Table, difference, entries
+
+#: Frozen factor and its origin → column of the main table, in its order.
+_SIDES = {
+    "fixed-B source": ("Src B", "Train A (freeze B)"),
+    "fixed-B random": ("Rand B", "Train A (freeze B)"),
+    "fixed-A source": ("Src A", "Train B (freeze A)"),
+    "fixed-A random": ("Rand A", "Train B (freeze A)"),
+    "dense best": ("Dense", "Reference"),
+    "joint": ("Fact.", "Reference"),
 }
+#: The same modes → the paper's name, in the order of its appendix.
+_MODES = {
+    "fixed-A source": "Freeze A, Train B",
+    "fixed-B source": "Freeze B, Train A",
+    "fixed-A random": "Freeze Random A, Train B",
+    "fixed-B random": "Freeze Random B, Train A",
+}
+#: Sources in an order that gives those of each target in the paper's.
+_SOURCES = ("", "DTD", "FGVC Aircraft", "Oxford Flowers", "Caltech101", "Food101", "Oxford Pets", "UCF101")
+#: One transfer: what all its modes and references have in common.
+_PAIR = ("backbone", "dataset", "shots", "source", "setting")
 
 
-class _Setting(NamedTuple):
-    backbone: str
-    rank: int
-    shots: int
+def _pair_cells(results: Measurements) -> Measurements:
+    """The cells of all transfers, with the rank of the transfer as the level "setting" and the mode as "mode".
 
-    @property
-    def title(self) -> str:
-        return f"{self.backbone}, rank {self.rank}, {self.shots}-shot"
+    The cells that do not depend on a source (random factors, the best dense and the joint prompts of the target) stand once per source.
+    """
+    results = results._replace(frame=of_datasets(select(results.frame, metric="accuracy"))).with_best_dense()
+    frame = results.frame
+    both = frame.join(results.runs.rename("runs")) if results.runs is not None else frame.assign(runs=None)
+    sourced = select(both, variant=["fixed-A", "fixed-B"], basis="source").reset_index()
+    sourced["setting"] = sourced["rank"]
+    random = select(both, variant=["fixed-A", "fixed-B"], basis="random").reset_index().drop(columns="source")
+    pairs = sourced[list(_PAIR)].drop_duplicates()
+    places = ["backbone", "dataset", "shots"]
+    random = pairs.merge(random.assign(setting=random["rank"]), on=[*places, "setting"])
+    others = pd.concat([select(both, variant="joint"), select(both, label=BEST_DENSE)]).reset_index()
+    found = pd.concat([sourced, random, pairs.merge(others.drop(columns="source"), on=places)])
+    found["mode"] = (found["variant"] + " " + found["basis"]).str.strip()
+    found = found.set_index([*CELL, "setting", "mode"]).sort_index()
+    runs = found["runs"].droplevel(["setting", "mode"]) if results.runs is not None else None
+    return Measurements(found.drop(columns="runs").astype(float), runs)
 
 
-class _Pair(NamedTuple):
-    setting: _Setting
-    target: str
-    source: str
-
-    def key(self, arm: Arm) -> CellKey:
-        return CellKey(self.setting.backbone, self.target, *arm, self.setting.shots, source=self.source)
-
-    def estimate(self, results: Results, arm: Arm) -> Estimate | None:
-        return results.cell(self.setting.backbone, self.target, arm, self.setting.shots, source=self.source)
+def _shown_cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """The modes, the best dense prompt, and the joint prompt of the rank of the transfer."""
+    rank, setting = (frame.index.get_level_values(name) for name in ("rank", "setting"))
+    return frame[(frame.index.get_level_values("mode") != "joint") | (rank == setting)]
 
 
-def _find_pairs(results: Results) -> list[_Pair]:
-    """All transfer pairs; the sources of a target are in the paper's order, then alphabetical."""
-    order = {pair: index for index, pair in enumerate(published_pairs("transfer_four_modes"))}
-    found = {
-        _Pair(_Setting(key.backbone, key.rank, key.shots), key.dataset, key.source)
-        for key in results.cells
-        if key.basis in ("source-A", "source-B") and key.source
+def _pivot(
+    name: str, title: str, column: str, found: pd.DataFrame, notes: Iterable[str], **titles: Mapping[str, str]
+) -> Pivot:
+    """A table with one row per target and source, and with the settings if there are several."""
+    settings = _settings(found)
+    place = {"Setting": "{backbone}, rank {setting}, {shots}-shot"} if len(settings) > 1 else {}
+    targets, sources = (list(dict.fromkeys(found[name])) if settings else [] for name in ("dataset", "source"))
+    order: dict[str, Mapping[str, str]] = {
+        "dataset": {name: name for name in (*sorted(set(targets) - {AVERAGE}), AVERAGE)},
+        "source": {name: name for name in (*_SOURCES, *sorted(set(sources) - set(_SOURCES)))},
     }
-
-    def position(pair: _Pair) -> tuple[_Setting, str, int, str]:
-        return pair.setting, pair.target, order.get((pair.target, pair.source), len(order)), pair.source
-
-    return sorted(found, key=position)
+    about = [f"{settings[0]}."] if len(settings) == 1 else ["The first column gives the settings."] if settings else []
+    rows = {**place, "Target": "{dataset}", "Source": "{source}"}
+    return Pivot(name, title, rows, column, titles=order | titles, notes=(*about, *notes))
 
 
-def _row(pairs: Sequence[_Pair], index: int, cells: Sequence[Cell]) -> Row:
-    """The row of one pair; a rule separates targets."""
-    pair = pairs[index]
-    new_target = index == 0 or (pairs[index - 1].setting, pairs[index - 1].target) != (pair.setting, pair.target)
-    return Row((pair.target, pair.source), tuple(cells), _section(pairs, pair.setting), rule=new_target)
+def _settings(found: pd.DataFrame) -> list[str]:
+    if found.empty:
+        return []
+    rows = found[["backbone", "setting", "shots"]].drop_duplicates()
+    return [f"{row.backbone}, rank {row.setting}, {row.shots}-shot" for row in rows.itertuples()]
 
 
-def _section(pairs: Sequence[_Pair], setting: _Setting) -> str:
-    """Title above the rows, needed only if there are several settings."""
-    return setting.title if len({pair.setting for pair in pairs}) > 1 else ""
-
-
-def _settings_note(pairs: Sequence[_Pair]) -> str:
-    titles = sorted({pair.setting.title for pair in pairs})
-    return f"{titles[0]}." if len(titles) == 1 else "The section titles give the settings."
-
-
-def transfer_pairs(results: Results) -> Table:
+def transfer_pairs(results: Measurements) -> Table:
     """The four modes per pair, and dense and joint prompts of the target as references."""
-    every = _find_pairs(results)
-    shown = [pair for pair in every if (pair.target, pair.source) in published_pairs()] or every
-    rows: list[Row] = []
-    for setting, group in groupby(shown, key=lambda pair: pair.setting):
-        pairs = list(group)
-        arms = (*(transfer(mode, setting.rank) for mode in TRANSFER_MODES), BEST_DENSE, joint(setting.rank))
-        for pair in pairs:
-            cells = [dataset_cell(results, "transfer_pairs", pair.key(arm), show_sd=False) for arm in arms]
-            rows.append(_row(shown, shown.index(pair), _mark_modes(cells)))
-        as_published = [(pair.target, pair.source) for pair in pairs] == published_pairs()
-        averages = []
-        for arm in arms:
-            key = PrintedKey("transfer_pairs", CellKey(setting.backbone, "Average", *arm, setting.shots))
-            over_pairs = average(pair.estimate(results, arm) for pair in pairs)
-            averages.append(make_cell(over_pairs, key if as_published else None))
-        rows.append(Row(("Average", ""), tuple(_mark_modes(averages)), _section(shown, setting), rule=True))
-    groups = ("Train A (freeze B)",) * 2 + ("Train B (freeze A)",) * 2 + ("Reference",) * 2
-    labels = ("Src B", "Rand B", "Src A", "Rand A", "Dense", "Fact.")
-    columns = tuple(Column(label, group) for label, group in zip(labels, groups, strict=True))
-    notes = []
-    if shown:
-        notes.append(f"{_settings_note(shown)} Dense: the better of the context lengths; Fact.: both factors trained.")
-    if omitted := [f"{pair.target} from {pair.source}" for pair in every if pair not in shown]:
+    measured = _pair_cells(results)
+    frame = _shown_cells(measured.frame)
+    every = frame.index.to_frame(index=False)[["dataset", "source"]].drop_duplicates()
+    pairs = list(every.itertuples(index=False, name=None))
+    shown = [pair for pair in pairs if pair in published_pairs()] or pairs
+    targets = zip(*(frame.index.get_level_values(name) for name in ("dataset", "source")), strict=True)
+    frame = frame[[pair in shown for pair in targets]]
+    how: dict[str, Any] = {"along": (*HOW, "mode"), "among": {"mode": list(_MODES)}}
+    parts = [with_printed(entries(frame, measured.runs, **how), "transfer_pairs")]
+    for _, group in frame.groupby(level=["backbone", "setting", "shots"]):
+        parts.append(_average(group, measured.runs, how))
+    found = pd.concat(parts, ignore_index=True)
+    found["side"] = [_SIDES[mode][1] for mode in found["mode"]]
+    notes = ["Dense: the better of the context lengths; Fact.: both factors trained."] if len(frame) else []
+    if omitted := [f"{target} from {source}" for target, source in sorted(pairs) if (target, source) not in shown]:
         notes.append(f"Omitted here as in the paper, listed in transfer_four_modes: {'; '.join(omitted)}.")
     title = "Per-pair transfer: one factor is trained, the other is frozen at the source's values or at random"
-    return Table("transfer_pairs", title, ("Target", "Source"), columns, tuple(rows), tuple(notes))
-
-
-def _mark_modes(cells: Sequence[Cell]) -> list[Cell]:
-    """The best mode in bold; the references after the modes do not take part."""
-    n = len(TRANSFER_MODES)
-    return [*mark_best(cells[:n]), *cells[n:]]
-
-
-def transfer_four_modes(results: Results) -> Table:
-    """All pairs in all four modes."""
-    pairs = _find_pairs(results)
-    rows = []
-    for index, pair in enumerate(pairs):
-        keys = [pair.key(transfer(mode, pair.setting.rank)) for mode in _MODES]
-        cells = mark_best([dataset_cell(results, "transfer_four_modes", key) for key in keys])
-        rows.append(_row(pairs, index, cells))
-    title = "Transfer in four modes: accuracy (%) on the target"
-    columns = tuple(Column(label) for label in _MODES.values())
-    notes = (_settings_note(pairs),) if pairs else ()
-    return Table("transfer_four_modes", title, ("Target Dataset", "Source Dataset"), columns, tuple(rows), notes)
-
-
-def transfer_best_delta(results: Results) -> Table:
-    """The best of the four modes per pair, and its differences to dense and to the best joint prompt."""
-    pairs = _find_pairs(results)
-    rows = [_row(pairs, index, _best_cells(results, pair)) for index, pair in enumerate(pairs)]
-    labels = ("Best Transfer Result", "Best Mode", "Δ Rand–Freeze", "Δ Best–Dense", "Δ Best–Factorized")
-    notes = (
-        *((_settings_note(pairs),) if pairs else ()),
-        "Rand–Freeze: frozen random B minus frozen source B. Dense, Factorized: the best over lengths and ranks.",
-    )
-    title = "Best transfer result per pair: accuracy (%)"
-    columns = tuple(Column(label) for label in labels)
-    return Table("transfer_best_delta", title, ("Target Dataset", "Source Dataset"), columns, tuple(rows), notes)
-
-
-def _best_cells(results: Results, pair: _Pair) -> list[Cell]:
-    backbone, rank, _ = pair.setting
-    modes = {mode: pair.estimate(results, transfer(mode, rank)) for mode in _MODES}
-    known = {mode: found for mode, found in modes.items() if found}
-    best_mode = best_of(known)
-    if best_mode is None:
-        return [Cell()] * 5
-    best = known[best_mode]
-    ranks = results.axis("rank", backbone=backbone, method="factorized", basis="trainable", metric="accuracy")
-    low = {r: found for r in ranks if (found := pair.estimate(results, joint(r)))}
-    best_rank = best_of(low)
-    deltas = {
-        "delta_rand_freeze": difference(modes["random-B"], modes["source-B"]),
-        "delta_best_dense": difference(best, pair.estimate(results, BEST_DENSE)),
-        "delta_best_factorized": difference(best, None if best_rank is None else low[best_rank]),
+    titles = {
+        "mode": {mode: label for mode, (label, _) in _SIDES.items()},
+        "side": {side: side for _, side in _SIDES.values()},
     }
+    pivot = _pivot("transfer_pairs", title, "{mode}", found, notes, **titles)
+    return pivot._replace(group="{side}", complete=False).of(found)
 
-    def key(metric: str) -> PrintedKey:
-        return best_key("transfer_best_delta", pair.key(transfer(best_mode, rank))._replace(metric=metric))
 
-    return [
-        make_cell(best, key("best_accuracy"), show_sd=True),
-        Cell(_MODES[best_mode]),
-        *(make_cell(delta, key(name), signed=True) for name, delta in deltas.items()),
+def _average(frame: pd.DataFrame, runs: pd.Series | None, how: Mapping[str, Any]) -> pd.DataFrame:
+    """The averages over the pairs of one setting, which take the place of datasets here."""
+    pairs = _as_datasets(frame)
+    datasets = {name: axis(pairs, "dataset", backbone=name) for name in axis(pairs, "backbone")}
+    found = entries(pairs, None if runs is None else _as_datasets(runs), datasets=datasets, **how)
+    as_published = {tuple(pair.split(" from ")) for pair in axis(pairs, "dataset")} == set(published_pairs())
+    return with_printed(found, "transfer_pairs") if as_published else found
+
+
+def _as_datasets(cells: Any) -> Any:
+    """The cells, or their runs, with "target from source" as their dataset, and no source."""
+    levels = cells.index.to_frame(index=False)
+    levels["dataset"], levels["source"] = levels["dataset"] + " from " + levels["source"], ""
+    return cells.set_axis(pd.MultiIndex.from_frame(levels))
+
+
+def transfer_four_modes(results: Measurements) -> Table:
+    """All pairs in all four modes."""
+    measured = _pair_cells(results)
+    modes = select(measured.frame, mode=list(_MODES))
+    found = with_printed(entries(modes, measured.runs, along=(*HOW, "mode"), show_sd=True), "transfer_four_modes")
+    title = "Transfer in four modes: accuracy (%) on the target"
+    return _pivot("transfer_four_modes", title, "{mode}", found, (), mode=_MODES).of(found)
+
+
+def transfer_best_delta(results: Measurements) -> Table:
+    """The best of the four modes per pair, and its differences to dense and to the best joint prompt."""
+    measured = _pair_cells(results)
+    frame, runs, along = measured.frame, measured.runs, (*HOW, "mode")
+    modes = select(frame, mode=list(_MODES))
+    winner = best(modes, along)
+    parts = [
+        entries(winner, runs, show_sd=True).assign(what="best", metric="best_accuracy"),
+        difference(
+            select(frame, mode="fixed-B random"),
+            select(frame, mode="fixed-B source"),
+            _PAIR,
+            runs,
+            what="freeze",
+            metric="delta_rand_freeze",
+        ),
+        difference(winner, select(frame, mode="dense best"), _PAIR, runs, what="dense", metric="delta_best_dense"),
+        difference(
+            winner, best(select(frame, mode="joint"), along), _PAIR, runs, what="joint", metric="delta_best_factorized"
+        ),
     ]
+    which = parts[0][[*_PAIR, "rank", "mode"]].assign(what="which", metric="")
+    which["text"] = which["mode"].map(_MODES)
+    open_ends = undecided(modes, parts[0], _PAIR)
+    of_pair = ("backbone", "dataset", "shots", "metric", "source", "rank")
+    titles = {"best": "Best Transfer Result", "which": "Best Mode", "freeze": "Δ Rand–Freeze"}
+    titles |= {"dense": "Δ Best–Dense", "joint": "Δ Best–Factorized"}
+    found = with_printed(pd.concat([*parts, which, open_ends], ignore_index=True), "transfer_best_delta", on=of_pair)
+    note = "Rand–Freeze: frozen random B minus frozen source B. Dense, Factorized: the best over lengths and ranks."
+    title = "Best transfer result per pair: accuracy (%)"
+    return _pivot("transfer_best_delta", title, "{what}", found, (note,), what=titles).of(found)

@@ -84,7 +84,7 @@ def check_theory(
     records
         Run records whose trained dense prompts serve as P* and whose learned factors serve as bases.
     objective
-        F(P); without it the statements on the loss are not testable.
+        F(P); without it the statements on the loss are not applicable.
     steps
         Steps of gradient descent.
     relative_damping
@@ -132,7 +132,7 @@ def _without_encoder() -> list[Statement]:
     for of in (FIXED_B, FIXED_A):
         claim = f"Gradient descent on {of.trained} converges at the stated rates."
         checks.append(Check(of.part, "Descent and rates", claim))
-    return [check.not_testable("needs a text encoder: give a backbone") for check in checks]
+    return [check.not_applicable("needs a text encoder: give a backbone") for check in checks]
 
 
 def check_loss(

@@ -302,7 +302,7 @@ def rate_statements(rate: Rate, of: FixedFactor = FIXED_B) -> list[Statement]:
     scaling = Check(of.part, "Rate T^(−1/2)", claim)
     if not rate.covered:
         large = f"the paths have {symbol} = {rate.constant:.4g}, too large for the step sizes"
-        return [check.not_testable(f"{large}: the theorem does not apply") for check in (bound, scaling)]
+        return [check.not_applicable(f"{large}: the theorem does not apply") for check in (bound, scaling)]
 
     squares, errors, variance = rate.squared_gradients[-1], rate.squared_errors[-1], rate.variances[-1]
     means = squares.mean(axis=0)

@@ -243,7 +243,7 @@ def _plot(name: str, series: Sequence[Series], png: bool) -> Figure:
             plot_panel = _plot_categories if layout.categories else _plot_curves
             plot_panel(ax, panel, own)
         if layout.categories:
-            shared_legend(canvas, axes.flat)
+            shared_legend(canvas)
         return to_figure(name, layout.title, layout.caption, canvas, png=png)
 
 

@@ -8,11 +8,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from slimprompt.files import check_folder, write_file
+from slimprompt.analysis.verdict import VERDICTS, Verdict, count_verdicts
 from slimprompt.paper.theory.figures import Series, plot_figures
-from slimprompt.paper.verdict import STATEMENT_VERDICTS, VERDICTS, Verdict, count_verdicts
-from slimprompt.report.html import render, write_page
-from slimprompt.report.plotting import Figure, write_figures
+from slimprompt.report.folder import check_result_folder, write_result_folder
+from slimprompt.report.html import render
+from slimprompt.report.plotting import Figure, figure_files
 from slimprompt.spreadsheet import csv_text
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def number(value: float | None) -> str:
 
 
 def verdict_counts(rows: Iterable[dict[str, str]]) -> str:
-    """The number of statements with each verdict, as `47 hold, 5 violated, 0 not testable`."""
-    return count_verdicts((cast(Verdict, row["verdict"]) for row in rows), STATEMENT_VERDICTS)
+    """The number of statements with each verdict, as `47 hold, 5 violated, 0 undecided, 1 not applicable`."""
+    return count_verdicts(cast(Verdict, row["verdict"]) for row in rows)
 
 
 def theory_section(rows: Sequence[dict[str, str]], figures: Sequence[Figure]) -> Any:
@@ -76,24 +76,20 @@ def theory_page(theory: Theory, figures: Sequence[Figure]) -> str:
 
 
 def write_theory(theory: Theory, folder: Path) -> list[Path]:
-    """Write `theory.html`, `statements.csv`, `figures.csv` with the numbers of the figures, and these as SVG and PNG.
-
-    Figures of an earlier call that are missing in this one are deleted.
-    """
-    check_folder(folder)
+    """Make `folder` hold exactly `theory.html`, `statements.csv`, `figures.csv` with the numbers of the figures, and these as SVG and PNG."""
+    check_result_folder(folder)
     figures = plot_figures(theory.series)
-    for figure in figures:
-        for suffix in ("svg", "png") if figure.missing else ():
-            (folder / f"{figure.name}.{suffix}").unlink(missing_ok=True)
     points = [
         [*names, *("" if value != value else value for value in point)]  # NaN: there is no interval
         for *names, at, values, low, high in theory.series
         for point in zip(at, values, low, high, strict=True)
     ]
     statements = [list(row.values()) for row in statement_rows(theory.statements)]
-    return [
-        write_page(folder / "theory.html", theory_page(theory, figures)),
-        write_file(folder / STATEMENTS, csv_text(COLUMNS, statements)),
-        write_file(folder / FIGURES, csv_text(FIGURE_COLUMNS, points)),
-        *write_figures(figures, folder),
-    ]
+    files: dict[str, str | bytes] = {
+        "theory.html": theory_page(theory, figures),
+        STATEMENTS: csv_text(COLUMNS, statements),
+        FIGURES: csv_text(FIGURE_COLUMNS, points),
+        **dict(figure_files(figures)),
+    }
+    write_result_folder(folder, files)
+    return [folder / name for name in files]

@@ -12,11 +12,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from slimprompt.analysis.verdict import VERDICTS
 from slimprompt.errors import InputError, shown
 from slimprompt.files import read_text
 from slimprompt.paper.theory.figures import COLOURS, KINDS, LAYOUTS, Series, make_series, plot_figures
 from slimprompt.paper.theory.page import COLUMNS, FIGURE_COLUMNS, FIGURES, STATEMENTS, theory_section
-from slimprompt.paper.verdict import STATEMENT_VERDICTS
 from slimprompt.spreadsheet import cell_text
 
 #: Limits of what is read; a result has a few hundred kilobytes, and some 60 different labels and categories.
@@ -64,8 +64,8 @@ def _statements(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     for row in rows:
         for cell in filter(None, (row["predicted"], row["measured"], *row["interval"].split(" … "))):
             float(cell)
-        if row["verdict"] not in STATEMENT_VERDICTS:
-            raise ValueError(f"the verdict {shown(row['verdict'])} is not one of {', '.join(STATEMENT_VERDICTS)}")
+        if row["verdict"] not in VERDICTS:
+            raise ValueError(f"the verdict {shown(row['verdict'])} is not one of {', '.join(VERDICTS)}")
     return rows
 
 

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from slimprompt.paper.verdict import Verdict, statement_verdict
+from slimprompt.analysis.verdict import Verdict
 
 Relation = Literal["=", "≤", ">"]
 Numbers = Sequence[float] | np.ndarray
@@ -32,6 +32,10 @@ def mean_interval(samples: Numbers, confidence: float = CONFIDENCE) -> Interval:
         return Interval(math.nan, math.nan)
     half = stats.t.ppf(0.5 + confidence / 2, values.size - 1) * values.std(ddof=1) / math.sqrt(values.size)
     return Interval(float(values.mean() - half), float(values.mean() + half))
+
+
+def _verdict(holds: bool | np.bool_) -> Verdict:
+    return "holds" if holds else "violated"
 
 
 class Statement(NamedTuple):
@@ -68,16 +72,18 @@ class Check(NamedTuple):
         """Both sides as numbers; `=` and `≤` hold up to tolerance · max(1, |predicted|).
 
         With the interval of a sampled value, `=` means that it contains the prediction, `≤` that it is not above it, and
-        `>` that it is; `>` is not testable if the interval contains the bound.
+        `>` that it is; `>` is undecided if the interval contains the bound.
         """
         low, high = interval or (measured, measured)
         slack = tolerance * max(1.0, abs(predicted))
-        holds: bool | None = low <= predicted + slack
+        holds = low <= predicted + slack
         if relation == "=":
             holds = low - slack <= predicted <= high + slack
         elif relation == ">":
-            holds = None if low <= predicted < high else low > predicted
-        verdict = statement_verdict(holds)
+            holds = low > predicted
+        verdict = _verdict(holds)
+        if relation == ">" and low <= predicted < high:
+            verdict = "undecided"
         return Statement(*self, relation, float(predicted), float(measured), interval, verdict, detail)
 
     def mean(
@@ -86,7 +92,7 @@ class Check(NamedTuple):
         """The mean of samples, decided by its interval; one sample has none and decides nothing."""
         mean = float(np.mean(samples))
         if len(samples) < 2:
-            return Statement(*self, relation, predicted, mean, None, "not testable", f"{detail}; no interval")
+            return Statement(*self, relation, predicted, mean, None, "undecided", f"{detail}; no interval")
         return self.compare(relation, predicted, mean, mean_interval(samples, confidence), detail=detail)
 
     def at_most_everywhere(
@@ -114,8 +120,8 @@ class Check(NamedTuple):
         if bad.size:
             found = f"fails at {bad.size} of {right.size} values, first at {where}"
         sides, remark = (float(right[worst]), float(left[worst])), "; ".join(filter(None, (found, detail)))
-        return Statement(*self, "≤", *sides, None, statement_verdict(not bad.size), remark)
+        return Statement(*self, "≤", *sides, None, _verdict(not bad.size), remark)
 
-    def not_testable(self, reason: str) -> Statement:
+    def not_applicable(self, reason: str) -> Statement:
         """The conditions of the statement are not met, or there is nothing to measure."""
-        return Statement(*self, "=", None, None, None, "not testable", reason)
+        return Statement(*self, "=", None, None, None, "not applicable", reason)

@@ -50,6 +50,17 @@ for (const tools of document.querySelectorAll(".tools[data-for]")) {
   for (const control of tools.querySelectorAll("input, select")) control.addEventListener("input", () => applyFilter(tools));
 }
 
+// What is wider than the screen says so, and fades where more of it follows.
+function showWidth(box) {
+  box.classList.toggle("wide", box.scrollWidth > box.clientWidth + 1);
+  box.classList.toggle("more", box.scrollWidth > box.clientWidth + box.scrollLeft + 1);
+}
+const widths = new ResizeObserver((entries) => { for (const entry of entries) showWidth(entry.target); });
+for (const box of document.querySelectorAll(".scroll, .plot")) {
+  widths.observe(box);
+  box.addEventListener("scroll", () => showWidth(box), { passive: true });
+}
+
 const dialog = document.getElementById("runs-dialog");
 function showRuns(link) {
   const list = dialog.querySelector("ul");
