@@ -31,7 +31,8 @@ def root(tmp_path, monkeypatch):
         if number:
             draw(tmp_path / "imagenet-sketch" / "images" / wnid / "1.JPEG", colour, number)
     lines = [f"{wnid} {colour} disc\n" for wnid, colour in COLOURS.items()]
-    (tmp_path / "imagenet" / "classnames.txt").write_text("".join(lines))
+    for folder in ("imagenet", "imagenet-sketch"):
+        (tmp_path / folder / "classnames.txt").write_text("".join(lines))
     return tmp_path
 
 

@@ -504,9 +504,9 @@ def test_a_recipe_of_ones_own_is_a_file(run, photos, tmp_path):
     saved = entries_of(tmp_path / "p")["recipe"]
     assert (saved["epochs"], saved["views"], saved["optimizer"], saved["lr"]) == (3, 1, "adamw", 0.01)
     recipe.write_text("epoch: 2\n")
-    failed(run(*fit, "--out", tmp_path / "q", "--recipe", recipe), "mine.yaml 'epoch'; did you mean 'epochs'?")
+    failed(run(*fit, "--out", tmp_path / "q", "--recipe", recipe), "mine.yaml 'epoch'; did you mean 'epochs'")
     failed(run(*fit, "--out", tmp_path / "q", "--recipe", tmp_path / "none.yaml"), "none.yaml")
-    failed(run(*fit, "--out", tmp_path / "q", "--set", "epohcs=2"), "'epohcs'; did you mean 'epochs'?")
+    failed(run(*fit, "--out", tmp_path / "q", "--set", "epohcs=2"), "'epohcs'; did you mean 'epochs'")
     failed(run(*fit, "--out", tmp_path / "q", "--set", "epochs"), "FIELD=VALUE")
     assert not (tmp_path / "q").exists()
 

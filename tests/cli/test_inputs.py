@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from slimprompt.cli import main
 from tests.cli.conftest import QUICK, failed, ok
 from tests.conftest import draw
 
@@ -165,14 +166,16 @@ def test_two_files_of_one_name_are_refused_before_the_work(run, photos, tmp_path
         failed(run(*command), "is given as the name of two files")
 
 
-def test_too_little_memory_is_not_called_a_bug(run, monkeypatch):
+def test_too_little_memory_is_not_called_a_bug(capsys):
     for error in (
         MemoryError("Unable to allocate 644. GiB for an array"),
         torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
         RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
     ):
-        monkeypatch.setattr("slimprompt.cli.app", Mock(side_effect=error))
-        message = failed(run("backbones"), f"there is not enough memory ({error})", "another --device")
+        with pytest.raises(SystemExit) as stop:
+            main(Mock(side_effect=error))
+        message = " ".join(capsys.readouterr().err.split())
+        assert stop.value.code == 2 and f"there is not enough memory ({error})" in message and "--device" in message
         assert "bug" not in message
 
 

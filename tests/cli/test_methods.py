@@ -121,7 +121,11 @@ def test_too_few_held_out_images_are_said(run, photos, tmp_path):
     for option in (["--compare"], ["--report", tmp_path / "page.html"]):
         nothing = run("fit", photos, "--out", tmp_path / "q", "--shots", 6, *QUICK, *option)
         failed(nothing, f"{option[0]} needs held-out images, and all images are training images: give more images or")
+    one_shot = run("fit", photos, "--out", tmp_path / "q", "--shots", 1, *QUICK, "--save-best")
+    failed(one_shot, "--save-best", "two training images of a class", "--shots")
     assert not (tmp_path / "q").exists()
+    out = ok(run("fit", photos, "--out", tmp_path / "q", "--shots", 1, *QUICK, "--compare"))
+    assert "No method is chosen" in out
 
 
 def test_copies_of_training_images_do_not_count(run, photos, tmp_path):

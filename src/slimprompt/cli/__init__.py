@@ -112,10 +112,7 @@ def main(commands: typer.Typer = app) -> None:
     try:
         commands()
         code: object = 0
-    except (
-        KeyboardInterrupt,
-        Stopped,
-    ) as stop:  # typer turns the first into exit code 130, except while it ends itself
+    except (KeyboardInterrupt, Stopped) as stop:  # the first is exit code 130 of typer, except while typer ends itself
         code, left = 130, str(stop) or left
     except SystemExit as stop:
         code = stop.code

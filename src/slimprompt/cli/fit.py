@@ -183,6 +183,11 @@ def fit(
     if compare or report is not None:
         option = "--report" if not compare else "--save-best" if save_best else "--compare"
         _require_held_out(images, sample, option)
+    if save_best and len({item.label for item in sample.train}) == len(sample.train):
+        raise InputError(
+            "--save-best chooses a method by cross-validation, which needs two training images of a class: raise --shots, give more "
+            "images, or choose a method with --method"
+        )
     if at_most is None and not images.test:
         at_most = _HELD_OUT
 

@@ -328,6 +328,8 @@ def _flag(name: str) -> str:
 
 def _option(name: str, field: FieldInfo, panel: str, default: Any) -> inspect.Parameter:
     help_text = (field.description or "").strip()
+    if default is not None:  # it is shown
+        help_text = help_text.partition("; default:")[0]
     if _is_list(field):
         help_text += "; comma-separated"
     kind: Any = _plain_type(field.annotation)

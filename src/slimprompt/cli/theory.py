@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from slimprompt.paper.theory import Statement
 
 
-@model_options("backbone", "pretrained", "device")
+@model_options("backbone", "pretrained", "device", backbone="pocket")
 def theory(
     m: Annotated[int, typer.Option("--m", min=1, max=1024, help="Context tokens.")] = 16,
     d: Annotated[
@@ -77,7 +77,7 @@ def theory(
     if not no_encoder:
         from slimprompt.paper.theory.prompt_objective import few_shot_objective
 
-        model = model_options.load_backbone("pocket")
+        model = model_options.load_backbone()
         objective = few_shot_objective(model, benchmark, shots=shots, seed=seed, n_ctx=m, data_root=data_root)
         say(f"loss: {objective.title}")
     with progress("checking", None, "text passes") as advance:
