@@ -107,8 +107,8 @@ class Table:
     name: str
     title: str
     frame: pd.DataFrame
-    """Its cells. The index levels are the row labels, their names the titles of the label columns; the columns are the levels group,
-    label and remark of `Column`."""
+    """Its cells. The index levels are the row labels, their names the titles of the label columns; the columns have the levels
+    of `Column`."""
     notes: tuple[str, ...] = ()
     compare: bool = False
     """Show the published value and the difference next to each number."""
@@ -121,8 +121,7 @@ class Table:
     @property
     def columns(self) -> list[Column]:
         """The columns of cells."""
-        levels = (self.frame.columns.get_level_values(name) for name in Column._fields)
-        return [Column(*titles) for titles in zip(*levels, strict=True)]
+        return [Column(*map(str, titles)) for titles in self.frame.columns.to_flat_index()]
 
     @property
     def rows(self) -> list[Row]:
@@ -177,12 +176,9 @@ def make_table(
 ) -> Table:
     """A table from its rows, (labels, cells)."""
     index = pd.MultiIndex.from_tuples([labels for labels, _ in rows], names=list(headers)) if rows else _none(headers)
-    titles = pd.MultiIndex.from_tuples([(one.group, one.label, one.remark) for one in columns], names=_COLUMN)
+    titles = pd.MultiIndex.from_tuples(columns, names=Column._fields) if columns else _none(Column._fields)
     frame = pd.DataFrame([list(cells) for _, cells in rows], index, titles, dtype=object)
     return Table(name, title, frame, tuple(notes))
-
-
-_COLUMN = ["group", "label", "remark"]
 
 
 def _none(names: Sequence[str]) -> pd.MultiIndex:
@@ -313,51 +309,45 @@ class Pivot(NamedTuple):
 
     def of(self, found: pd.DataFrame, remarks: Mapping[str, str] | None = None) -> Table:
         """The table of these entries; `remarks` are the small print below columns."""
-        for name, titles in self.titles.items():
-            found = found[found[name].isin(list(titles))]
-        texts = [*self.rows.values(), self.group, self.column]
-        shown = {text: self._shown(text, found) for text in texts}
-        frame = pd.DataFrame({header: shown[text] for header, text in self.rows.items()})
-        frame["group"], frame["label"] = shown[self.group], shown[self.column]
-        frame["cell"] = [_cell(entry) for entry in found.to_dict("records")]
-        frame["remark"] = frame["label"].map(remarks or {}).fillna("") if len(frame) else ""
-        headers = list(self.rows)
-        if frame.empty:
-            return Table(self.name, self.title, pd.DataFrame(index=_none(headers), columns=_none(_COLUMN)), self.notes)
-        wide = frame.set_index([*headers, *_COLUMN])["cell"].unstack(_COLUMN, sort=False)
-        wide = wide.loc[self._order(frame, found, headers, list(self.rows.values()))]
-        columns = self._order(frame, found, _COLUMN, [self.group, self.column])
+        chosen = [
+            entry
+            for entry in found.to_dict("records")
+            if all(entry[name] in titles for name, titles in self.titles.items())
+        ]
+        rows, columns = tuple(self.rows.values()), (self.column, self.group)
+        cells = {(self._shown(rows, entry), self._shown(columns, entry)): _cell(entry) for entry in chosen}
+        assert len(cells) == len(chosen)  # each entry has a place of its own
+        titles = self._ordered((self.group, self.column), chosen)
         fixed = self.titles.get(self.column.strip("{}"), {})
         if self.complete and fixed:
-            groups = dict.fromkeys(group for group, _, _ in columns)
-            columns = [(group, label, (remarks or {}).get(label, "")) for group in groups for label in fixed.values()]
-        wide = wide.reindex(columns=pd.MultiIndex.from_tuples(columns, names=_COLUMN))
-        wide = wide.map(lambda cell: cell if isinstance(cell, Cell) else Cell())
-        return Table(self.name, self.title, wide.set_axis(_levels(wide.index, headers)), self.notes)
-
-    def _shown(self, text: str, found: pd.DataFrame) -> list[str]:
-        used = [name for _, name, _, _ in Formatter().parse(text) if name]
-        columns = [[self.titles.get(name, {}).get(value, value) for value in found[name]] for name in used]
-        return [text.format(**dict(zip(used, values, strict=True))) for values in zip(*columns, strict=True)] or [
-            text
-        ] * len(found)
-
-    def _order(self, frame: pd.DataFrame, found: pd.DataFrame, labels: list[str], texts: Sequence[str]) -> list[Any]:
-        """The distinct labels, in the order of the fields that their texts show."""
-        used = [name for text in texts for _, name, _, _ in Formatter().parse(text) if name]
-        keys = [
-            [list(self.titles[name]).index(value) if name in self.titles else value for value in found[name]]
-            for name in used
+            groups = dict.fromkeys(group for group, _ in titles)
+            titles = [(group, label) for group in groups for label in fixed.values()]
+        shown = [Column(label, group, (remarks or {}).get(label, "")) for group, label in titles]
+        body = [
+            (row, [cells.get((row, (one.label, one.group)), Cell()) for one in shown])
+            for row in self._ordered(rows, chosen)
         ]
-        shown = [tuple(row) if len(labels) > 1 else row[0] for row in frame[labels].itertuples(index=False)]
-        ranked = sorted(zip(*keys, range(len(shown)), strict=True)) if keys else [(0,)]
-        return list(dict.fromkeys(shown[place[-1]] for place in ranked))
+        return make_table(self.name, self.title, list(self.rows), shown, body, self.notes)
+
+    def _shown(self, texts: Sequence[str], entry: Mapping[Any, Any]) -> tuple[str, ...]:
+        fields = {name: self.titles.get(name, {}).get(entry[name], entry[name]) for name in _fields(texts)}
+        return tuple(text.format(**fields) for text in texts)
+
+    def _ordered(self, texts: Sequence[str], entries: Sequence[Mapping[Any, Any]]) -> list[tuple[str, ...]]:
+        """The distinct texts of the entries, in the order of their fields."""
+
+        def place(entry: Mapping[Any, Any]) -> list[Any]:
+            return [
+                list(self.titles[name]).index(entry[name]) if name in self.titles else entry[name]
+                for name in _fields(texts)
+            ]
+
+        return list(dict.fromkeys(self._shown(texts, entry) for entry in sorted(entries, key=place)))
 
 
-def _levels(index: pd.Index, names: Sequence[str]) -> pd.MultiIndex:
-    """The index with levels, also if it is a single one."""
-    rows = [row if isinstance(row, tuple) else (row,) for row in index]
-    return pd.MultiIndex.from_tuples(rows, names=list(names))
+def _fields(texts: Sequence[str]) -> list[str]:
+    """The fields that formats name."""
+    return [name for text in texts for _, name, _, _ in Formatter().parse(text) if name]
 
 
 def _cell(entry: Mapping[Any, Any]) -> Cell:

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from slimprompt.errors import choose
-from slimprompt.report.table import Cell, Table
+from slimprompt.report.table import Cell, Column, Table
 from slimprompt.spreadsheet import cell_value, frame_csv, frame_values
 
 # ---------------------------------------------------------------- Markdown
@@ -82,24 +82,23 @@ def escape_latex(text: str) -> str:
 
 def to_latex(table: Table) -> str:
     """A LaTeX `table` environment; it needs the packages booktabs, multirow and adjustbox."""
-    frame = table.frame
-    if frame.columns.empty:
-        frame = pd.DataFrame(index=frame.index, columns=pd.MultiIndex.from_tuples([("", "", "")]))
     names = [escape_latex(name) for name in table.headers]
     rows = pd.MultiIndex.from_tuples([tuple(map(escape_latex, row.labels)) for row in table.rows], names=names)
-    groups = [tuple(map(escape_latex, column)) for column in frame.columns]
-    if not any(remark for *_, remark in groups):
-        groups = [(group, label) for group, label, _ in groups]
-    texts = frame.map(lambda cell: escape_latex(cell.text(compare=table.compare)))
-    bold = frame.map(
-        lambda cell: "bfseries: \\boldmath--wrap" if cell.bold else ""
-    )  # \textbf leaves symbols as they are
-    texts, bold = (one.set_axis(rows).set_axis(pd.MultiIndex.from_tuples(groups), axis=1) for one in (texts, bold))
+    columns = table.columns or [Column("")]
+    used = [
+        name for name in ("group", "label", "remark") if name == "label" or any(getattr(one, name) for one in columns)
+    ]
+    titles = pd.MultiIndex.from_tuples([tuple(escape_latex(getattr(one, name)) for name in used) for one in columns])
+    cells = table.frame if table.columns else pd.DataFrame(index=rows, columns=titles)
+    cells = cells.set_axis(rows).set_axis(titles, axis=1)
+    texts = cells.map(lambda cell: escape_latex(cell.text(compare=table.compare)))
+    # \textbf leaves symbols as they are
+    bold = cells.map(lambda cell: "bfseries: \\boldmath--wrap" if cell.bold else "")
     made = texts.style.apply(lambda _: bold, axis=None).to_latex(
         hrules=True,
         clines="skip-last;data",
         multicol_align="c",
-        column_format="l" * len(names) + "c" * len(groups),
+        column_format="l" * len(names) + "c" * len(columns),
         position="p",
         position_float="centering",
         caption=f"{escape_latex(table.title)}. {' '.join(map(escape_latex, table.notes))}",
