@@ -111,21 +111,6 @@ def test_the_threshold_covers_the_asked_fraction() -> None:
         calibration.threshold(1.5)
 
 
-def test_the_threshold_of_a_percentage_is_the_stored_percentile() -> None:
-    calibration = Calibration(1.0, tuple(number / 100 for number in range(101)))
-    for percent in range(101):
-        assert calibration.threshold(percent / 100) == (100 - percent) / 100
-
-
-def test_many_confidences_are_stored_as_percentiles() -> None:
-    rng = np.random.default_rng(0)
-    logits, labels = rng.normal(size=(1000, 3)), rng.integers(0, 3, 1000)
-    calibration = calibration_of(logits, labels)
-    assert len(calibration.confidences) == 101
-    confidences = softmax(logits, calibration.temperature).max(1)
-    assert calibration.threshold(0.9) == pytest.approx(np.quantile(confidences, 0.1), abs=1e-3)
-
-
 def make(kind, tiny, **fields):
     if kind == "prompt":
         return Classifier(tiny, **QUICK, **fields)
@@ -224,12 +209,9 @@ def test_a_prompt_of_other_software_can_be_calibrated(tiny, photos):
     labels = [path.parent.name for path in paths]
     names = sorted(set(labels))
     spec = make_spec(n_ctx=4, rank=2)
-    classifier = Classifier.of_prompt(
-        tiny, make_prompt(tiny, spec, seed=1), spec, names, imported={"from": "elsewhere"}
-    )
+    classifier = Classifier.of_prompt(tiny, make_prompt(tiny, spec, seed=1), spec, names, imported={"from": "x"})
     classifier.set_params(recipe={"epochs": 1, "views": 0})
-    task = make_task(
-        FeatureBank(tiny, None), LabelledImages(paths, [names.index(label) for label in labels], tuple(names)), 1
-    )
+    sample = LabelledImages(paths, [names.index(label) for label in labels], tuple(names))
+    task = make_task(FeatureBank(tiny, None), sample, seed=1)
     assert classifier.recipe_ is None
     assert len(classifier.fit_calibration(task).calibration_.confidences) == len(paths)

@@ -1,6 +1,5 @@
 """The classifier: prompts and other methods fitted, saved, loaded, used on other classes."""
 
-import io
 import pickle
 from dataclasses import replace
 
@@ -203,11 +202,8 @@ def test_nothing_is_overwritten_unasked(classifier, tmp_path):
 
 @pytest.mark.parametrize("call", ["predict", "predict_proba", "encode"])
 def test_not_fitted(tiny, call):
-    for images in ([], ["a.png"]):
-        with pytest.raises(NotFittedError):
-            getattr(Classifier(tiny), call)(images)
     with pytest.raises(NotFittedError):
-        Classifier(tiny).score([], [])
+        getattr(Classifier(tiny), call)([])
 
 
 def test_no_images_give_no_rows(classifier):
@@ -220,17 +216,7 @@ def test_no_images_give_no_rows(classifier):
 def test_every_form_of_images_is_classified_alike(classifier, images):
     expected = classifier.predict_proba(images)
     opened = [Image.open(path) for path in images]
-    forms = [
-        (str(path) for path in images),
-        np.array([str(path) for path in images]),
-        pd.Series([str(path) for path in images]),
-        opened,
-        [opened[0], *opened[1:]],
-        np.stack([np.asarray(image) for image in opened]),
-        [torch.from_numpy(np.array(image)).permute(2, 0, 1) for image in opened],
-        [io.BytesIO(path.read_bytes()) for path in images],
-    ]
-    for form in forms:
+    for form in (map(str, images), np.array(images), opened, np.stack(list(map(np.asarray, opened)))):
         np.testing.assert_allclose(classifier.predict_proba(form), expected, rtol=1e-5)
 
 
@@ -238,8 +224,6 @@ def test_fit_takes_arrays_and_series(tiny, images, labels):
     expected = fitted(tiny, images, labels)
     other = fitted(tiny, (str(path) for path in images), pd.Series(labels, dtype="category"))
     assert torch.equal(other.prompt_.A, expected.prompt_.A)
-    of_pixels = fitted(tiny, [np.asarray(Image.open(path)) for path in images], np.array(labels))
-    assert of_pixels.classes_.tolist() == expected.classes_.tolist()
 
 
 def test_labels_are_class_names(classifier, images, labels):

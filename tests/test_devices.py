@@ -116,7 +116,8 @@ def test_chunks_stay_on_the_device(on_meta: Backbone) -> None:
     assert encode.n_chunks == 2 and gradient.device == META
 
 
-def test_a_context_on_the_host_is_moved_to_the_device(on_meta: Backbone) -> None:
+def test_what_is_on_the_host_is_moved_to_the_device(on_meta: Backbone) -> None:
+    assert on_meta.encode_texts(["a cat", "a dog"]).device == META
     context = torch.zeros(4, on_meta.text_width)
     for make in (SharedPrefixTextEncoder, shared_prefix_reference, full_pass_encoder):
         assert make(on_meta, NAMES, 4)(context).device == META
@@ -162,10 +163,6 @@ def test_images_are_moved_to_the_device(name: str) -> None:
     height = size if isinstance(size, int) else size[0]
     features = backbone.encode_images(torch.zeros(2, 3, height, height))
     assert features.device == META and features.shape == (2, _embed_dim(backbone))
-
-
-def test_zero_shot_texts_are_encoded_on_the_device(on_meta: Backbone) -> None:
-    assert on_meta.encode_texts(["a cat", "a dog"]).device == META
 
 
 def _embed_dim(backbone: Backbone) -> int:

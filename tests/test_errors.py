@@ -2,7 +2,7 @@ import pickle
 
 import pytest
 
-from slimprompt.errors import InputError, choose, first_few, printable, shown, unknown, validate, whole_number
+from slimprompt.errors import InputError, choose, first_few, shown, unknown, validate, whole_number
 from slimprompt.training.recipe import Recipe
 
 
@@ -11,15 +11,7 @@ def test_a_message_is_one_short_line():
     assert len(text) == 1000
     assert text.startswith("given: aaa") and text.endswith("do this next")
     assert text.isprintable() and "\\x1b[31m\\udce9" in text
-
-
-def test_short_messages_stay_as_they_are_also_after_pickling():
-    error = InputError("a “name” is needed")
-    assert str(pickle.loads(pickle.dumps(error))) == str(error) == "a “name” is needed"
-
-
-def test_names_that_are_not_utf8_are_escaped():
-    assert printable("caf\udce9 é \ud800") == "caf\\udce9 é \\ud800"
+    assert str(pickle.loads(pickle.dumps(InputError("a “name” é")))) == "a “name” é"
 
 
 class Unprintable:

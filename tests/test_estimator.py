@@ -12,8 +12,6 @@ from PIL import Image
 from sklearn.base import clone
 from sklearn.ensemble import StackingClassifier, VotingClassifier
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict, cross_val_score
-from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from slimprompt import Classifier, InputError, Recipe
@@ -187,17 +185,6 @@ def test_search_in_worker_processes(tiny_folder, images, labels, monkeypatch):
     workers = GridSearchCV(METHODS["prompt"](load_backbone(tiny_folder)), {"rank": [1, 2]}, cv=folds, n_jobs=2)
     workers.fit(images, labels)
     assert workers.cv_results_["mean_test_score"].tolist() == alone.cv_results_["mean_test_score"].tolist()
-
-
-def test_pipeline(make, tiny, images, labels):
-    def opened(paths):
-        return [Image.open(path) for path in paths]
-
-    pipeline = Pipeline([("open", FunctionTransformer(opened)), ("classify", make(tiny))]).fit(images, labels)
-    direct = make(tiny).fit(opened(images), labels)
-    assert (pipeline.predict_proba(images) == direct.predict_proba(images)).all()
-    assert pipeline.score(images, labels) == direct.score(images, labels)
-    assert pipeline.set_params(classify__seed=7).named_steps["classify"].seed == 7
 
 
 def test_arrays_and_tensors_are_split_like_lists(tiny, images, labels):

@@ -103,11 +103,6 @@ def test_a_leftover_of_an_earlier_process_with_our_number_is_removed(tmp_path: P
     assert list(tmp_path.iterdir()) == [ours]
 
 
-def test_a_long_name_can_be_written(tmp_path: Path) -> None:
-    for name in ("x" * 255, "é" * 127):
-        assert files.write_file(tmp_path / name, "").name == name
-
-
 def test_hash_of_bytes_and_of_a_file(tmp_path: Path) -> None:
     content = bytes(range(256)) * 5000  # more than one chunk
     (tmp_path / "file").write_bytes(content)
@@ -181,16 +176,3 @@ def test_a_folder_is_locked_by_one_and_may_be_deleted(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be written"), files.locked_folder(tmp_path / "file" / "x", "writing"):
         pass
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_process_that_has_ended_but_was_not_waited_for_is_gone():
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    try:
-        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it has ended, and stays in the table of processes
-        assert not files._is_written(str(child), "0" * 16)
-    finally:
-        os.waitpid(child, 0)
-    assert files._is_written(str(os.getppid()), "0" * 16)

@@ -19,7 +19,7 @@ from slimprompt import Classifier, Prompt, load_backbone
 from slimprompt.errors import InputError
 from slimprompt.methods.head import AnyHead, CacheHead, Head
 from slimprompt.prompts.spec import make_spec
-from slimprompt.saved import _checksum, check_free, describe_backbone, model_file, read_model, write_model
+from slimprompt.saved import _checksum, check_free, model_file, read_model, write_model
 
 NAMES = ["otter", "red panda"]
 ENTRIES: dict[str, Any] = {
@@ -259,17 +259,3 @@ def test_a_model_on_a_folder_of_weights_can_be_moved_and_so_can_the_folder(
     for given in (str(moved), f"local-dir:{moved}", "../moved", Path(moved)):
         loaded = Classifier.load(file, pretrained=given, device="cpu")
         assert torch.equal(loaded.head_.weights, classifier.head_.weights)
-
-
-def test_a_weight_file_is_found_from_another_working_directory(
-    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    torch.save(tiny.model.state_dict(), "weights.pt")
-    backbone = load_backbone(tiny.name, "weights.pt", activation=tiny.activation, device="cpu")
-    assert describe_backbone(backbone)["pretrained"] == str(tmp_path / "weights.pt")
-    Path("openai").mkdir()
-    Path("weights.pt").rename("openai/weights")
-    backbone = load_backbone(tiny.name, "openai/weights", activation=tiny.activation, device="cpu")
-    assert describe_backbone(backbone)["pretrained"] == str(tmp_path / "openai/weights")
-    assert describe_backbone(tiny)["pretrained"] == "random:0"

@@ -28,9 +28,5 @@ def test_a_frame_without_formulas_is_written_as_pandas_does():
     assert frame_csv(frame) == frame.to_csv(index=False)
 
 
-def test_a_carriage_return_does_not_begin_another_line():
-    assert csv_text(["class"], [["\rcat\r=1"]]) == "class\n cat =1\n"
-
-
-def test_names_that_are_not_utf8_are_escaped():
-    assert csv_text(["image"], [["caf\udce9.png"]]) == "image\ncaf\\udce9.png\n"
+def test_every_value_is_one_line_of_utf8():
+    assert csv_text(["class"], [["\rcat\r=1"], ["caf\udce9.png"]]) == "class\n cat =1\ncaf\\udce9.png\n"

@@ -79,5 +79,8 @@ print(json.dumps(open_clip.version.__name__))
 
 
 def test_python_dash_m():
-    done = subprocess.run([sys.executable, "-m", "slimprompt", "--version"], capture_output=True, text=True, check=True)
+    start = [sys.executable, "-m", "slimprompt"]
+    done = subprocess.run([*start, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("slimprompt ")
+    done = subprocess.run([*start, "runs", "list", "--runs", "nowhere"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("error: no runs folder at nowhere")

@@ -96,16 +96,6 @@ def test_an_unknown_activation_is_asked_for(tiny, reference, tmp_path):
         load_backbone(TINY, str(path), activation="relu")
 
 
-def test_openai_sizes_among_the_weights_mean_quick_gelu(tiny, reference, tmp_path):
-    sizes = {
-        "input_resolution": torch.tensor(32),
-        "context_length": torch.tensor(40),
-        "vocab_size": torch.tensor(49408),
-    }
-    torch.save(reference.state_dict() | sizes, tmp_path / "model.pt")
-    assert load_backbone(TINY, str(tmp_path / "model.pt"), device="cpu").activation == "quickgelu"
-
-
 @pytest.mark.parametrize("quick_gelu", [True, False])
 def test_the_configuration_of_a_folder_tells_the_activation(reference, tmp_path, quick_gelu):
     config = {"model_cfg": TINY_CONFIG | {"quick_gelu": quick_gelu}, "preprocess_cfg": {}}
@@ -118,9 +108,8 @@ def test_the_configuration_of_a_folder_tells_the_activation(reference, tmp_path,
 
 
 def test_local_folder_in_hub_format(tiny, reference, tmp_path):
-    (tmp_path / "open_clip_config.json").write_text(
-        json.dumps({"model_cfg": TINY_CONFIG, "preprocess_cfg": {"mean": [0.5] * 3}})
-    )
+    config = {"model_cfg": TINY_CONFIG, "preprocess_cfg": {"mean": [0.5] * 3}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
     save_file(reference.state_dict(), tmp_path / "open_clip_model.safetensors")
     loaded = load_backbone(f"local-dir:{tmp_path}", device="cpu")
     assert loaded.fingerprint == tiny.fingerprint

@@ -53,6 +53,9 @@ def write_tar(path: Path, files: list[Path]) -> Path:
 def test_folders_and_files_are_those_of_predict_on_a_few(images: Path, paths: list[Path], tmp_path: Path) -> None:
     assert names(images, paths[3]) == [str(path) for path in image_files([images, paths[3]])]
     assert check_pixels(images, paths) == [str(path) for path in paths]
+    refuse(tmp_path / "none.png")
+    refuse(images, tmp_path / "a folder without images")
+    refuse(images, column="path")  # which is for tables
 
 
 def test_hidden_members_of_a_tar_file_are_left_out(paths: list[Path], tmp_path: Path) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +15,7 @@ import pytest
 from slimprompt.cluster import import_ray
 from slimprompt.collections import ray as collections_ray
 from slimprompt.collections.inputs import open_collection
-from slimprompt.collections.parts import FinishedPart, Part, parts_of
+from slimprompt.collections.parts import FinishedPart, Part
 from slimprompt.collections.predict import (
     Advance,
     LocalPredictor,
@@ -101,33 +98,6 @@ def test_a_worker_that_is_killed_is_replaced(spec: PredictionSpec, images: Path,
         predict_collection(collection, tmp_path / kind.__name__, lambda kind=kind: kind(spec), part_size=1)
     assert KillsOneWorker.killed
     assert files(tmp_path / "KillsOneWorker") == files(tmp_path / "LocalPredictor")
-
-
-@pytest.mark.slow
-def test_a_worker_in_a_new_interpreter_gives_the_same_predictions(
-    spec: PredictionSpec, images: Path, tmp_path: Path
-) -> None:
-    """The workers of the tests above begin with loaded libraries; this one imports what it needs, and not what it does not use."""
-    (part,) = parts_of(open_collection([images]))
-    (expected,) = LocalPredictor(spec).predict_parts([part], lambda n: None)
-    given, answer = tmp_path / "given", tmp_path / "answer"
-    given.write_bytes(pickle.dumps((pickle.dumps(spec), pickle.dumps(part))))
-    code = """
-import pickle, sys
-from pathlib import Path
-from slimprompt import __version__
-from slimprompt.collections.ray import PartWorker
-spec, part = pickle.loads(Path(sys.argv[1]).read_bytes())
-done = PartWorker(spec, 1, __version__)({"part": [part]})
-Path(sys.argv[2]).write_bytes(pickle.dumps((done, list(sys.modules))))
-"""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", code, given, answer], env=environment, check=True)
-    done, imported = pickle.loads(answer.read_bytes())
-    assert done["error"] == [""]
-    assert pickle.loads(done["finished"][0]) == expected
-    assert "open_clip" in imported
-    assert not {"transformers", "wandb"} & set(imported)
 
 
 @pytest.mark.slow

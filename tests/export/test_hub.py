@@ -104,9 +104,13 @@ def test_a_head_replaces_a_prompt(
     labels = [path.parent.name for path in images]
     head = Classifier(tiny, method="gda", views=0, cache=False).fit(images, labels).save(tmp_path / "my-head")
     push(head, "user/name")
-    names = local_hub.repositories["user/name"].files.keys()
-    assert names == {".gitattributes", "README.md", "model.safetensors"}
+    files = local_hub.repositories["user/name"].files
+    assert files.keys() == {".gitattributes", "README.md", "model.safetensors"}
     assert load_classifier("hf:user/name", backbone=tiny).method_ == "gda"
+    card = files["README.md"].decode()  # of a head that was not evaluated
+    assert "license" not in front_matter(card) and "| Licence | not stated |" in card
+    assert "| Held-out accuracy | not measured |" in card and "| Recipe | gda, alpha" in card
+    assert f"| Training images | {len(images)} |" in card
 
 
 def test_repositories_that_are_refused(saved: Path, local_hub: Hub) -> None:

@@ -118,11 +118,9 @@ def test_class_names_of_numbered_labels(kind: str, tiny: Backbone, images: list[
     """The names are exported, not the labels."""
     names = sorted({path.parent.name for path in images})
     labels = [names.index(path.parent.name) for path in images]
-    classifier = (
-        Classifier(tiny, n_ctx=2, rank=1, recipe={"epochs": 1, "views": 0}, cache=False, class_names=names)
-        if kind == "prompt"
-        else Classifier(tiny, method="zero-shot", cache=False, class_names=names)
-    )
+    short = {"n_ctx": 2, "rank": 1, "recipe": {"epochs": 1, "views": 0}}
+    settings = short if kind == "prompt" else {"method": "zero-shot"}
+    classifier = Classifier(tiny, cache=False, class_names=names, **settings)
     export_matrix(classifier.fit(images, labels), "classes.safetensors")
     with safe_open("classes.safetensors", "np") as file:
         assert json.loads(file.metadata()["class_names"]) == names

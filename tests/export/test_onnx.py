@@ -125,11 +125,7 @@ def test_what_cannot_be_exported_is_one_line(
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "n_bytes"), [("ViT-B-16", 345e6), ("RN50", 153e6)])
 def test_true_sizes(
-    name: str,
-    n_bytes: float,
-    prompt_classifier: Callable[[Backbone], Classifier],
-    images: list[Path],
-    tmp_path: Path,
+    name: str, n_bytes: float, prompt_classifier: Callable[[Backbone], Classifier], images: list[Path], tmp_path: Path
 ) -> None:
     classifier = prompt_classifier(load_backbone(name, seed=0, device="cpu"))
     found = export_onnx(classifier, tmp_path / "classifier.onnx")

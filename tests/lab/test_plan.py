@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,7 @@ from slimprompt.lab.plan import Plan, Speed, measure_speed, plan_study, weight
 from slimprompt.lab.spec import RunSpec
 from slimprompt.lab.study import open_study
 from slimprompt.methods.task import DEFAULT_VIEWS
-from slimprompt.paper.studies import Grid, make_grid, study_specs
+from slimprompt.paper.studies import Grid, study_specs
 from tests.conftest import complete_study
 
 
@@ -91,29 +90,6 @@ def test_what_is_missing_is_said(
     assert found.seconds is None and found.steps > 0
     nowhere = plan(study_specs(small_grid(study="headline", backbones=["local-dir:/nowhere"])), environment)
     assert nowhere.missing[0].startswith("local-dir:/nowhere: cannot load")
-
-
-def test_rendered_benchmarks_are_not_rendered_for_a_plan(environment: RunEnvironment, tmp_path: Path) -> None:
-    axes = {"backbones": "pocket", "datasets": "pocket-sketch", "shots": [1, 24], "seeds": 1}
-    grid = make_grid({"study": "headline", **axes}, pocket=True)
-    found = plan(study_specs(grid), replace(environment, data_root=tmp_path / "data"))
-    assert not (tmp_path / "data").exists()
-    epochs = grid.recipe.epochs
-    assert found.steps == 3 * epochs * (grid.recipe.steps_per_epoch(24) + grid.recipe.steps_per_epoch(24 * 24))
-    assert found.images == 24 * 24 + 24 * 24 * len(grid.recipe.views_at(0))
-
-
-def test_images_that_are_held_out_are_counted(
-    tiny_folder: str, collections: dict[str, str], environment: RunEnvironment, tmp_path: Path
-) -> None:
-    """Without a test split, runs are evaluated on the images that they do not train on."""
-    folder = tmp_path / "photos"
-    shutil.copytree(Path(collections["warm"]) / "train", folder)
-    sample = {"backbone": tiny_folder, "dataset": str(folder), "shots": 2}
-    specs = [RunSpec(**sample, seed=seed, method=method) for seed in (1, 2) for method in ("gda", "zero-shot")]
-    found = plan(specs, environment)
-    complete_study(specs, environment.runs, InlineExecutor(environment))
-    assert found.images == stored(environment).features
 
 
 def test_methods_and_other_datasets_are_counted(

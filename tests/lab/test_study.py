@@ -168,25 +168,6 @@ def test_runs_on_changed_images_are_not_mixed(
     assert len(complete_study([first], environment.runs, InlineExecutor(environment)).present) == 1
 
 
-def test_runs_on_another_folder_of_the_same_name_are_not_mixed(
-    run_spec: MakeSpec,
-    environment: RunEnvironment,
-    collections: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for folder, images in zip(("one", "other", "same"), ("warm", "cold", "warm"), strict=True):
-        shutil.copytree(collections[images], tmp_path / folder / "photos")
-    spec = run_spec(dataset="photos")
-    monkeypatch.chdir(tmp_path / "one")
-    complete_study([spec], environment.runs, InlineExecutor(environment))
-    monkeypatch.chdir(tmp_path / "other")
-    with pytest.raises(InputError, match="other images of photos"):
-        complete_study([spec], environment.runs, InlineExecutor(environment))
-    monkeypatch.chdir(tmp_path / "same")
-    assert len(complete_study([spec], environment.runs, InlineExecutor(environment)).present) == 1
-
-
 def test_changed_images_that_runs_are_only_evaluated_on(
     run_spec: MakeSpec, environment: RunEnvironment, collections: dict[str, str], tmp_path: Path
 ) -> None:

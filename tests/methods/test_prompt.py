@@ -6,6 +6,7 @@ import torch
 from slimprompt import InputError, Recipe, load_backbone
 from slimprompt.data import load_benchmark
 from slimprompt.images.bank import FeatureBank
+from slimprompt.methods import prompt as prompt_learning
 from slimprompt.methods.prompt import learn_prompts, make_prompt, prompt_head
 from slimprompt.methods.task import LabelledImages, make_task
 from slimprompt.methods.zero_shot import zero_shot_features, zero_shot_head
@@ -74,20 +75,13 @@ def task(tiny, photos):
 
 
 def test_the_templates_of_the_task_are_what_is_kept(task, tiny, monkeypatch):
-    seen = {}
-
-    def spy(*args, zero_shot=None, **kwargs):
-        seen["zero_shot"] = zero_shot
-        return train(*args, zero_shot=zero_shot, **kwargs)
-
-    from slimprompt.training.loop import train
-
-    monkeypatch.setattr("slimprompt.methods.prompt.train", spy)
-    recipe = Recipe(epochs=1, views=0, anchor=8.0)
-    learn_prompts(task, [start(tiny, n_ctx=4)], recipe)
-    assert torch.equal(seen["zero_shot"], zero_shot_features(tiny, task.class_names, task.templates))
-    learn_prompts(task, [start(tiny, n_ctx=4)], Recipe(epochs=1, views=0))
-    assert seen["zero_shot"] is None
+    seen, train = [], prompt_learning.train
+    monkeypatch.setattr(
+        prompt_learning, "train", lambda *given, **more: seen.append(more["zero_shot"]) or train(*given, **more)
+    )
+    for anchor in (8.0, 0.0):
+        learn_prompts(task, [start(tiny, n_ctx=4)], Recipe(epochs=1, views=0, anchor=anchor))
+    assert torch.equal(seen[0], zero_shot_features(tiny, task.class_names, task.templates)) and seen[1] is None
 
 
 @pytest.mark.parametrize("depth", [2, 3])

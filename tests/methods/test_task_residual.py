@@ -26,12 +26,9 @@ def test_two_steps_by_hand(make_task) -> None:
 
 def test_epochs_depend_on_the_number_of_images(make_task, monkeypatch) -> None:
     """100 epochs up to 4 images per class, 200 above."""
-    counted = []
-    original = task_residual.one_view_each
+    counted, views = [], task_residual.one_view_each
     monkeypatch.setattr(
-        task_residual,
-        "one_view_each",
-        lambda task, epochs, size: (counted.append(epochs), original(task, epochs, size))[1],
+        task_residual, "one_view_each", lambda task, epochs, size: counted.append(epochs) or views(task, epochs, size)
     )
     for shots in (1, 4, 5):
         task_residual.fit(make_task(2, shots, views=0))

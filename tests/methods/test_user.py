@@ -11,7 +11,6 @@ import torch
 from torch.nn import functional as F
 
 from slimprompt.errors import InputError
-from slimprompt.images.decode import UnreadableImageError
 from slimprompt.methods.head import CacheHead, FittedHead, Head
 from slimprompt.methods.table import find_method
 from slimprompt.methods.task import Task
@@ -50,15 +49,6 @@ def changes_in_place(task: Task) -> FittedHead:
     for features in (task.eval_features, task.class_features, task.targets):
         features.zero_()
     return nearest_mean(task)
-
-
-def needs_every_class(task: Task) -> FittedHead:
-    task.require_every_class("my method")
-    return nearest_mean(task)
-
-
-def unreadable(task: Task) -> FittedHead:
-    raise UnreadableImageError("a.png cannot be read")
 
 
 def takes_no_settings(task: Task) -> FittedHead:
@@ -166,10 +156,3 @@ def test_a_result_that_cannot_be_used(make_task, name: str) -> None:
     message = f"^the method '.*:{name}' returned a FittedHead that cannot be used: {WRONG[name][1]}"
     with pytest.raises(InputError, match=message):
         find_method(own(name)).fit(make_task())
-
-
-def test_messages_for_users_are_passed_on(make_task) -> None:
-    with pytest.raises(InputError, match=r"^my method needs at least one training image of every class.*thing 1"):
-        find_method(own("needs_every_class")).fit(make_task(labels=[0, 0, 2]))
-    with pytest.raises(UnreadableImageError):  # --skip-bad-images is offered
-        find_method(own("unreadable")).fit(make_task())

@@ -297,14 +297,6 @@ def test_texts_in_several_chunks_equal_open_clip(tiny, monkeypatch):
     torch.testing.assert_close(encode_texts(tiny, texts), tiny.encode_texts(texts), rtol=1e-4, atol=1e-5)
 
 
-def test_texts_of_a_tower_without_a_shared_prefix(model_config):
-    config = json.loads(json.dumps(TINY_CONFIG))
-    config["text_cfg"]["no_causal_mask"] = True
-    backbone = load_backbone(model_config("tiny-texts-not-causal", config), seed=0, device="cpu")
-    texts = ["a photo of a cat.", "a photo of a dog."]
-    assert torch.equal(encode_texts(backbone, texts), backbone.encode_texts(texts))
-
-
 def test_training_after_texts_were_encoded():
     """The constants of a block, which both share, may have been made in inference mode."""
     backbone = load_backbone("pocket", device="cpu")

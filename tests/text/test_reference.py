@@ -47,14 +47,6 @@ def test_deep_contexts_equal_open_clip_with_replaced_rows(double, depth, positio
     assert all(gradient.norm() > 0 for gradient in expected[1])  # every layer counts
 
 
-def test_batch_of_deep_contexts(double):
-    contexts = random_context(double, 3, 2, 6)
-    full = features_and_gradient(full_pass_encoder(double, NAMES, 6, depth=2), contexts)
-    assert full[0].shape[:2] == (3, len(NAMES))
-    shared = features_and_gradient(shared_prefix_reference(double, NAMES, 6, depth=2), contexts)
-    torch.testing.assert_close(shared, full, **TIGHT)
-
-
 def test_tower_that_is_not_causal_is_refused(model_config):
     config = json.loads(json.dumps(TINY_CONFIG))
     config["text_cfg"]["no_causal_mask"] = True

@@ -1,7 +1,7 @@
 import pytest
 
 from slimprompt import InputError
-from slimprompt.text.tokens import CONTEXT, prompt_tokens, shared_prefix_length
+from slimprompt.text.tokens import prompt_tokens, shared_prefix_length
 
 
 def test_tokens_equal_those_of_coop(tiny):
@@ -23,8 +23,3 @@ def test_error_names_the_class_name_that_is_too_long(tiny):
 @pytest.mark.parametrize(("position", "length"), [("end", 5), ("middle", 3), ("front", 1)])
 def test_shared_prefix_is_the_start_token_and_the_context_before_the_name(tiny, position, length):
     assert shared_prefix_length(prompt_tokens(tiny, ["cat", "red fox"], 4, position)) == length
-
-
-def test_names_in_front_share_no_prefix_without_a_start_token():
-    assert shared_prefix_length([[7, CONTEXT, 9], [8, CONTEXT, 9]]) == 0
-    assert shared_prefix_length([[CONTEXT, 7, 9], [CONTEXT, 8, 9]]) == 1
