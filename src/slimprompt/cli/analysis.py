@@ -247,9 +247,7 @@ def compare(
     labels, sources = zip(
         *(choose("method of these runs", _unquoted(one), names) for one in (first, second)), strict=True
     )
-    found = compare_labels(
-        _of_sources(frame, labels, sources), [labels], metric=metric, unit=unit, margin=margin
-    )
+    found = compare_labels(_of_sources(frame, labels, sources), [labels], metric=metric, unit=unit, margin=margin)
     if found.empty:
         raise InputError(f"no cell of these runs has both {first!r} and {second!r} with metric {metric!r}")
     rows = found.to_dict("records")
