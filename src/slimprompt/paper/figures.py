@@ -103,15 +103,15 @@ def gain_over_dense(frame: pd.DataFrame) -> Plotted:
     for metric in METRIC_LABELS:
         for backbone in axis(frame, "backbone", metric=metric):
             low, full = joint(headline_rank(frame, backbone, metric)), dense(full_length(frame, backbone))
-            one, other = paired(select(frame, backbone=backbone), low, full, metric=metric)
-            if len(one):
-                gains[backbone, metric] = summary(one - other).fillna({"sd": 0.0})
+            of_low, of_full = paired(select(frame, backbone=backbone), low, full, metric=metric)
+            if len(of_low):
+                gains[backbone, metric] = summary(of_low - of_full).fillna({"sd": 0.0})
                 compared.add(f"{low} − {full}")
     if not gains:
         return None
     backbones, metrics = (list(dict.fromkeys(names)) for names in zip(*gains, strict=True))
-    shots = sorted({k for one in gains.values() for k in axis(one, "shots")})
-    most = max(len(axis(one, "dataset")) for one in gains.values())
+    shots = sorted({k for rows in gains.values() for k in axis(rows, "shots")})
+    most = max(len(axis(rows, "dataset")) for rows in gains.values())
     canvas, axes = panels(len(backbones), len(metrics), height=1.1 + 0.36 * most)
     for (row, backbone), (column, metric) in _product(backbones, metrics):
         axes[row, column].set_title(f"{shorten(backbone, 40)}, {_metric_name(metric)}")
@@ -204,7 +204,7 @@ def _fixed_and_trained(frame: pd.DataFrame, basis: str) -> np.ndarray:
     """Mean accuracy with a trained B and with this fixed one, on their common seeds, (cells, 2)."""
     labels = [(joint(rank), f"fixed-B {basis} r{rank}") for rank in axis(frame, "rank", variant="fixed-B", basis=basis)]
     sides = [paired(frame, *pair) for pair in labels]
-    found = [np.column_stack([one.mean(axis=1), other.mean(axis=1)]) for one, other in sides]
+    found = [np.column_stack([trained.mean(axis=1), fixed.mean(axis=1)]) for trained, fixed in sides]
     return np.concatenate(found) if found else np.empty((0, 2))
 
 
@@ -225,7 +225,7 @@ def transfer_matrix(frame: pd.DataFrame) -> Plotted:
     """Accuracy with a frozen factor minus that with both factors trained, by target and source."""
     runs = select(frame, variant=["fixed-A", "fixed-B"], basis=["source", "random"], metric="accuracy")
     settings: list[tuple[str, int, int]] = runs.index.droplevel(_BUT_SETTING).unique().tolist()
-    gaps = {(*one, frozen): _transfer_gaps(frame, *one, frozen) for one in settings for frozen in "BA"}
+    gaps = {(*place, frozen): _transfer_gaps(frame, *place, frozen) for place in settings for frozen in "BA"}
     if not settings:
         return None
     known = np.concatenate([[0.0, -0.1], *(values.to_numpy(dtype=float).ravel() for values in gaps.values())])
@@ -249,7 +249,9 @@ def _transfer_gaps(frame: pd.DataFrame, backbone: str, rank: int, shots: int, fr
     """Differences to training both factors, targets × sources; the last column is the random factor."""
     here = select(frame, backbone=backbone, shots=shots)
     sides = [paired(here, f"fixed-{frozen} {basis} r{rank}", joint(rank)) for basis in ("source", "random")]
-    gaps = pd.concat([(one - other).mean(axis=1) for one, other in sides]).droplevel(["backbone", "shots"])
+    gaps = pd.concat([(frozen_runs - trained).mean(axis=1) for frozen_runs, trained in sides]).droplevel(
+        ["backbone", "shots"]
+    )
     targets, sources = (
         axis(here, level, variant=["fixed-A", "fixed-B"], basis=basis, rank=rank, metric="accuracy")
         for level, basis in (("dataset", ["source", "random"]), ("source", "source"))
@@ -328,8 +330,11 @@ def displacement(geometry: Geometry) -> Plotted:
     """Distance of each trained factor to its start: angle of the subspace, and relative norm of the change."""
     frame = geometry.displacement
     trained = (("joint", "A"), ("joint", "B"), ("fixed-B", "A"), ("fixed-A", "B"))
-    groups = {one: frame[(frame["variant"] == one[0]) & (frame["factor"] == one[1])] for one in trained}
-    groups = {one: rows for one, rows in groups.items() if len(rows)}
+    groups = {
+        (variant, factor): frame[(frame["variant"] == variant) & (frame["factor"] == factor)]
+        for variant, factor in trained
+    }
+    groups = {factor: rows for factor, rows in groups.items() if len(rows)}
     if not groups:
         return None
     canvas, axes = panels(1, 2, height=1.2 + 0.45 * len(groups), sharey=True)
@@ -367,9 +372,8 @@ def learning_curves(frame: pd.DataFrame, records: Sequence[Record]) -> Plotted:
     ]
     if not chosen:
         return None
-    epochs = max(Counter(record.spec.recipe.epochs for record, _ in chosen).items(), key=lambda one: (one[1], one[0]))[
-        0
-    ]
+    counts = Counter(record.spec.recipe.epochs for record, _ in chosen)
+    epochs = max(counts, key=lambda number: (counts[number], number))
     curves: dict[tuple[str, int], dict[str, list[np.ndarray]]] = defaultdict(lambda: defaultdict(list))
     left_out: Counter[str] = Counter()
     for record, (backbone, label) in chosen:
@@ -393,9 +397,9 @@ def learning_curves(frame: pd.DataFrame, records: Sequence[Record]) -> Plotted:
         panel.set_ylim(bottom=0)
         epoch_axis(panel)
         axes[row, 0].set_ylabel("training loss")
-    counts = sorted({len(losses) for one in curves.values() for losses in one.values()})
+    lines = sorted({len(losses) for by_label in curves.values() for losses in by_label.values()})
     caption = (
-        f"Mean over {' to '.join(str(n) for n in dict.fromkeys((counts[0], counts[-1])))} runs (datasets and seeds) per line; "
+        f"Mean over {' to '.join(str(n) for n in dict.fromkeys((lines[0], lines[-1])))} runs (datasets and seeds) per line; "
         "shaded: the range of the runs. Loss on the training images of each epoch, before each step."
     )
     if left_out:

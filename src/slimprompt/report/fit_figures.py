@@ -30,7 +30,7 @@ def confusion_matrix(class_names: Sequence[str], counts: np.ndarray) -> Plotted:
     canvas, axes = panels(1, 1, width=side + 1.0, height=side)
     panel = axes[0, 0]
     image = panel.imshow(shares, cmap="Blues", vmin=0, vmax=100)
-    labels = [one if len(one) <= 28 else one[:27] + "…" for one in class_names]
+    labels = [name if len(name) <= 28 else name[:27] + "…" for name in class_names]
     size = float(np.clip(300 / n, 3.0, 8.0))
     panel.set_yticks(range(n), labels, fontsize=size)
     panel.set_xticks(range(n), labels, rotation=90, fontsize=size)
@@ -50,15 +50,15 @@ def confusion_matrix(class_names: Sequence[str], counts: np.ndarray) -> Plotted:
 @figure("reliability_diagram", "Reliability diagram", png=False)
 def reliability_diagram(bins: Sequence[ReliabilityBin], error: float) -> Plotted:
     """Accuracy by confidence, and how many images have which confidence; `error` is the calibration error in percent."""
-    filled = [one for one in bins if one.n_images]
-    left, width = [one.low for one in bins], [one.high - one.low for one in bins]
+    filled = [part for part in bins if part.n_images]
+    left, width = [part.low for part in bins], [part.high - part.low for part in bins]
     canvas, axes = panels(1, 2, height=2.6)
     accuracy, images = axes[0]
     accuracy.plot([0, 1], [0, 1], color=BLACK, linewidth=0.8, linestyle="--")
-    accuracy.plot([one.confidence for one in filled], [one.accuracy for one in filled], color=BLUE, marker="o")
+    accuracy.plot([part.confidence for part in filled], [part.accuracy for part in filled], color=BLUE, marker="o")
     accuracy.set_ylabel("accuracy")
     accuracy.set_ylim(0, 1.02)
-    images.bar(left, [one.n_images for one in bins], width=width, align="edge", color=BLUE)
+    images.bar(left, [part.n_images for part in bins], width=width, align="edge", color=BLUE)
     images.set_ylabel("images")
     for panel in (accuracy, images):
         panel.set_xlim(0, 1.02)

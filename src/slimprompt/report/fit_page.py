@@ -111,11 +111,11 @@ def _class_table(
 ) -> Table:
     rows = []
     for label, name in enumerate(names):
-        mine = truth == label
-        count = int(mine.sum())
+        in_class = truth == label
+        count = int(in_class.sum())
         cells = (Cell(),) * 3
         if count:
-            was, now = 100 * was_right[mine].mean(), 100 * right[mine].mean()
+            was, now = 100 * was_right[in_class].mean(), 100 * right[in_class].mean()
             change = Cell(float(now - was), decimals=0, signed=True)
             cells = (Cell(float(was), decimals=0), Cell(float(now), decimals=0), change)
         rows.append(((name, str(count)), cells))

@@ -96,7 +96,7 @@ def averaged_over(used: Mapping[str, Sequence[str]], frame: pd.DataFrame) -> str
 def methods_figures(results: Measurements) -> list[Figure]:
     """All figures that compare methods; none if there are no runs of other methods or of prompts beyond the paper."""
     made = methods_by_shots(results.frame), by_trained_numbers(results), by_seconds(results)
-    return [one for one in made if not one.missing]
+    return [plotted for plotted in made if not plotted.missing]
 
 
 @figure("methods_by_shots", "Methods: accuracy against shots", _NEEDED)
@@ -105,7 +105,7 @@ def methods_by_shots(frame: pd.DataFrame) -> Plotted:
     styles = {backbone: _styles(frame, backbone) for backbone in _backbones(frame)}
     if not styles:
         return None
-    groups = [name for name in _GROUPS if any(one[name] for one in styles.values())]
+    groups = [name for name in _GROUPS if any(groups[name] for groups in styles.values())]
     used = {backbone: _covered(frame, backbone) for backbone in styles}
     canvas, axes = panels(len(styles), len(groups), width=3.8, height=3.0, sharey="row")
     for row, backbone in enumerate(styles):

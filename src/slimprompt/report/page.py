@@ -94,7 +94,7 @@ def build_report(
     if not records:
         conditions = f" that meet {' and '.join(where)}" if where else ""
         broken = f" ({len(failed)} failed; `{runs_command('list', runs)}` shows their errors)" if failed else ""
-        unmet = "".join(f"; {one}" for one in unmet_conditions(everything, where))
+        unmet = "".join(f"; {condition}" for condition in unmet_conditions(everything, where))
         raise InputError(f"no complete runs{conditions} in {runs}{broken}{unmet}; create some with `slimprompt study`")
     measured = MeasuredRuns(records, class_subset_of(where), show=show)
     results, geometry = measured.results, measured.geometry
@@ -176,7 +176,7 @@ def render_report(report: Report, *, section: str = "") -> str:
         "methods_tables": [without_constants(table) for table in report.methods_tables],
         "summary_table": without_constants(report.summary_table),
         "answers": without_constants(report.answers) if report.answers else None,
-        "claims": [(name, list(same)) for name, same in groupby(report.findings, key=lambda one: one.name)],
+        "claims": [(name, list(same)) for name, same in groupby(report.findings, key=lambda finding: finding.name)],
         "verdicts": verdicts,
         "display": VERDICTS,
         "main_tables": [table for table in filled if table.name in report.paper.unfolded],

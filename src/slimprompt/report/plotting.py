@@ -136,7 +136,7 @@ class Figure:
         ET.register_namespace("xlink", _XLINK)
         root = ET.fromstring(self.svg)
         for parent in list(root.iter()):
-            for child in [one for one in parent if one.tag == f"{{{_SVG}}}metadata"]:
+            for child in [child for child in parent if child.tag == f"{{{_SVG}}}metadata"]:
                 parent.remove(child)
         for element in root.iter():
             for key, value in list(element.attrib.items()):
@@ -230,10 +230,9 @@ def to_figure(name: str, title: str, caption: str, canvas: Canvas, *, png: bool 
 
 def figure_files(figures: Sequence[Figure]) -> Iterator[tuple[str, str | bytes]]:
     """(`<name>.svg` or `<name>.png`, content) of every figure that is not missing."""
-    for one in figures:
-        yield from (
-            (f"{one.name}.{kind}", content) for kind, content in (("svg", one.svg), ("png", one.png)) if content
-        )
+    for made in figures:
+        files = ((f"{made.name}.svg", made.svg), (f"{made.name}.png", made.png))
+        yield from ((name, content) for name, content in files if content)
 
 
 def shared_legend(canvas: Canvas) -> None:
