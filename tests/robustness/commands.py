@@ -92,6 +92,7 @@ def load_libraries() -> None:
     import slimprompt.lab.study
     import slimprompt.report.page  # noqa: F401
     from slimprompt.lab.provenance import git_state, machine, versions
+
     for find in (versions, machine, git_state):
         find()
 
