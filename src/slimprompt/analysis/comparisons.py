@@ -27,7 +27,7 @@ def compare_labels(
     Parameters
     ----------
     frame
-        Cells × seeds of runs, or of the published tables.
+        Cells × seeds of runs, or of published numbers.
     pairs
         (first, second) labels.
     metric

@@ -53,32 +53,23 @@ def one_axis_pairs(specs: Sequence[RunSpec]) -> list[tuple[int, int, str]]:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Geometry of the factors of a set of runs.
-
-    Attributes
-    ----------
-    pairs
-        One row per pair of runs and factor: axis, factor, overlap and angle of the final and of the initial factors,
-        and the specs of both runs.
-    displacement
-        One row per run and factor: overlap and angle between initial and final factor, and ‖X−X₀‖/‖X₀‖.
-    chance
-        Overlap and angle of independent, uniformly random subspaces of the same dimensions, per axis and factor.
-    draws, seed
-        Number of random pairs of subspaces of each shape behind the chance levels, and their seed.
-    compared
-        Specs of the runs that were compared in pairs.
-    notes
-        Runs that were left out, and warnings about single runs.
-    """
+    """Geometry of the factors of a set of runs."""
 
     pairs: pd.DataFrame
+    """One row per pair of runs and factor: axis, factor, overlap and angle of the final and of the initial factors, and the specs of
+    both runs."""
     displacement: pd.DataFrame
+    """One row per run and factor: overlap and angle between initial and final factor, and ‖X−X₀‖/‖X₀‖."""
     chance: pd.DataFrame
+    """Overlap and angle of independent, uniformly random subspaces of the same dimensions, per axis and factor."""
     draws: int
+    """Number of random pairs of subspaces of each shape behind the chance levels."""
     seed: int = 0
+    """Seed of the random subspaces."""
     compared: tuple[RunSpec, ...] = ()
+    """Specs of the runs that were compared in pairs."""
     notes: tuple[str, ...] = ()
+    """Runs that were left out, and warnings about single runs."""
 
     def medians(self, by: Sequence[str] = ("axis",)) -> pd.DataFrame:
         """Median overlap and angle per group of pairs and factor (see `medians`), with the chance level of these pairs."""
@@ -284,20 +275,10 @@ def _weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: Sequenc
 
 
 def medians(pairs: pd.DataFrame, by: Sequence[str] = ("axis",)) -> pd.DataFrame:
-    """Median overlap and angle of pairs, of the final and of the initial factors, per group and factor.
+    """Median overlap and angle of pairs, of the final and of the initial factors, per group and factor; n counts the pairs.
 
-    Parameters
-    ----------
-    pairs
-        `Geometry.pairs`.
-    by
-        Columns of `pairs` to group by, besides the factor. Two runs that differ in such a column belong to the group of
-        both values, such as "1–4".
-
-    Returns
-    -------
-    DataFrame
-        Sorted by `by`, axes in the order of `AXES`; n is the number of pairs.
+    `by` are columns of `Geometry.pairs`. Two runs that differ in such a column belong to the group of both values, such as "1–4". The
+    rows are sorted by `by`, axes in the order of `AXES`.
     """
     grouped = _grouped(pairs, by)
     table = grouped[["overlap", "angle", "start_overlap", "start_angle"]].median()

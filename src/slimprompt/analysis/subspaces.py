@@ -20,36 +20,20 @@ _BATCH = 256
 
 @dataclass(frozen=True)
 class Subspaces:
-    """Orthonormal bases of one factor of many runs, grouped by shape for batched decompositions.
-
-    Attributes
-    ----------
-    bases
-        (dimension, rank) → bases (runs, dimension, rank).
-    place
-        Group of each run, and its position in the group.
-    deficient
-        Runs whose factor has a numerical rank below the given rank, so that some directions are arbitrary.
-    """
+    """Orthonormal bases of one factor of many runs, grouped by shape for batched decompositions."""
 
     bases: dict[tuple[int, int], np.ndarray]
+    """(dimension, rank) → bases (runs, dimension, rank)."""
     place: list[tuple[tuple[int, int], int]]
+    """Group of each run, and its position in the group."""
     deficient: list[int]
+    """Runs whose factor has a numerical rank below the given rank, so that some directions are arbitrary."""
 
 
 def subspaces(matrices: Sequence[np.ndarray], ranks: Sequence[int]) -> Subspaces:
-    """Orthonormal bases of the column spaces of matrices (dimension, columns): the leading left singular vectors.
+    """Orthonormal bases of the column spaces of matrices (dimension, columns), one per run: the leading left singular vectors.
 
-    Parameters
-    ----------
-    matrices
-        One matrix per run.
-    ranks
-        Rank of each matrix; it is not estimated from the singular values.
-
-    Returns
-    -------
-    Subspaces
+    The ranks are given, not estimated from the singular values.
     """
     groups: dict[tuple[tuple[int, ...], int], list[int]] = defaultdict(list)
     for run, (matrix, rank) in enumerate(zip(matrices, ranks, strict=True)):
@@ -107,28 +91,7 @@ def compare_pairs(
 def random_overlaps(
     dimension: int, rank: int, other_rank: int, *, draws: int, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Overlap and angle of pairs of independent, uniformly random subspaces of R^dimension.
-
-    Parameters
-    ----------
-    dimension
-        Dimension of the space.
-    rank, other_rank
-        Dimensions of the two subspaces.
-    draws
-        Number of pairs.
-    generator
-        Random generator.
-
-    Returns
-    -------
-    overlap, angle : ndarray of shape (draws,)
-
-    Raises
-    ------
-    InputError
-        If a rank exceeds the dimension.
-    """
+    """Overlap and angle (draws,) of pairs of independent, uniformly random subspaces of R^dimension of two ranks."""
     # By rotational invariance the first subspace can be the span of the first `rank` coordinate axes.
     if max(rank, other_rank) > dimension:
         raise InputError(f"a subspace of rank {max(rank, other_rank)} does not fit in {dimension} dimensions")

@@ -50,7 +50,7 @@ def methods_tables(
     def beside() -> pd.DataFrame | None:
         return published() if published else None
 
-    return {
+    makers = {
         "methods": lambda: methods_by_shots(results, beside()),
         "methods_base_to_new": lambda: methods_base_to_new(results, beside()),
         "cross_dataset": lambda: cross_dataset(results),
@@ -59,6 +59,11 @@ def methods_tables(
         "methods_by_dataset": lambda: methods_by_dataset(results, beside()),
         "methods_base_to_new_by_dataset": lambda: methods_base_to_new(results, beside(), by_dataset=True),
     }
+    if not axis(results.frame, "label", metric="cross_dataset"):
+        del makers["cross_dataset"]
+    if not any(" B of depth " in label for label in axis(results.frame, "label")):
+        del makers["basis_transfer"]
+    return makers
 
 
 def compared_labels(frame: pd.DataFrame, backbone: str, metric: str = "accuracy") -> list[str]:
@@ -102,11 +107,9 @@ def _beside(
     """The entries with the published numbers: of the same cells, or averaged over the same datasets."""
     if published is None or found.empty:
         return found
-    values = averages(published, datasets).iloc[:, 0].rename("published")
     if datasets is not None:  # not the printed averages, which may be over other datasets
-        values = (
-            averages(select(published, dataset=axis(published, "dataset")), datasets).iloc[:, 0].rename("published")
-        )
+        published = averages(select(published, dataset=axis(published, "dataset")), datasets)
+    values = published.iloc[:, 0].rename("published")
     return found.join(values, on=list(values.index.names))
 
 

@@ -80,21 +80,10 @@ def paper_tables(
     specs: Sequence[RunSpec] = (),
     compare_published: bool = False,
 ) -> dict[str, Callable[[], Table]]:
-    """Name → function that makes it, for each of the paper's tables in its order.
+    """Name → function that makes it, for each of the paper's tables in its order, from runs or from the published numbers.
 
     There is one basis ablation per rank and backbone, and one table of base-to-new results per backbone. The backbones
-    and ranks of the paper give its 19 tables.
-
-    Parameters
-    ----------
-    results
-        Cells of runs, or of the published tables.
-    geometry
-        Gives the result of `Geometry.medians` and `Geometry.compared`, for the table of factor geometry.
-    specs
-        All runs behind the results; notes name what differs from the paper's grid.
-    compare_published
-        Add the published number and the difference to each cell.
+    and ranks of the paper give its 19 tables. `specs` are all runs behind the results: notes name what differs from the paper's grid.
     """
     makers: dict[str, Callable[[], Table]] = {
         "headline": lambda: headline(results),
