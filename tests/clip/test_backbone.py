@@ -1,5 +1,6 @@
 """Loading backbones by name, tag and checkpoint file, and the error messages."""
 
+import copy
 import hashlib
 import json
 import logging
@@ -27,6 +28,20 @@ def state_bytes(model) -> str:
 @pytest.fixture(scope="module")
 def reference(tiny):
     return tiny.model
+
+
+def openai_archive(model, path):
+    """Save a TorchScript archive in OpenAI's format: a traced model with three sizes among its weights."""
+    model = copy.deepcopy(model)
+    for name, value in (("input_resolution", 32), ("context_length", 40), ("vocab_size", 49408)):
+        if hasattr(model, name):
+            delattr(model, name)
+        model.register_buffer(name, torch.tensor(value))
+    inputs = {"encode_image": torch.zeros(1, 3, 32, 32), "encode_text": torch.zeros(1, 40, dtype=torch.long)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated, but OpenAI's files use it
+        torch.jit.save(torch.jit.trace_module(model, inputs), str(path))
+    return path
 
 
 def test_random_weights_depend_on_the_seed_only(tiny):
@@ -82,6 +97,15 @@ def test_a_gpu_that_is_not_there(device, monkeypatch):
 def test_frozen_and_in_eval_mode(tiny):
     assert not any(parameter.requires_grad for parameter in tiny.model.parameters())
     assert not any(module.training for module in tiny.model.modules())
+
+
+def test_openai_archive_is_read_and_gets_quick_gelu(tiny, reference, tmp_path):
+    path = openai_archive(reference, tmp_path / "model.pt")
+    loaded = load_backbone(TINY, str(path), device="cpu")
+    assert state_bytes(loaded.model) == state_bytes(reference)
+    assert type(loaded.model.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU"
+    assert loaded.fingerprint != tiny.fingerprint  # same weights, different activation
+    assert load_backbone(TINY, str(path), device="cpu", activation="gelu").fingerprint == tiny.fingerprint
 
 
 def test_an_unknown_activation_is_asked_for(tiny, reference, tmp_path):
