@@ -53,7 +53,9 @@ def test_geometry_prints_medians_chance_and_displacement(runs):
 
 
 def test_geometry_as_json_and_as_files(runs, tmp_path):
-    content = json.loads(invoke("geometry", runs, "--json", "--draws", 20, "--by", "rank", "--out", tmp_path).stdout)
+    content = json.loads(
+        invoke("geometry", runs, "--format", "json", "--draws", 20, "--by", "rank", "--out", tmp_path).stdout
+    )
     assert {row["axis"] for row in content["medians"]} == {"seed", "dataset", "shots", "rank"}
     assert {"rank", "factor", "overlap", "start_overlap", "n"} <= set(content["medians"][0])
     assert {row["factor"] for row in content["displacement"]} == {"A", "B", "BA"}
@@ -63,7 +65,7 @@ def test_geometry_as_json_and_as_files(runs, tmp_path):
 def test_geometry_of_base_class_runs_on_request(runs):
     def n_pairs(*arguments):
         content = json.loads(
-            invoke("geometry", runs, "--json", "--draws", 20, "--by", "class_subset", *arguments).stdout
+            invoke("geometry", runs, "--format", "json", "--draws", 20, "--by", "class_subset", *arguments).stdout
         )
         return {(row["class_subset"], row["axis"]): row["n"] for row in content["medians"] if row["factor"] == "B"}
 
@@ -79,7 +81,7 @@ def test_table_and_claims_use_the_same_geometry(runs):
     assert default == invoke("tables", runs, "--only", "factor_geometry", "--where", "class_subset=all").stdout
     base = invoke("tables", runs, "--only", "factor_geometry", "--where", "class_subset=base").stdout
     assert "runs on base classes" in base
-    name = ("--name", "b_overlap_across_tasks", "--json")
+    name = ("--name", "b_overlap_across_tasks", "--format", "json")
     default = invoke("claims", runs, *name).stdout
     assert default == invoke("claims", runs, *name, "--where", "class_subset=all").stdout
     assert default != invoke("claims", runs, *name, "--where", "class_subset=base").stdout
@@ -103,7 +105,7 @@ def test_claims_on_runs(runs):
 
 
 def test_claims_on_the_published_tables():
-    content = json.loads(invoke("claims", "--published", "--json").stdout)
+    content = json.loads(invoke("claims", "--published", "--format", "json").stdout)
     found = {(one["name"], one["scope"]): one for one in content}
     assert found["harmonic_wins", "RN50"]["value"] == found["harmonic_wins", "RN50"]["paper"] == "17 of 21"
     assert found["harmonic_gain", "RN50"]["numbers"][0] | {"low": 0, "high": 0} == {
@@ -113,14 +115,14 @@ def test_claims_on_the_published_tables():
         "low": 0,
         "high": 0,
     }
-    only = json.loads(invoke("claims", "--published", "--json", "--name", "seen_wins").stdout)
+    only = json.loads(invoke("claims", "--published", "--format", "json", "--name", "seen_wins").stdout)
     assert [(one["name"], one["scope"]) for one in only] == [("seen_wins", "RN50"), ("seen_wins", "ViT-B/16")]
 
 
 def test_compare_two_prompts(runs):
     output = invoke("compare", runs, "joint r4", "dense m8", "--unit", "run").output
     assert "one difference per matched pair of runs" in output
-    (first, second) = json.loads(invoke("compare", runs, "joint r4", "dense m8", "--json").stdout)
+    (first, second) = json.loads(invoke("compare", runs, "joint r4", "dense m8", "--format", "json").stdout)
     assert (first["backbone"], first["shots"], second["shots"]) == ("pocket", 1, 4)
     assert first["n"] == 2 and set(first["cells"]) == {"DTD", "Food101"}
 
@@ -134,7 +136,7 @@ def test_names_of_runs_list_are_names_of_compare(runs, method_runs):
             shown = [line for line in listed.splitlines() if f" {name} " in line]
             assert shown, name
             if name != "joint r4":
-                rows = json.loads(invoke("compare", folder, name, "joint r4", "--json").stdout)
+                rows = json.loads(invoke("compare", folder, name, "joint r4", "--format", "json").stdout)
                 assert rows and all(row["n"] for row in rows)
 
 
@@ -145,7 +147,9 @@ def test_one_source_or_all_of_them(tmp_path):
         fields = {**common, "variant": "fixed-B", "basis": basis, "source": source}
         write_run(tmp_path, fields, metrics={"accuracy": accuracy})
     for name, expected in (("source", 2.0), ("source from dtd", 1.0), ("source from food101", 3.0)):
-        (row,) = json.loads(invoke("compare", tmp_path, f"fixed-B {name} r4", "fixed-B random r4", "--json").stdout)
+        (row,) = json.loads(
+            invoke("compare", tmp_path, f"fixed-B {name} r4", "fixed-B random r4", "--format", "json").stdout
+        )
         assert row["mean"] == expected
 
 
@@ -219,7 +223,7 @@ def test_published_tables_are_printed():
 
 
 def test_compare_two_methods(method_runs):
-    (one, _) = json.loads(invoke("compare", method_runs, "gda", "tip-adapter", "--json").stdout)
+    (one, _) = json.loads(invoke("compare", method_runs, "gda", "tip-adapter", "--format", "json").stdout)
     assert one["mean"] == pytest.approx(METHOD_EFFECTS["gda"] - METHOD_EFFECTS["tip-adapter"])
     assert one["n"] == 2
     output = invoke("compare", method_runs, "joint r4", "zero-shot", "--metric", "cross_dataset").output
@@ -228,7 +232,7 @@ def test_compare_two_methods(method_runs):
 
 def test_quotation_marks_in_a_name_are_optional(method_runs):
     first, second, third = (
-        json.loads(invoke("compare", method_runs, name, "joint r4", "--json").stdout)
+        json.loads(invoke("compare", method_runs, name, "joint r4", "--format", "json").stdout)
         for name in (
             "joint r4 anchored at “a photo of a”",
             "joint r4 anchored at 'a photo of a'",
@@ -254,7 +258,7 @@ def test_tables_of_methods_are_printed(method_runs):
 
 
 def test_geometry_and_claims_ignore_methods(method_runs):
-    medians = json.loads(invoke("geometry", method_runs, "--json", "--draws", 20).stdout)
+    medians = json.loads(invoke("geometry", method_runs, "--format", "json", "--draws", 20).stdout)
     assert {row["variant"] for row in medians["displacement"]} == {"joint"}
     assert sum("left out" in note for note in medians["notes"]) == 3  # words, cross-dataset, base classes
     assert "not applicable" in invoke("claims", method_runs).output

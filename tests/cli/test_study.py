@@ -108,7 +108,7 @@ def test_a_study_from_start_to_end(run: Run, grid_file: Path) -> None:
     name = next(row["run"] for row in rows if row["outcome"] == "complete")
     shown = run("runs", "show", name[:10]).stdout
     assert name in shown and "recipe.epochs" in shown and "learning rate" in shown and "█" in shown
-    assert json.loads(run("runs", "show", name, "--json").stdout)["status"] == "complete"
+    assert json.loads(run("runs", "show", name, "--format", "json").stdout)["status"] == "complete"
 
     assert run("runs", "list", "runs").stdout == run("runs", "list").stdout
     assert run("runs", "show", f"runs/{name[:10]}").stdout == shown

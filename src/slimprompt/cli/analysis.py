@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimprompt.cli.options import Where
-from slimprompt.cli.printing import count, print_json, print_table, say
-from slimprompt.errors import InputError, choose
+from slimprompt.cli.options import OutputFormat, Where
+from slimprompt.cli.printing import Format, emit, print_table, say
+from slimprompt.errors import InputError, choose, count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Runs = Annotated[Path, typer.Argument(metavar="RUNS", help="Folder of runs, as `slimprompt study` writes it.")]
 MaybeRuns = Annotated[Path | None, typer.Argument(metavar="RUNS", help="Folder of runs; omit it with --published.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Published = Annotated[bool, typer.Option("--published", help="Use the paper's published tables instead of runs.")]
 
 
@@ -86,7 +85,7 @@ def geometry(
         Path | None, typer.Option("--out", help="Folder for pairs.csv, displacement.csv and chance.csv.")
     ] = None,
     where: Where = None,
-    as_json: Json = False,
+    format: OutputFormat = Format.table,
 ) -> None:
     """Compare the subspaces of trained factors between runs, with their initial values and with chance.
 
@@ -106,9 +105,9 @@ def geometry(
     medians, displacement = found.medians(("axis", *dict.fromkeys(by or ()))), found.displacement_medians()
     if out is not None:
         write_result_folder(out, found.files())
-    if as_json:
-        content = {"medians": _plain(medians), "displacement": _plain(displacement)}
-        print_json(content | {"draws": draws, "notes": list(found.notes)})
+    if format is not Format.table:
+        facts = {"displacement": _plain(displacement), "draws": draws, "notes": list(found.notes)}
+        emit(_plain(medians), format, facts=facts, key="medians")
         return
     for note in found.notes:
         say(f"note: {note}", err=True)
@@ -158,7 +157,7 @@ def claims(
         bool, typer.Option("--verbose", "-v", help="Show what is compared, and every observation.")
     ] = False,
     where: Where = None,
-    as_json: Json = False,
+    format: OutputFormat = Format.table,
     *,
     paper: Paper,
 ) -> None:
@@ -179,8 +178,8 @@ def claims(
         if any(claim.table == "geometry" for claim in chosen):  # reads the factors of all runs
             geometry = geometry_table(measured.geometry.medians(), measured.geometry.displacement)
     found = check(chosen, observed, geometry)
-    if as_json:
-        print_json([finding.as_dict() for finding in found])
+    if format is not Format.table:
+        emit([finding.as_dict() for finding in found], format)
         return
     say("The paper's claims " + ("on its own tables" if runs is None else f"on the runs in {runs}"))
     _print_findings(found, verbose)
@@ -222,7 +221,7 @@ def compare(
     unit: Annotated[str, typer.Option(help="One observation per dataset, run or seed.")] = "dataset",
     margin: Annotated[float, typer.Option(help="Equivalence margin in points.")] = 0.5,
     where: Where = None,
-    as_json: Json = False,
+    format: OutputFormat = Format.table,
 ) -> None:
     """Compare two methods or prompts: difference, interval, tests of difference and of equivalence.
 
@@ -251,8 +250,8 @@ def compare(
     if found.empty:
         raise InputError(f"no cell of these runs has both {first!r} and {second!r} with metric {metric!r}")
     rows = found.to_dict("records")
-    if as_json:
-        print_json(rows)
+    if format is not Format.table:
+        emit([{str(name): value for name, value in row.items()} for row in rows], format)
         return
     say(f"{first} − {second}, {metric} in points; {UNITS[unit]}")
     headings = ("backbone", "shots", "n", "difference", "95 % interval", "+/=/−", "t", "Wilcoxon", "equivalence", "")

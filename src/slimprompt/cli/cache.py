@@ -6,7 +6,8 @@ import typer
 
 from slimprompt.cli.help import App
 from slimprompt.cli.options import OutputFormat
-from slimprompt.cli.printing import Format, count, emit, say, size
+from slimprompt.cli.printing import Format, emit, say, size
+from slimprompt.errors import count
 
 app = App(help="Show or delete the image features on disk.", no_args_is_help=True)
 

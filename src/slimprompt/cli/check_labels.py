@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimprompt.cli.options import ModelOptions, OutputFormat, OverwriteTable, model_options
-from slimprompt.cli.printing import Format, count, emit, note, percent, say
+from slimprompt.cli.printing import Format, emit, note, percent, say
 from slimprompt.cli.suggest import end_with_unreadable, told_apart
-from slimprompt.errors import first_few
+from slimprompt.errors import count, first_few
 from slimprompt.files import check_outputs, path_seen_from
 
 if TYPE_CHECKING:

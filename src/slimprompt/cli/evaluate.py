@@ -31,8 +31,8 @@ from slimprompt.cli.options import (
     names_of_codes,
     note_codes,
 )
-from slimprompt.cli.printing import Format, count, emit, note, percent, print_json, say
-from slimprompt.errors import InputError, did_you_mean
+from slimprompt.cli.printing import Format, emit, note, percent, print_json, say
+from slimprompt.errors import InputError, count, did_you_mean
 from slimprompt.extras import require_extra
 from slimprompt.files import check_outputs
 from slimprompt.names import name_key

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slimprompt.cli.printing import count, emit, note, percent, say
-from slimprompt.errors import first_few
+from slimprompt.cli.printing import emit, note, percent, say
+from slimprompt.errors import count, first_few
 
 if TYPE_CHECKING:
     from slimprompt.classifier import Classifier

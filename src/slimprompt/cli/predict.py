@@ -19,9 +19,9 @@ from slimprompt.cli.options import (
     model_options,
     parse_class_names,
 )
-from slimprompt.cli.printing import Format, count, emit, note, percent, say
+from slimprompt.cli.printing import Format, emit, note, percent, say
 from slimprompt.cli.stopping import resumable
-from slimprompt.errors import InputError, choose
+from slimprompt.errors import InputError, choose, count
 
 if TYPE_CHECKING:
     from slimprompt.collections.inputs import Collection

@@ -209,11 +209,6 @@ def print_table(
         say(line.rstrip(), err=err)
 
 
-def count(number: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
 def size(n_bytes: float) -> str:
     """A number of bytes as `12.3 MB` or `1.2 GB`."""
     return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:,.1f} MB"

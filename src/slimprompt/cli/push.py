@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from slimprompt.cli.printing import count, note, say
+from slimprompt.cli.printing import note, say
+from slimprompt.errors import count
 
 
 def push(

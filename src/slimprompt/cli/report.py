@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slimprompt.cli.options import Where
-from slimprompt.cli.printing import count, say
+from slimprompt.cli.printing import say
+from slimprompt.errors import count
 
 if TYPE_CHECKING:
     from slimprompt.report.paper import Paper

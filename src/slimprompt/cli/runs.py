@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimprompt.cli.help import App
-from slimprompt.cli.options import Where
-from slimprompt.cli.printing import note, print_table, say
+from slimprompt.cli.options import OutputFormat, Where
+from slimprompt.cli.printing import Format, emit, note, print_table, say
 from slimprompt.cli.study import RunsFolder
 from slimprompt.errors import InputError
 
@@ -27,6 +27,7 @@ def list_runs(
     ] = None,
     runs: Annotated[Path | None, typer.Option("--runs", help="Folder of the run folders.", show_default="runs")] = None,
     where: Where = None,
+    format: OutputFormat = Format.table,
 ) -> None:
     """List runs with their status and result, one per line."""
     from slimprompt.lab.display import result
@@ -38,15 +39,21 @@ def list_runs(
     found, damaged = scan_records(runs)
     records = select_records(found, where or ())
     records.sort(key=lambda record: (record.spec.backbone, record.spec.dataset, record.spec.title))
-    headings = ("run", "status", "backbone", "dataset", "classes", "shots", "seed", "method", "result")
     rows = []
     for record in records:
         spec = record.spec
         outcome = result(record) if record.complete else " ".join((record.error or "").split())
-        what = (spec.backbone, spec.dataset, spec.class_subset, str(spec.shots), str(spec.seed), spec.label)
-        rows.append((spec.fingerprint[:8], record.status, *what, outcome))
-    if records:
-        print_table(headings, rows, right=("shots", "seed"))
+        what = {
+            "run": spec.fingerprint[:8],
+            "status": record.status,
+            "backbone": spec.backbone,
+            "dataset": spec.dataset,
+        }
+        what |= {"classes": spec.class_subset, "shots": spec.shots, "seed": spec.seed}
+        rows.append(what | {"method": spec.label, "result": outcome})
+    emit(rows, format)
+    if format is not Format.table:
+        return
     failed = sum(not record.complete for record in records)
     say(f"{len(records):,} runs in {runs}" + (f", {failed:,} failed" if failed else ""))
     for reason in unmet_conditions(found, where or ()):
@@ -59,24 +66,27 @@ def list_runs(
 def show_run(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Folder name of the run, or its beginning; or its path.")],
     runs: RunsFolder = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record as it is on disk.")] = False,
+    format: OutputFormat = Format.table,
 ) -> None:
-    """Show one run: its record and its learning curve."""
+    """Show one run: its record and its learning curve; as JSON, the record as it is on disk, as CSV, its fields."""
     from slimprompt.files import read_text
     from slimprompt.lab.records import CURVE, RECORD, read_record
 
     record = read_record(_find(runs, run))
-    if as_json:
+    if format is Format.json:
         say(read_text(record.folder / RECORD).rstrip())
+        return
+    facts = {**record.metrics, **{name: value for name, value in record.facts.items() if name != "traceback"}}
+    fields = {name: value for name, value in {**record.spec.flat(), **facts}.items() if value is not None}
+    if format is Format.csv:
+        emit([{"field": name, "value": value} for name, value in fields.items()], format)
         return
     say(f"{record.spec.fingerprint}  {record.spec.title}\n{record.folder}: {record.status}")
     if record.error:
         say(f"error: {record.error}")
         if "traceback" in record.facts:
             say(record.facts["traceback"].rstrip())
-    facts = {**record.metrics, **{name: value for name, value in record.facts.items() if name != "traceback"}}
-    rows = [(name, _plain(value)) for name, value in [*record.spec.flat().items(), *facts.items()] if value is not None]
-    print_table((), rows)
+    print_table((), [(name, _plain(value)) for name, value in fields.items()])
     if (record.folder / CURVE).exists():
         _print_curve(record)
 

@@ -28,9 +28,9 @@ from slimprompt.cli.options import (
     parse_fields,
     read_recipe,
 )
-from slimprompt.cli.printing import Format, count, emit, print_json, say, size
+from slimprompt.cli.printing import Format, emit, print_json, say, size
 from slimprompt.cli.stopping import resumable
-from slimprompt.errors import InputError, choose, first_few, unknown
+from slimprompt.errors import InputError, choose, count, first_few, unknown
 from slimprompt.lab.grid import Grid
 from slimprompt.lab.studies import Catalogue
 from slimprompt.tracking import find_tracker, open_log

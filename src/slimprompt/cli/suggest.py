@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimprompt.cli.options import Model, ModelOptions, OutputFormat, OverwriteTable, all_but, model_options
-from slimprompt.cli.printing import Format, count, emit, note, say
+from slimprompt.cli.printing import Format, emit, note, say
+from slimprompt.errors import count
 from slimprompt.files import check_outputs, path_seen_from
 
 if TYPE_CHECKING:
