@@ -43,7 +43,7 @@ def list_runs(
     for record in records:
         spec = record.spec
         outcome = result(record) if record.complete else " ".join((record.error or "").split())
-        what = {
+        what: dict[str, Any] = {
             "run": spec.fingerprint[:8],
             "status": record.status,
             "backbone": spec.backbone,
