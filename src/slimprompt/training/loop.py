@@ -243,7 +243,6 @@ def _image_weights(labels: Tensor, sample_weight: Tensor | None, recipe: Recipe)
 
 
 @torch.no_grad()
-@torch.no_grad()
 def _validate(
     states: Sequence[_State],
     encode_text: Callable[[Tensor], Tensor],
