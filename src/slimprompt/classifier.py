@@ -259,7 +259,9 @@ class Classifier(Estimator):
             zero_shot = zero_shot_head(self.backbone_, names, self.templates_)
             of_heads = (self.head_, held_out.adapted_features(self.prompt_)), (zero_shot, held_out.eval_features)
             right = [head.logits(features).argmax(1) == held_out.targets for head, features in of_heads]
-            self.verdict_: Verdict | None = verdict("The classifier", *(one.cpu() for one in right))
+            self.verdict_: Verdict | None = verdict(
+                "the classifier", *(one.cpu() for one in right), chance=100 / len(names)
+            )
         return self.fit_calibration(task) if self.calibrate else self
 
     def _checked_weights(self, sample_weight: Any, n_images: int) -> list[float] | None:

@@ -89,20 +89,20 @@ class MethodComparison:
         """Whether the chosen method is better than zero-shot; None if none was chosen, or zero-shot was."""
         if self.chosen is None or self.chosen is self.zero_shot:
             return None
-        return verdict("It", self.chosen.correct, self.zero_shot.correct, compared=True)
+        return verdict("it", self.chosen.correct, self.zero_shot.correct, compared=True)
 
     @property
     def sentence(self) -> str:
-        """Which method was chosen, how it compares with zero-shot, and which ones cannot be told from it."""
+        """Which method was chosen, how it compares with zero-shot, and whether another one takes new class names."""
         if self.chosen is None:
             return "No method is chosen: with one training image per class, none can be held out to choose by."
-        how = f"Chosen by cross-validation within the {len(self.chosen.correct_inside):,} training images"
+        how = f"the most accurate method in cross-validation within the {len(self.chosen.correct_inside):,} training images"
         if self.verdict is None:
-            return f"{how}: zero-shot, which needs no training."
-        sentence = f"{how}: {self.chosen.method}. {self.verdict.sentence}"
+            return f"Use zero-shot: it needs no training and is {how}."
+        sentence = f"Use {self.chosen.method}, {how}. {self.verdict.sentence}"
         flexible = [one for one in self.results if one.takes_new_names and not self.chosen.takes_new_names]
         if near := [one.method for one in flexible if (behind := self.behind(one)) and behind.high >= 0]:
-            sentence += f" It cannot be told from {near[0]}, which also takes new class names."
+            sentence += f" {near[0]} also takes new class names; these images do not show that it is less accurate."
         return sentence
 
 

@@ -122,8 +122,12 @@ class Comparison:
         """Whether the fitted classifier is better than zero-shot; None if it is zero-shot."""
         if self.fitted.title == "zero-shot":
             return None
-        title = "The learned prompt" if self.fitted.title == LEARNED else self.fitted.title
-        return verdict(title, self.fitted.correct, self.zero_shot.correct)
+        return verdict(self.noun, self.fitted.correct, self.zero_shot.correct, chance=100 * self.accuracies["chance"])
+
+    @property
+    def noun(self) -> str:
+        """The fitted classifier in a sentence: "the learned prompt", "the gda classifier"."""
+        return f"the {self.fitted.title}" + ("" if self.fitted.title == LEARNED else " classifier")
 
     @property
     def classes_without_images(self) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from slimprompt.calibration import expected_calibration_error
+from slimprompt.errors import count
 
 
 class Accuracy(NamedTuple):
@@ -36,7 +37,8 @@ class Difference(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"{self.value:+.1f} points (95 % interval {self.low:+.1f} to {self.high:+.1f})"
+        value, low, high = (f"{number:+.1f}".replace("-", "−") for number in self)
+        return f"{value} points (95 % interval {low} to {high})"
 
 
 def paired_difference(first: Tensor | np.ndarray, second: Tensor | np.ndarray) -> Difference:
@@ -61,24 +63,32 @@ class Verdict(NamedTuple):
 
 
 def verdict(
-    title: str, correct: Tensor | np.ndarray, zero_shot: Tensor | np.ndarray, *, compared: bool = False
+    title: str,
+    correct: Tensor | np.ndarray,
+    zero_shot: Tensor | np.ndarray,
+    *,
+    chance: float = 0.0,
+    compared: bool = False,
 ) -> Verdict:
     """The verdict, from whether each image was classified correctly (n_images,): by the paired 95 % interval of the difference.
 
-    `compared` is whether the other methods were tried already, so that they are not advised.
+    `chance` is the accuracy of guessing in percent: more images are no advice where both are not above it. `compared` is whether the
+    other methods were tried already, so that they are not advised.
     """
-    gain, n = paired_difference(correct, zero_shot), len(correct)
-    where = f"on {n:,} image{'s' if n != 1 else ''}"
-    more = "give more images per class" + ("" if compared else ", or look for another method with --compare")
+    gain, where = paired_difference(correct, zero_shot), f"on {count(len(correct), 'image')}"
+    more = "more images per class" + ("" if compared else ", or another method (`fit --compare`)")
     if gain.low > 0:
-        return Verdict("better", gain, f"{title} is better than zero-shot {where}: {gain}.")
+        return Verdict("better", gain, f"{title[:1].upper()}{title[1:]} is better than zero-shot {where}: {gain}.")
     if gain.high < 0:
-        return Verdict("worse", gain, f"{title} is worse than zero-shot {where}: {gain}. Use zero-shot; or {more}.")
-    return Verdict(
-        "undecided",
-        gain,
-        f"{title} cannot be told from zero-shot {where}: {gain}. More images to evaluate on would tell; to improve it, {more}.",
-    )
+        return Verdict(
+            "worse",
+            gain,
+            f"{title[:1].upper()}{title[1:]} is worse than zero-shot {where}: {gain}. Use zero-shot, or try {more}.",
+        )
+    sentence = f"It is not clear whether {title} is better than zero-shot {where}: {gain}."
+    if max(accuracy_of(correct).low, accuracy_of(zero_shot).low) <= chance:
+        return Verdict("undecided", gain, f"{sentence} Neither is clearly better than guessing: try another backbone.")
+    return Verdict("undecided", gain, f"{sentence} Evaluate on more images; to improve it, try {more}.")
 
 
 class Scores(NamedTuple):

@@ -280,7 +280,7 @@ def test_large_images_are_read_if_asked(run, models, tmp_path, monkeypatch):
 
 
 def test_the_verdict_compares_with_zero_shot(run, models, photos, tmp_path):
-    assert "gda is better than zero-shot on 6 images: +" in ok(run("evaluate", models / "head", photos))
+    assert "The gda classifier is better than zero-shot on 6 images: +" in ok(run("evaluate", models / "head", photos))
     page = tmp_path / "page.html"
     ok(run("evaluate", models / "head", photos, "--report", page))
-    assert "gda is better than zero-shot on 6 images" in Page(page.read_text(encoding="utf-8")).text
+    assert "The gda classifier is better than zero-shot on 6 images" in Page(page.read_text(encoding="utf-8")).text

@@ -46,6 +46,8 @@ class FitFindings:
     n_classes: int
     title: str
     """What the classifier is called: "learned prompt", or its method."""
+    noun: str
+    """The classifier in a sentence."""
     n_known: int | None
     """Number of images that were training images; None if the training images are not known."""
     unseen: Accuracy | None
@@ -82,6 +84,7 @@ def measure_fit(classifier: Classifier, comparison: Comparison) -> FitFindings:
         n_images=len(truth),
         n_classes=len(names),
         title=title,
+        noun=comparison.noun,
         n_known=None if comparison.is_training_image is None else comparison.n_training_images,
         unseen=others.fitted.scores.accuracy if others else None,
         zero_shot=zero_shot.scores.accuracy,
@@ -128,22 +131,31 @@ def _class_table(
 def _methods_table(methods: MethodComparison) -> Table:
     """All methods on the same held-out images, with paired intervals of their differences."""
 
-    def difference(value: Difference | None) -> Cell:
-        return Cell() if value is None else Cell(value.value, decimals=1, signed=True)
-
-    def interval(value: Difference | None) -> str:
-        return "" if value is None else f"{value.low:+.1f} to {value.high:+.1f}"
+    def difference(value: Difference | None) -> tuple[Cell, Cell]:
+        if value is None:
+            return Cell(), Cell()
+        low, high = (f"{number:+.1f}".replace("-", "−") for number in (value.low, value.high))
+        return Cell(value.value, decimals=1, signed=True), Cell(f"{low} to {high}")
 
     rows = []
     for one in methods.results:
-        gain, behind = methods.gain(one), methods.behind(one)
-        inside = Cell() if one.inside is None else Cell(100 * one.inside, decimals=1)
-        cells = (inside, Cell(one.accuracy.value, decimals=1), difference(gain), difference(behind))
-        names = "yes" if one.takes_new_names else "no"
-        rows.append(((one.method, interval(gain), interval(behind), f"{one.n_trained:,}", names), cells))
-    heads = ("Method", "95 % interval to zero-shot", "to the chosen one", "Trained numbers", "New class names")
-    columns = ("Cross-validated (%)", "Held out (%)", "− zero-shot (points)", "− chosen (points)")
-    return make_table("methods", "Methods", heads, [Column(name) for name in columns], rows, (methods.sentence,))
+        gain = None if one is methods.zero_shot else methods.gain(one)
+        behind = None if one is methods.chosen else methods.behind(one)
+        inside = Cell() if one.inside is None else Cell(100 * one.inside, decimals=1, bold=one is methods.chosen)
+        accuracy = Cell(one.accuracy.value, decimals=1, bold=one is methods.chosen)
+        facts = Cell(f"{one.n_trained:,}"), Cell("yes" if one.takes_new_names else "no")
+        rows.append(((one.method,), (accuracy, inside, *difference(gain), *difference(behind), *facts)))
+    heads = (
+        "Held out (%)",
+        "Cross-validated (%)",
+        "− zero-shot (points)",
+        "95 % interval",
+        "− chosen (points)",
+        "its interval",
+    )
+    columns = [Column(name) for name in (*heads, "Trained numbers", "New class names")]
+    note = "The chosen method is bold: the best in cross-validation, in which the held-out images take no part."
+    return make_table("methods", "Methods", ("Method",), columns, rows, (note,))
 
 
 def _confused_table(names: Sequence[str], counts: np.ndarray) -> Table:
@@ -216,6 +228,7 @@ def render_fit_page(
         "contents": [(name.lower(), name) for name in sections],
         "findings": findings,
         "methods": methods and _methods_table(methods),
+        "methods_verdict": methods and methods.sentence,
         "about": about,
         "curve": training_curve([(epoch.loss, epoch.accuracy) for epoch in curve]) if curve else None,
         "pocket": backbone.name in EMBEDDED,
