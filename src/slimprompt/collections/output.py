@@ -19,13 +19,7 @@ _GROUP = 16_384
 
 
 def writer_of(target: Path) -> Write | None:
-    """The function that writes predictions to a file with the suffix of `target`; None for a folder of parts.
-
-    Raises
-    ------
-    InputError
-        If the suffix is unknown, or pyarrow is missing, which Parquet files and folders of them need.
-    """
+    """The function that writes predictions to a file with the suffix of `target`; None for a folder of parts."""
     suffix = target.suffix.lower()
     if suffix and suffix not in _WRITERS and not target.is_dir():
         raise unknown("suffix of --out", suffix, _WRITERS, next_step="The name of a folder of parts has no suffix.")

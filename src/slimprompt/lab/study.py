@@ -43,13 +43,7 @@ class Study:
 
 
 def open_study(specs: Iterable[RunSpec], runs: Path) -> Study:
-    """A study of these runs; the folder of the runs is read once.
-
-    Raises
-    ------
-    InputError
-        If a run would be trained on a benchmark that has only test images.
-    """
+    """A study of these runs, which need training images; the folder of the runs is read once."""
     ordered = with_sources(specs := list(specs))
     _check_train_splits(ordered)
     there = {record.spec.fingerprint: record for record in complete_runs(runs)}

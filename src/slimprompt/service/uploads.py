@@ -90,15 +90,7 @@ class Uploads:
 
     @asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[Question]:
-        """What a request asks; its bytes count until the block ends.
-
-        Raises
-        ------
-        HTTPException
-            408, 413, 415 or 503; see docs/service.md.
-        InputError
-            If the form or JSON is malformed, or an option cannot be used.
-        """
+        """What a request asks; its bytes count until the block ends."""
         held = 0
 
         async def counted() -> AsyncGenerator[bytes, None]:
