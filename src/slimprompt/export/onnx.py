@@ -215,10 +215,7 @@ def _compare(classifier: Classifier, pixels: Tensor, file: Path) -> tuple[float,
     return float(np.abs(exported - expected).max()), n_agree
 
 
-def _batches(pixels: Tensor) -> Iterator[Tensor]:
+def _batches(pixels: Tensor) -> Sequence[Tensor]:
     """Batches of different sizes; of the last size until the pixels end."""
-    start = 0
-    for size in _BATCHES:
-        yield pixels[start : start + size]
-        start += size
-    yield from pixels[start:].split(_BATCHES[-1]) if start < len(pixels) else ()
+    first, size = _BATCHES
+    return pixels[:first], *pixels[first:].split(size)

@@ -170,14 +170,12 @@ def run_study(study: Study, executor: Executor, *, prompt_batch: int = 1) -> Gen
 
 def _make_folder(runs: Path) -> None:
     """Create the folder of the runs, without what killed studies left in it, and check that it can be written to."""
+    check_folder(runs)
     try:
         runs.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        if runs.exists():
-            raise InputError(f"{runs} is a file; give a folder") from None
         raise cannot_write(runs, error) from None
     remove_leftovers(runs)
-    check_folder(runs)
 
 
 # --- order -----------------------------------------------------------------------------------------------------------
