@@ -65,10 +65,10 @@ def push(
 ) -> HubFiles:
     """Push a saved model and its model card to the repository `user/name` of the Hugging Face hub, in one commit.
 
-    A repository that does not exist is created, with `private` as a private one; one that is public then, or holds something other than a
-    saved model, is left alone. `licence` is an identifier of the hub, such as "mit" or "cc-by-4.0". The token is that of `hf auth login` or of the environment (HF_TOKEN). The
-    uploaded description holds no paths of this machine and, unless asked for with `image_hashes`, no hashes of training images, with
-    which `slimprompt evaluate` notices them: whoever has an image can tell by its hash whether it was a training image.
+    A repository that does not exist is created, with `private` as a private one; one that exists is left alone if it is public then, or
+    holds something other than a saved model. The token is that of `hf auth login` or of the environment (HF_TOKEN). `licence` is an
+    identifier of the hub, such as "mit". The uploaded description holds no paths of this machine and, unless asked for, no hashes of
+    training images, by which `slimprompt evaluate` notices them: whoever has an image can tell by its hash whether it was one.
     """
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) / "model"

@@ -15,11 +15,11 @@ from slimprompt.methods.head import CacheHead
 
 
 def export_matrix(classifier: Classifier, target: str | Path, *, overwrite: bool = False) -> Path:
-    """Write W and b of a fitted classifier with a linear head, as all methods but Tip-Adapter have, to a safetensors file.
+    """Write W and b of probabilities = softmax((scale · f Wᵀ + b) / temperature), for unit-length image features f.
 
-    probabilities = softmax((scale · f Wᵀ + b) / temperature), for unit-length image features f. The file holds `weights` W (n_classes, embed_dim), which are unit-length class features for prompts and zero-shot, and
-    `bias` b (n_classes,), zeros if there is none. Its metadata are texts: `scale` and `temperature` are numbers;
-    `class_names`, `backbone` and `preprocessing` are JSON.
+    The head must be linear, as that of all methods but Tip-Adapter is. The file holds `weights` W (n_classes, embed_dim), which are
+    unit-length class features for prompts and zero-shot, and `bias` b (n_classes,), zeros if there is none. Its metadata are texts:
+    `scale` and `temperature` are numbers; `class_names`, `backbone` and `preprocessing` are JSON.
     """
     from safetensors.torch import save
 

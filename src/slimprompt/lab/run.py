@@ -239,9 +239,8 @@ def _required() -> Iterator[None]:
 class _Result(NamedTuple):
     """What one run found out."""
 
-    metrics: dict[str, float]
     facts: dict[str, Any]
-    """Further entries of the record."""
+    """Entries of the record, with the metrics."""
     tensors: dict[str, Tensor]
     """What was trained; content of factors.safetensors."""
     curve: Sequence[Sequence[float]] = ()
@@ -269,10 +268,11 @@ def _make(batch: Batch, missing: Sequence[RunSpec], loaded: LoadedInputs) -> dic
                 if isinstance(result, Exception):
                     results[one] = result
                     continue
-                metrics = _metrics(result, evaluations, task.bank)
+                facts = {"metrics": _metrics(result, evaluations, task.bank)}
                 times = {"setup": setup, "features": features, "training": training, "evaluation": lap()}
-                times = {phase: round(taken, 4) for phase, taken in (times | {"total": sum(times.values())}).items()}
-                results[one] = _describe(one, result, specs, task, metrics, {"times": times})
+                times["total"] = sum(times.values())
+                facts["times"] = {phase: round(taken, 4) for phase, taken in times.items()}
+                results[one] = _describe(one, result, specs, task, facts)
     except SetupError:
         raise
     except Exception as error:
@@ -355,14 +355,9 @@ def _metrics(fitted: FittedHead, evaluations: dict[str, Evaluation], bank: Featu
 
 
 def _describe(
-    spec: RunSpec,
-    fitted: FittedHead,
-    batch: Sequence[RunSpec],
-    task: Task,
-    metrics: dict[str, float],
-    facts: dict[str, Any],
+    spec: RunSpec, fitted: FittedHead, batch: Sequence[RunSpec], task: Task, facts: dict[str, Any]
 ) -> _Result:
-    """What is stored of a fitted run."""
+    """What is stored of a fitted run; the facts are completed."""
     from slimprompt.methods.prompt import LearnedPrompt
     from slimprompt.saved import model_parts
 
@@ -371,7 +366,7 @@ def _describe(
         kind, numbers, tensors = model_parts(fitted.head)
         facts |= {"settings": fitted.settings, "head": {"kind": kind, **numbers}}
         facts["views"] = task.views if find_method(spec.method).reads == "all views" else 0
-        return _Result(metrics, facts, tensors)
+        return _Result(facts, tensors)
     prompt, source = fitted.prompt, spec.source_spec()
     facts |= {
         "text_width": task.bank.backbone.text_width,
@@ -382,7 +377,7 @@ def _describe(
         "source_run": source.fingerprint if source else None,
         "notes": [fitted.note] if fitted.note else [],
     }
-    return _Result(metrics, facts, fitted.start | prompt.tensors(), fitted.curve)
+    return _Result(facts, fitted.start | prompt.tensors(), fitted.curve)
 
 
 def _store(spec: RunSpec, result: _Result | Exception, origin: dict[str, Any], loaded: LoadedInputs) -> Record:
@@ -393,7 +388,7 @@ def _store(spec: RunSpec, result: _Result | Exception, origin: dict[str, Any], l
         return store_run(
             runs,
             spec,
-            {"status": COMPLETE, "metrics": result.metrics, **facts, **result.facts, "notes": notes, **origin},
+            {"status": COMPLETE, **result.facts, **facts, "notes": notes, **origin},
             factors={name: tensor.cpu().contiguous().numpy() for name, tensor in result.tensors.items()},
             manifest=loaded.manifest(spec.sample),
             curve=result.curve,
