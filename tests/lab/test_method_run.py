@@ -61,7 +61,7 @@ def test_a_method_is_fitted_to_the_sample_of_the_prompts(
     record = make_run(spec, loaded)
     assert record.error is None
     images = load_folder(spec.dataset)
-    sample, bank = few_shot(images, 2, 1), loaded.bank(spec)
+    sample, bank = few_shot(images, 2, 1), loaded.bank(spec.model)
     paths, labels = [images.path(item) for item in sample.train], [item.label for item in sample.train]
     task = make_task(bank, LabelledImages(paths, labels, images.class_names), seed=1)
     fitted = METHODS[method].fit(task)
@@ -78,7 +78,7 @@ def test_a_method_is_fitted_to_the_sample_of_the_prompts(
     assert set(record.facts["times"]) == {"setup", "features", "training", "evaluation", "total"}
     assert not (record.folder / CURVE).exists()
     manifest = read_manifest(record.folder / "manifest.json")
-    assert manifest == loaded.manifest(run_spec())
+    assert manifest == loaded.manifest(run_spec().sample)
 
 
 def test_the_zero_shot_method_is_the_zero_shot_level(method_spec: Callable[..., RunSpec], loaded: LoadedInputs) -> None:
@@ -108,7 +108,7 @@ def test_other_datasets_are_classified_by_their_names_only(
     spec = run_spec(evaluate_on=[cold], recipe={"epochs": 4, "views": 2, "batch_size": 4, "lr": 0.5})
     record, plain = make_run(spec, loaded), make_run(RunSpec(**dict(spec) | {"evaluate_on": ()}), loaded)
     zero_shot = make_run(method_spec("zero-shot", evaluate_on=[cold]), loaded)
-    bank, images = loaded.bank(spec), load_folder(cold)
+    bank, images = loaded.bank(spec.model), load_folder(cold)
     test = make_eval_set(
         bank, [images.path(item) for item in images.test], [item.label for item in images.test], images.class_names
     )

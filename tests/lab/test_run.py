@@ -80,7 +80,7 @@ def test_runs_beyond_the_paper(
     assert record.error is None
     assert record.facts["trainable_parameters"] == parameters
     factors = {name: torch.from_numpy(value).float() for name, value in record.factors().items()}
-    backbone = loaded.bank(spec).backbone
+    backbone = loaded.bank(spec.model).backbone
     words = word_embeddings(backbone, spec.words) if spec.words else None
     if spec.anchored:
         assert not factors["A0"].any()
@@ -116,7 +116,7 @@ def test_base_split_draws_first_then_cuts(run_spec: MakeSpec, loaded: LoadedInpu
     assert manifest.class_names == ("brown disc", "orange disc", "pink disc")
     factors = record.factors()
     context = torch.from_numpy(factors["B"] @ factors["A"]).float()
-    bank = loaded.bank(spec)
+    bank = loaded.bank(spec.model)
     for name, part in (("seen", base), ("unseen", new)):
         with torch.inference_mode():
             text = SharedPrefixTextEncoder(bank.backbone, part.class_names, spec.n_ctx)(context)

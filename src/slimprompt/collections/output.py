@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from slimprompt.collections.rows import COLUMNS, ERROR, Prediction, six_digits
-from slimprompt.errors import InputError, printable, unknown
+from slimprompt.errors import printable, unknown
+from slimprompt.extras import require_extra
 from slimprompt.spreadsheet import cell_value
 
 Write = Callable[[Path, Iterable[Prediction]], None]
@@ -19,29 +20,13 @@ _GROUP = 16_384
 
 
 def writer_of(target: Path) -> Write | None:
-    """The function that writes predictions to a file with the suffix of `target`; None for a folder of parts.
-
-    Raises
-    ------
-    InputError
-        If the suffix is unknown, or pyarrow is missing, which Parquet files and folders of them need.
-    """
+    """The function that writes predictions to a file with the suffix of `target`; None for a folder of parts."""
     suffix = target.suffix.lower()
     if suffix and suffix not in _WRITERS and not target.is_dir():
         raise unknown("suffix of --out", suffix, _WRITERS, next_step="The name of a folder of parts has no suffix.")
     if suffix not in (".csv", ".jsonl"):
-        _require_pyarrow()
+        require_extra("parquet", "an --out other than a .csv or .jsonl file")
     return None if target.is_dir() else _WRITERS.get(suffix)
-
-
-def _require_pyarrow() -> None:
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise InputError(
-            "Parquet files, and folders of them, need the package pyarrow: pip install 'slimprompt[parquet]', or give --out the "
-            "name of a .csv or .jsonl file"
-        ) from None
 
 
 def write_jsonl(path: Path, predictions: Iterable[Prediction]) -> None:

@@ -42,19 +42,7 @@ def write_hub_folder(
     licence: str | None = None,
     image_hashes: bool = False,
 ) -> HubFiles:
-    """Write the files that `push` uploads to a new folder, which is itself a saved model.
-
-    Parameters
-    ----------
-    model
-        What `Classifier.save` was given.
-    repository
-        `user/name` on the hub, for the model card.
-    folder
-        The folder to write, completely or not at all.
-    licence, image_hashes
-        As in `push`.
-    """
+    """Write the files that `push` uploads to a new folder, which is itself a saved model."""
     parse_repository(repository)
     check_licence(licence)
     folder = Path(folder)
@@ -75,29 +63,12 @@ def push(
     licence: str | None = None,
     image_hashes: bool = False,
 ) -> HubFiles:
-    """Push a saved model and its model card to the Hugging Face hub, in one commit.
+    """Push a saved model and its model card to the repository `user/name` of the Hugging Face hub, in one commit.
 
-    A repository that does not exist is created. The token is that of `hf auth login` or of the environment (HF_TOKEN). The
-    uploaded description holds no paths of this machine and, unless asked for, no hashes of training images: whoever has an
-    image can tell by its hash whether it was a training image.
-
-    Parameters
-    ----------
-    model
-        What `Classifier.save` was given.
-    repository
-        `user/name` on the hub; one that holds something other than a saved model is left alone.
-    private
-        Create the repository as a private one; a public repository that exists is refused.
-    licence
-        Identifier of the licence of the model's files, such as "mit" or "cc-by-4.0", for the card.
-    image_hashes
-        Also push the short hashes of the training images, with which `slimprompt evaluate` notices training images.
-
-    Raises
-    ------
-    InputError
-        If the model is damaged, access is refused, the hub cannot be reached, or the repository holds something else.
+    A repository that does not exist is created, with `private` as a private one; one that exists is left alone if it is public then, or
+    holds something other than a saved model. The token is that of `hf auth login` or of the environment (HF_TOKEN). `licence` is an
+    identifier of the hub, such as "mit". The uploaded description holds no paths of this machine and, unless asked for, no hashes of
+    training images, by which `slimprompt evaluate` notices them: whoever has an image can tell by its hash whether it was one.
     """
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) / "model"

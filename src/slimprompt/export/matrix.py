@@ -17,28 +17,9 @@ from slimprompt.methods.head import CacheHead
 def export_matrix(classifier: Classifier, target: str | Path, *, overwrite: bool = False) -> Path:
     """Write W and b of probabilities = softmax((scale · f Wᵀ + b) / temperature), for unit-length image features f.
 
-    The file holds `weights` W (n_classes, embed_dim), which are unit-length class features for prompts and zero-shot, and
-    `bias` b (n_classes,), zeros if there is none. Its metadata are texts: `scale` and `temperature` are numbers;
-    `class_names`, `backbone` and `preprocessing` are JSON.
-
-    Parameters
-    ----------
-    classifier
-        A fitted classifier with a linear head, as all methods but Tip-Adapter have; `classifier.with_classes(names)` for other class names.
-    target
-        The file to write, completely or not at all.
-    overwrite
-        Replace a file that exists.
-
-    Returns
-    -------
-    Path
-        The file.
-
-    Raises
-    ------
-    InputError
-        If the head is not linear, or the file exists or cannot be written.
+    The head must be linear, as that of all methods but Tip-Adapter is. The file holds `weights` W (n_classes, embed_dim), which are
+    unit-length class features for prompts and zero-shot, and `bias` b (n_classes,), zeros if there is none. Its metadata are texts:
+    `scale` and `temperature` are numbers; `class_names`, `backbone` and `preprocessing` are JSON.
     """
     from safetensors.torch import save
 

@@ -62,33 +62,9 @@ def export_onnx(
 
     The file holds the image tower, the head, the temperature and the softmax, in fp32. Its input is `pixels`, its output
     `probabilities`; its metadata hold class names, preprocessing, temperature and backbone as texts. It is run by onnxruntime
-    and compared with torch on batches of different sizes, and kept only if the probabilities agree.
-
-    Parameters
-    ----------
-    classifier
-        A fitted classifier; `classifier.with_classes(names)` for other class names.
-    target
-        The file to write, completely or not at all.
-    images
-        Images to compare on, beside rendered random ones.
-    tolerance
-        Largest difference of a probability that is accepted.
-    overwrite
-        Replace a file that exists.
-    report
-        Called with a line about each step that takes long.
-
-    Returns
-    -------
-    OnnxComparison
-        What was compared, and the file.
-
-    Raises
-    ------
-    InputError
-        If a package is missing, the model is too large for one file or not fp32, the file exists or cannot be written, or it
-        does not compute the same as torch. Then there is no new file at `target`.
+    and compared with torch on random images and the given ones, in batches of different sizes. It is kept only if no probability differs
+    by more than `tolerance`; otherwise there is an `InputError` and no new file. `report` is called with a line about each step that takes
+    long.
     """
     target = Path(target)
     require_extra("onnx", "ONNX export")
@@ -239,10 +215,7 @@ def _compare(classifier: Classifier, pixels: Tensor, file: Path) -> tuple[float,
     return float(np.abs(exported - expected).max()), n_agree
 
 
-def _batches(pixels: Tensor) -> Iterator[Tensor]:
+def _batches(pixels: Tensor) -> Sequence[Tensor]:
     """Batches of different sizes; of the last size until the pixels end."""
-    start = 0
-    for size in _BATCHES:
-        yield pixels[start : start + size]
-        start += size
-    yield from pixels[start:].split(_BATCHES[-1]) if start < len(pixels) else ()
+    first, size = _BATCHES
+    return pixels[:first], *pixels[first:].split(size)

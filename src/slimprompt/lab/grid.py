@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from slimprompt.errors import InputError, choose, one_line, shown, unknown, validate
 from slimprompt.files import read_text
@@ -23,8 +23,30 @@ from slimprompt.user_functions import is_user_function
 #: Runs that one grid may span, and bytes and nesting of a grid file.
 _MOST_RUNS, _MOST_BYTES, _MOST_DEPTH = 100_000, 2**20, 20
 
+
+def _dataset_name(given: str) -> str:
+    # Imported here, so that the command line can read the fields of a grid without importing numpy and Pillow.
+    from slimprompt.data.catalogue import dataset_name
+
+    return dataset_name(given)
+
+
+def _basis_name(given: str) -> str:
+    if given not in FIXED_BASES and not is_user_function(given):
+        raise unknown("basis", given, FIXED_BASES)
+    return given
+
+
+def _method_name(given: str) -> str:
+    find_method(given)
+    return given
+
+
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+DatasetName = Annotated[str, AfterValidator(_dataset_name)]
+BasisName = Annotated[str, AfterValidator(_basis_name)]
+MethodName = Annotated[str, AfterValidator(_method_name)]
 
 
 class Grid(BaseModel):
@@ -36,20 +58,20 @@ class Grid(BaseModel):
     backbones: tuple[str, ...] = Field(
         description="models, as NAME or NAME=WEIGHTS (an open_clip tag or a checkpoint file)"
     )
-    datasets: tuple[str, ...] = Field(description="benchmarks, or folders of your own images")
+    datasets: tuple[DatasetName, ...] = Field(description="benchmarks, or folders of your own images")
     shots: tuple[Count, ...] = Field(description="training images per class")
     seeds: tuple[Seed, ...] = Field(
         description="seeds of the few-shot sample, the start, the image order and the views"
     )
     ranks: tuple[Count, ...] = Field((1, 2, 4, 8), description="ranks of the factorised prompts")
-    bases: tuple[str, ...] = Field(
+    bases: tuple[BasisName, ...] = Field(
         FIXED_BASES, description=f"fixed token bases: {', '.join(FIXED_BASES)}, or your own, module:function"
     )
-    methods: tuple[str, ...] | None = Field(
+    methods: tuple[MethodName, ...] | None = Field(
         None,
         description=f"methods of the study baselines: {', '.join(METHODS)}, or your own, module:function; default: all of slimprompt's",
     )
-    pairs: tuple[tuple[str, str], ...] | None = Field(
+    pairs: tuple[tuple[DatasetName, DatasetName], ...] | None = Field(
         None,
         description="transfers as [source, target]; empty: the paper's, or for other datasets each from the two before it",
     )
@@ -60,21 +82,6 @@ class Grid(BaseModel):
     position: Literal["end", "middle", "front"] = Field("end", description="position of the class name")
     precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="precision of the frozen forward passes")
     recipe: Recipe = Field(default_factory=Recipe, description="how prompts are trained: a recipe's name or its fields")
-
-    @field_validator("bases")
-    @classmethod
-    def _known_bases(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            if name not in FIXED_BASES and not is_user_function(name):
-                raise unknown("basis", name, FIXED_BASES)
-        return names
-
-    @field_validator("methods")
-    @classmethod
-    def _known_methods(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        for name in names or ():
-            find_method(name)
-        return names
 
     @field_validator("shots", "seeds", "ranks", mode="before")
     @classmethod
@@ -91,16 +98,6 @@ class Grid(BaseModel):
         if not all(isinstance(row, list | tuple) and len(row) == 2 for row in rows):
             raise ValueError("write a list of [source, target], such as [[dtd, food101]]")
         return pairs
-
-    @field_validator("datasets")
-    @classmethod
-    def _known_datasets(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(_dataset_name(name) for name in names)
-
-    @field_validator("pairs")
-    @classmethod
-    def _known_pairs(cls, pairs: tuple[tuple[str, str], ...] | None) -> tuple[tuple[str, str], ...] | None:
-        return pairs and tuple((_dataset_name(source), _dataset_name(target)) for source, target in pairs)
 
     @field_validator("backbones", "datasets", "shots", "seeds", "ranks", "bases", "methods", "study")
     @classmethod
@@ -259,10 +256,3 @@ def parse_backbone(text: str) -> tuple[str, str | None]:
         raise InputError(f"{shown(text)} is not a backbone: write NAME or NAME=WEIGHTS, such as ViT-B-16=openai")
     has_own_weights = ":" in name or name.split("-")[0] == "pocket"
     return one_spelling(name), weights or (None if has_own_weights else "openai")
-
-
-def _dataset_name(given: str) -> str:
-    # Imported here, so that the command line can read the fields of a grid without importing numpy and Pillow.
-    from slimprompt.data.catalogue import dataset_name
-
-    return dataset_name(given)

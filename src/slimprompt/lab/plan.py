@@ -134,14 +134,14 @@ def _add_model(
             if spec.tower != "text":
                 n_views = spec.recipe.epochs * len(spec.recipe.views_at(0)) * len(sample.train)
                 # a pass with gradients takes about three times as long as one without
-                seconds += speed.image * _part_above(backbone, spec) * (3 * n_views + len(sample.test))
+                passed = image_blocks(backbone, spec)[0] / len(backbone.image_tower.transformer.resblocks)
+                seconds += speed.image * (1 - passed) * (3 * n_views + len(sample.test))
         else:
             plan.fitted += 1
         plan.disk_bytes += _run_bytes(spec, len(sample.train), numbers)
     datasets = dict.fromkeys(name for spec in specs for name in (spec.dataset, *spec.evaluate_on))
-    by_block: dict[int | None, list[RunSpec]] = defaultdict(
-        list
-    )  # which inputs of the image tower are stored; None: features
+    # which inputs of the image tower are stored; None: features
+    by_block: dict[int | None, list[RunSpec]] = defaultdict(list)
     for spec in specs:
         by_block[None if spec.tower == "text" else image_blocks(backbone, spec)[0]].append(spec)
     for block, some in by_block.items():
@@ -153,13 +153,6 @@ def _add_model(
         plan.disk_bytes += n_images * (4 * length + _FEATURE)
         seconds += speed.seconds(0, 0, n_images)
     return seconds
-
-
-def _part_above(backbone: Backbone, spec: RunSpec) -> float:
-    """The part of the image tower that the prompt's inputs still have to pass."""
-    from slimprompt.methods.prompt import image_blocks
-
-    return 1 - image_blocks(backbone, spec)[0] / len(backbone.image_tower.transformer.resblocks)
 
 
 def _run_bytes(spec: RunSpec, n_train: int, numbers: int) -> int:

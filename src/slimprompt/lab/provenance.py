@@ -86,12 +86,6 @@ def origin(environment: RunEnvironment) -> dict[str, Any]:
     }
 
 
-def _has_cuda() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
-
-
 class PeakMemory:
     """Peak memory in MB since this object was created: of the process, and of the GPU if there is one.
 
@@ -99,24 +93,23 @@ class PeakMemory:
     """
 
     def __init__(self, device: str) -> None:
-        self._cuda = device.startswith("cuda") or (device == "auto" and _has_cuda())
+        import torch
+
+        on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+        self._cuda = torch.cuda if on_gpu else None
         try:
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
             self.of = "run"
         except OSError:
             self.of = "process"
         if self._cuda:
-            import torch
-
-            torch.cuda.reset_peak_memory_stats()
+            self._cuda.reset_peak_memory_stats()
 
     def facts(self) -> dict[str, Any]:
         """The entries of a record."""
         found: dict[str, Any] = {"peak_memory_mb": round(self._cpu_mb(), 1), "peak_memory_of": self.of}
         if self._cuda:
-            import torch
-
-            found["peak_gpu_memory_mb"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
+            found["peak_gpu_memory_mb"] = round(self._cuda.max_memory_allocated() / 2**20, 1)
         return found
 
     def _cpu_mb(self) -> float:

@@ -246,12 +246,6 @@ def complete_runs(root: Path) -> Iterator[Record]:
     return (record for record in found if record is not None and record.complete)
 
 
-def find_complete_run(root: Path, spec: RunSpec) -> Record | None:
-    """The run of `spec` in `root` if it is complete."""
-    record = find_run(root, spec)
-    return record if record is not None and record.complete else None
-
-
 def find_run(root: Path, spec: RunSpec) -> Record | None:
     """The run of `spec` in `root`; None if it does not exist or its record cannot be read."""
     return _try_read(root / spec.fingerprint)

@@ -20,7 +20,7 @@ from slimprompt.files import cache_dir
 from slimprompt.lab import provenance
 from slimprompt.lab.environment import RunEnvironment, torch_threads
 from slimprompt.lab.inputs import KnownInputs, inputs
-from slimprompt.lab.records import COMPLETE, FAILED, Record, find_complete_run, find_run, store_run
+from slimprompt.lab.records import COMPLETE, FAILED, Record, find_run, store_run
 from slimprompt.lab.spec import Model, RunSpec, SampleKey, import_user_functions
 from slimprompt.methods.table import find_method
 from slimprompt.training.metrics import harmonic_mean
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class SetupError(InputError):
-    """A backbone or dataset cannot be loaded, so that none of its runs can succeed: the study stops."""
+    """A backbone or dataset cannot be loaded, or is not what complete runs were made with: none of its runs can succeed."""
 
 
 class Batch(NamedTuple):
@@ -66,21 +66,13 @@ def make_runs(batch: Batch, loaded: LoadedInputs) -> list[Record]:
     """The records of runs with one `batch_key`, made together unless all of them are complete.
 
     If some are complete, they are trained again with the others, because float rounding depends on the prompts that are
-    trained together; their records stay. A run that fails is recorded with its error.
-
-    Raises
-    ------
-    SetupError
-        If the backbone or the dataset cannot be loaded, or is not what complete runs were made with.
-    InputError
-        If a module of the user's own cannot be imported, or a run folder cannot be written.
+    trained together; their records stay. A run that fails is recorded with its error; a `SetupError` stops the study.
     """
     environment = loaded.environment
     import_user_functions(batch.specs)
-    found = {spec: find_complete_run(environment.runs, spec) for spec in batch.specs}
-    missing = [spec for spec, record in found.items() if record is None]
-    records = {spec: record for spec, record in found.items() if record is not None}
-    if missing:
+    found = ((spec, find_run(environment.runs, spec)) for spec in batch.specs)
+    records = {spec: record for spec, record in found if record is not None and record.complete}
+    if missing := [spec for spec in batch.specs if spec not in records]:
         try:
             with torch_threads(environment.threads):
                 records |= _make(batch, missing, loaded)
@@ -121,28 +113,12 @@ class LoadedInputs:
         self.environment = environment
         self._cache = environment.cache or cache_dir()
         # Runs come sorted by backbone; a second one is kept for the runs that had to wait for a source.
-        self._bank = lru_cache(maxsize=2)(self._open_bank)
+        self.bank = lru_cache(maxsize=2)(self._open_bank)
         self._dataset = lru_cache(maxsize=None)(self._open_dataset)
-        self._sample = lru_cache(maxsize=64)(self._draw)
-        self._task = lru_cache(maxsize=1)(self._make_task)
-        self._manifest = lru_cache(maxsize=64)(self._hash_sample)
+        self.sample = lru_cache(maxsize=64)(self._draw)
+        self.task = lru_cache(maxsize=1)(self._make_task)
+        self.manifest = lru_cache(maxsize=64)(self._hash_sample)
         self._evaluation = lru_cache(maxsize=32)(self._evaluate)
-
-    def bank(self, spec: RunSpec) -> FeatureBank:
-        """The feature bank of the run's backbone."""
-        return self._bank(spec.model)
-
-    def sample(self, spec: RunSpec) -> Sample:
-        """The run's few-shot sample. It is taken from all classes; the restriction to base classes comes after."""
-        return self._sample(spec.sample)
-
-    def task(self, spec: RunSpec) -> Task:
-        """The run's training images as every method sees them."""
-        return self._task(spec.model, spec.sample)
-
-    def manifest(self, spec: RunSpec) -> Manifest:
-        """The run's training and validation images with their hashes."""
-        return self._manifest(spec.sample)
 
     def evaluations(self, spec: RunSpec) -> dict[str, Evaluation]:
         """What the run is evaluated on, by metric; the metric of another dataset is `accuracy@<dataset>`."""
@@ -158,7 +134,7 @@ class LoadedInputs:
     def notes(self, spec: RunSpec) -> list[str]:
         """Warnings of the datasets' readers, such as a split that differs from the published one, and classes with too few images."""
         found = [note for name in (spec.dataset, *spec.evaluate_on) for note in self._dataset(name)[1]]
-        short = [f"{name} ({count})" for name, count in short_classes(self.sample(spec).train, spec.shots)]
+        short = [f"{name} ({count})" for name, count in short_classes(self.sample(spec.sample).train, spec.shots)]
         return found + (
             [f"{spec.dataset}: fewer than {spec.shots} images, all used: {first_few(short)}"] if short else []
         )
@@ -166,7 +142,7 @@ class LoadedInputs:
     def fingerprints(self, spec: RunSpec) -> dict[str, Any]:
         """The entries of the run's record that tell what it is made with."""
         return {
-            "backbone_fingerprint": self.bank(spec).backbone.fingerprint,
+            "backbone_fingerprint": self.bank(spec.model).backbone.fingerprint,
             "dataset_fingerprints": {
                 name: self._dataset(name)[0].fingerprint for name in (spec.dataset, *spec.evaluate_on)
             },
@@ -187,6 +163,7 @@ class LoadedInputs:
         return torch.from_numpy(factors["B"]).float(), torch.from_numpy(factors["A"]).float()
 
     def _open_bank(self, model: Model) -> FeatureBank:
+        """The feature bank of a backbone."""
         from slimprompt.clip.backbone import load_backbone
         from slimprompt.images.bank import FeatureBank
 
@@ -208,6 +185,7 @@ class LoadedInputs:
         return benchmark, [str(warning.message) for warning in caught]
 
     def _draw(self, key: SampleKey) -> Sample:
+        """A few-shot sample. It is taken from all classes; the restriction to base classes comes after."""
         whole, _ = self._dataset(key.dataset)
         if key.shots is None or key.seed is None:
             sample = replace(whole, test=whole.test or (*whole.train, *whole.val))
@@ -220,21 +198,23 @@ class LoadedInputs:
         return Sample(base, {"seen": base, "unseen": new})
 
     def _make_task(self, model: Model, key: SampleKey) -> Task:
+        """The training images of a sample as every method sees them."""
         from slimprompt.fit import labelled_images
         from slimprompt.methods.task import make_task
 
-        images = self._sample(key).train
-        return make_task(self._bank(model), labelled_images(images, images.train), key.seed or 0)
+        images = self.sample(key).train
+        return make_task(self.bank(model), labelled_images(images, images.train), key.seed or 0)
 
     def _hash_sample(self, key: SampleKey) -> Manifest:
-        return make_manifest(self._sample(key).train, shots=key.shots, seed=key.seed)
+        """The training and validation images of a sample with their hashes."""
+        return make_manifest(self.sample(key).train, shots=key.shots, seed=key.seed)
 
     def _evaluate(self, model: Model, key: SampleKey) -> dict[str, Evaluation]:
         from slimprompt.methods.zero_shot import zero_shot_features
         from slimprompt.training.evaluation import accuracy, make_eval_set
 
-        bank, found = self._bank(model), {}
-        for metric, part in self._sample(key).evaluated.items():
+        bank, found = self.bank(model), {}
+        for metric, part in self.sample(key).evaluated.items():
             paths, labels = [part.path(item) for item in part.test], [item.label for item in part.test]
             eval_set = make_eval_set(bank, paths, labels, part.class_names, part.decode)
             templates = part.templates[:1]
@@ -259,9 +239,8 @@ def _required() -> Iterator[None]:
 class _Result(NamedTuple):
     """What one run found out."""
 
-    metrics: dict[str, float]
     facts: dict[str, Any]
-    """Further entries of the record."""
+    """Entries of the record, with the metrics."""
     tensors: dict[str, Tensor]
     """What was trained; content of factors.safetensors."""
     curve: Sequence[Sequence[float]] = ()
@@ -275,9 +254,9 @@ def _make(batch: Batch, missing: Sequence[RunSpec], loaded: LoadedInputs) -> dic
     try:
         with _required():
             batch.known.check(inputs(spec, loaded.fingerprints(spec)))
-        task = loaded.task(spec)
+        task = loaded.task(spec.model, spec.sample)
         setup = lap() / len(specs)
-        evaluations, _ = loaded.evaluations(spec), loaded.manifest(spec)
+        evaluations, _ = loaded.evaluations(spec), loaded.manifest(spec.sample)
         _encode(task, spec)
         features = lap() / len(specs)
         for together in _trained_together(specs, task):
@@ -289,10 +268,11 @@ def _make(batch: Batch, missing: Sequence[RunSpec], loaded: LoadedInputs) -> dic
                 if isinstance(result, Exception):
                     results[one] = result
                     continue
-                metrics = _metrics(result, evaluations, task.bank)
+                facts = {"metrics": _metrics(result, evaluations, task.bank)}
                 times = {"setup": setup, "features": features, "training": training, "evaluation": lap()}
-                times = {phase: round(taken, 4) for phase, taken in (times | {"total": sum(times.values())}).items()}
-                results[one] = _describe(one, result, specs, task, metrics, {"times": times})
+                times["total"] = sum(times.values())
+                facts["times"] = {phase: round(taken, 4) for phase, taken in times.items()}
+                results[one] = _describe(one, result, specs, task, facts)
     except SetupError:
         raise
     except Exception as error:
@@ -375,14 +355,9 @@ def _metrics(fitted: FittedHead, evaluations: dict[str, Evaluation], bank: Featu
 
 
 def _describe(
-    spec: RunSpec,
-    fitted: FittedHead,
-    batch: Sequence[RunSpec],
-    task: Task,
-    metrics: dict[str, float],
-    facts: dict[str, Any],
+    spec: RunSpec, fitted: FittedHead, batch: Sequence[RunSpec], task: Task, facts: dict[str, Any]
 ) -> _Result:
-    """What is stored of a fitted run."""
+    """What is stored of a fitted run; the facts are completed."""
     from slimprompt.methods.prompt import LearnedPrompt
     from slimprompt.saved import model_parts
 
@@ -391,7 +366,7 @@ def _describe(
         kind, numbers, tensors = model_parts(fitted.head)
         facts |= {"settings": fitted.settings, "head": {"kind": kind, **numbers}}
         facts["views"] = task.views if find_method(spec.method).reads == "all views" else 0
-        return _Result(metrics, facts, tensors)
+        return _Result(facts, tensors)
     prompt, source = fitted.prompt, spec.source_spec()
     facts |= {
         "text_width": task.bank.backbone.text_width,
@@ -402,7 +377,7 @@ def _describe(
         "source_run": source.fingerprint if source else None,
         "notes": [fitted.note] if fitted.note else [],
     }
-    return _Result(metrics, facts, fitted.start | prompt.tensors(), fitted.curve)
+    return _Result(facts, fitted.start | prompt.tensors(), fitted.curve)
 
 
 def _store(spec: RunSpec, result: _Result | Exception, origin: dict[str, Any], loaded: LoadedInputs) -> Record:
@@ -413,9 +388,9 @@ def _store(spec: RunSpec, result: _Result | Exception, origin: dict[str, Any], l
         return store_run(
             runs,
             spec,
-            {"status": COMPLETE, "metrics": result.metrics, **facts, **result.facts, "notes": notes, **origin},
+            {"status": COMPLETE, **result.facts, **facts, "notes": notes, **origin},
             factors={name: tensor.cpu().contiguous().numpy() for name, tensor in result.tensors.items()},
-            manifest=loaded.manifest(spec),
+            manifest=loaded.manifest(spec.sample),
             curve=result.curve,
         )
     return store_run(runs, spec, failure(result) | origin)
@@ -429,7 +404,7 @@ def failure(error: BaseException) -> dict[str, Any]:
 
 def _facts(spec: RunSpec, loaded: LoadedInputs) -> dict[str, Any]:
     """What should be known about every run beside its metrics."""
-    train, backbone = loaded.sample(spec).train, loaded.bank(spec).backbone
+    train, backbone = loaded.sample(spec.sample).train, loaded.bank(spec.model).backbone
     sets = {metric: one.eval_set for metric, one in loaded.evaluations(spec).items()}
     by_part = {"test" if metric == "accuracy" else metric: one for metric, one in sets.items()}
     classes = {part: len(one.class_names) for part, one in by_part.items()}

@@ -83,18 +83,12 @@ class RunSpec(PromptSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_prompt(cls, fields: Any) -> Any:
-        """A method has no variant unless one is given, which is then an error."""
+    def _one_name(cls, fields: Any) -> Any:
+        """A method has no variant unless one is given, which is then an error; `source_depth` is only set if it differs."""
         if isinstance(fields, dict) and fields.get("method", PROMPT) != PROMPT:
-            return {"variant": None, **fields}
-        return fields
-
-    @model_validator(mode="before")
-    @classmethod
-    def _same_depth(cls, fields: Any) -> Any:
-        """One run, one name: `source_depth` is only set if it differs."""
+            fields = {"variant": None, **fields}
         if isinstance(fields, dict) and fields.get("source_depth") == fields.get("depth", 1):
-            return {**fields, "source_depth": None}
+            fields = {**fields, "source_depth": None}
         return fields
 
     @field_validator("evaluate_on")

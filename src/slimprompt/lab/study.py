@@ -43,13 +43,7 @@ class Study:
 
 
 def open_study(specs: Iterable[RunSpec], runs: Path) -> Study:
-    """A study of these runs; the folder of the runs is read once.
-
-    Raises
-    ------
-    InputError
-        If a run would be trained on a benchmark that has only test images.
-    """
+    """A study of these runs, which need training images; the folder of the runs is read once."""
     ordered = with_sources(specs := list(specs))
     _check_train_splits(ordered)
     there = {record.spec.fingerprint: record for record in complete_runs(runs)}
@@ -176,14 +170,12 @@ def run_study(study: Study, executor: Executor, *, prompt_batch: int = 1) -> Gen
 
 def _make_folder(runs: Path) -> None:
     """Create the folder of the runs, without what killed studies left in it, and check that it can be written to."""
+    check_folder(runs)
     try:
         runs.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        if runs.exists():
-            raise InputError(f"{runs} is a file; give a folder") from None
         raise cannot_write(runs, error) from None
     remove_leftovers(runs)
-    check_folder(runs)
 
 
 # --- order -----------------------------------------------------------------------------------------------------------

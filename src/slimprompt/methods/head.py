@@ -42,24 +42,14 @@ class _HeadBase:
 
 @dataclass(frozen=True)
 class Head(_HeadBase):
-    """logits = scale · f Wᵀ + b for unit-length image features f (n_images, embed_dim).
-
-    Parameters
-    ----------
-    class_names
-        Names of the classes.
-    weights
-        W (n_classes, embed_dim); unit-length class features for methods on cosine similarity.
-    scale
-        Factor on the products.
-    bias
-        b (n_classes,), or None.
-    """
+    """logits = scale · f Wᵀ + b for unit-length image features f (n_images, embed_dim)."""
 
     class_names: tuple[str, ...]
     weights: Tensor
+    """W (n_classes, embed_dim); unit-length class features for methods on cosine similarity."""
     scale: float
     bias: Tensor | None = None
+    """b (n_classes,), or None."""
 
     def logits(self, features: Tensor) -> Tensor:
         """(n_images, n_classes)."""
@@ -74,31 +64,16 @@ class Head(_HeadBase):
 
 @dataclass(frozen=True)
 class CacheHead(_HeadBase):
-    """logits = scale · f Wᵀ + α · exp(−β (1 − f Kᵀ)) Y for unit-length image features f (n_images, embed_dim).
-
-    Parameters
-    ----------
-    class_names
-        Names of the classes.
-    weights
-        W (n_classes, embed_dim), unit-length class features.
-    scale
-        Factor on the cosine similarities.
-    keys
-        K (n_keys, embed_dim), one key per training image.
-    labels
-        Class of each key, (n_keys,); Y (n_keys, n_classes) is their one-hot matrix.
-    alpha
-        Weight of the keys.
-    beta
-        Sharpness of the affinities.
-    """
+    """logits = scale · f Wᵀ + α · exp(−β (1 − f Kᵀ)) Y for unit-length image features f (n_images, embed_dim)."""
 
     class_names: tuple[str, ...]
     weights: Tensor
+    """W (n_classes, embed_dim), unit-length class features."""
     scale: float
     keys: Tensor
+    """K (n_keys, embed_dim), one key per training image."""
     labels: Tensor
+    """Class of each key, (n_keys,); Y (n_keys, n_classes) is their one-hot matrix."""
     alpha: float
     beta: float
 

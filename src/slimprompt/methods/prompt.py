@@ -45,19 +45,7 @@ class LearnedPrompt(FittedHead):
 def make_prompt(
     backbone: Backbone, spec: PromptSpec, seed: int, trained: tuple[Tensor, Tensor] | None = None
 ) -> Prompt:
-    """The prompt of a spec before training, with the text width of the backbone and its embeddings of the words.
-
-    Parameters
-    ----------
-    backbone
-        The model that the prompt is for.
-    spec
-        What the prompt is.
-    seed
-        Seed of P0 and of random bases.
-    trained
-        Final (B, A) of the run that a "learned" or "source" basis comes from.
-    """
+    """The prompt of a spec before training; `trained` is the final (B, A) of the run that a "learned" or "source" basis comes from."""
     words, n_ctx = context_start(backbone, spec)
     if spec.tower == "image":
         assert words is not None  # the spec has set them
@@ -141,29 +129,8 @@ def learn_prompts(
 ) -> list[LearnedPrompt]:
     """Encode the task's images and train a prompt batch on them, in place.
 
-    Parameters
-    ----------
-    task
-        Training images, labels and class names.
-    prompts
-        Initialised prompts with equal n_ctx and depth; they are trained in place.
-    recipe
-        The training protocol.
-    position
-        Position of the class name in the prompt: "end", "middle" or "front".
-    make_encoder
-        Creates text encoders; default: those of the task.
-    validation
-        Other images of the classes, by which training is stopped and the best epoch is chosen.
-    on_epoch
-        Called with each row of a learning curve as soon as it is known.
-    show_progress
-        Show a progress bar on a terminal.
-
-    Returns
-    -------
-    list of LearnedPrompt
-        In the order of `prompts`.
+    The prompts have equal n_ctx and depth. `validation` are other images of the classes, by which training is stopped and the best epoch
+    is chosen; `on_epoch` is called with each row of a learning curve as soon as it is known.
     """
     backbone, make_encoder = task.bank.backbone, make_encoder or task.text_encoder
     image = prompts[0].image

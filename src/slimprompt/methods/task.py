@@ -44,19 +44,7 @@ def make_task(
 ) -> Task:
     """The task of a sample: the command line, Python and the laboratory all make theirs here, with the same defaults.
 
-    Parameters
-    ----------
-    bank
-        Encodes and stores image features; `bank.backbone` is the model.
-    sample
-        Training images, labels and class names.
-    seed
-        Seed of the order of the images and of their train views.
-    templates
-        Zero-shot prompts, averaged, which methods and the losses `anchor` and `prograd` keep to; default: the first template of
-        the sample, which is the published one of a benchmark.
-    views
-        Train views of each image for the methods on image features; prompt learning uses those of its recipe.
+    The default of `templates` is the first template of the sample, which is the published one of a benchmark.
     """
     check_templates(templates)
     images, labels, class_names, decode, own = sample
@@ -65,40 +53,24 @@ def make_task(
 
 @dataclass(frozen=True)
 class Task:
-    """Labelled training images of named classes, seen through the frozen backbone of a feature bank.
-
-    Parameters
-    ----------
-    bank
-        Encodes and stores image features; `bank.backbone` is the model.
-    images
-        Training images.
-    labels
-        Index into `class_names` for each image.
-    class_names
-        Names of the classes.
-    seed
-        Seed of the order of the images and of their train views.
-    decode
-        How the images are read; see `slimprompt.images.decode.open_image`.
-    templates
-        Zero-shot prompts, each with one `{}` for the class name.
-    views
-        Train views of each image that the methods on image features use beside the eval view; prompt learning uses those
-        of its recipe.
-    sample_weight
-        Weight of each image in the loss of prompt learning; default: all count equally.
-    """
+    """Labelled training images of named classes, seen through the frozen backbone of a feature bank."""
 
     bank: FeatureBank
+    """Encodes and stores image features; `bank.backbone` is the model."""
     images: Sequence[ImageSource]
     labels: Sequence[int]
+    """Index into `class_names` for each image."""
     class_names: tuple[str, ...]
     seed: int
+    """Seed of the order of the images and of their train views."""
     decode: Decode = "upright"
+    """How the images are read; see `slimprompt.images.decode.open_image`."""
     templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
+    """Zero-shot prompts, averaged, which the losses `anchor` and `prograd` keep to; each has one `{}` for the class name."""
     views: int = DEFAULT_VIEWS
+    """Train views of each image for the methods on image features; prompt learning uses those of its recipe."""
     sample_weight: Sequence[float] | None = None
+    """Weight of each image in the loss of prompt learning; default: all count equally."""
     encoders: dict[Any, SharedPrefixTextEncoder] = field(default_factory=dict, repr=False, compare=False)
     """Text encoders that were built, which tasks of the same backbone may share."""
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -27,7 +26,6 @@ from torch import Tensor
 
 from slimprompt import __version__
 from slimprompt.classifier import Classifier
-from slimprompt.clip.backbone import Backbone
 from slimprompt.collections.rows import Prediction, make_predictions
 from slimprompt.errors import InputError, choose
 from slimprompt.report.html import asset
@@ -119,22 +117,17 @@ class _Service:
             async with self.decoder.decoded(question.images, model.backbone) as (views, errors):
                 if not self.worker.is_running:
                     raise HTTPException(503, "the service is stopping", RETRY)
-                zero_shot = question.options.zero_shot
-                adapted = zero_shot and model.backbone is not model.backbone.frozen  # it has other image features
-                parts = ["model", "zero_shot"] if zero_shot and not adapted else ["model"]
-                result = await self._answer(
-                    model.backbone, views, partial(_predictions, model, question, errors, parts)
-                )
-                if adapted:
-                    frozen = partial(_predictions, model, question, errors, ["zero_shot"])
-                    result |= await self._answer(model.backbone.frozen, views, frozen)
+                frozen, wanted = model.backbone.frozen, [(model.backbone, ["model"])]
+                if question.options.zero_shot and frozen is model.backbone:
+                    wanted = [(frozen, ["model", "zero_shot"])]
+                elif question.options.zero_shot:  # the model has other image features
+                    wanted.append((frozen, ["zero_shot"]))
+                result: dict[str, Any] = {}
+                for backbone, parts in wanted:
+                    answer = partial(_predictions, model, question, errors, parts)
+                    result |= await asyncio.wrap_future(self.worker.submit(backbone, views, answer))
         self.metrics.n_images += len(views)
         return result
-
-    async def _answer(
-        self, backbone: Backbone, views: np.ndarray, answer: Callable[[Tensor], dict[str, Any]]
-    ) -> dict[str, Any]:
-        return await asyncio.wrap_future(self.worker.submit(backbone, views, answer))
 
     def _model(self, options: Options) -> ServedModel:
         if options.model is None:

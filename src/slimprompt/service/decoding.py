@@ -82,13 +82,7 @@ class Decoder:
     ) -> AsyncIterator[tuple[np.ndarray, list[str | None]]]:
         """The eval views of the images that can be read, uint8 (n_images, height, width, 3), and for each image None or why it cannot.
 
-        The images count as waiting until the block ends.
-
-        Raises
-        ------
-        HTTPException
-            429 if too many images or pixels are waiting, 413 if the request has too many pixels; if no image can be read, the error of the
-            first one.
+        The images count as waiting until the block ends. If no image can be read, the error of the first one is raised.
         """
         if self.n_images and self.n_images + len(uploads) > self._limits.max_waiting:
             raise HTTPException(429, f"too many requests at once: {self.n_images} images are waiting; try again", RETRY)

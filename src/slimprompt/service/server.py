@@ -89,20 +89,12 @@ class _Server(uvicorn.Server):
             with super().capture_signals():
                 yield
             return
-        received: list[int] = []
-
-        def stop(number: int, frame: Any) -> None:
-            received.append(number)
-            self.should_exit = True
-
-        before = signal.signal(hangup, stop)
-        try:
-            with super().capture_signals():
+        with super().capture_signals():  # which raises the captured signals again at its end
+            before = signal.signal(hangup, self.handle_exit)
+            try:
                 yield
-        finally:
-            signal.signal(hangup, before)
-        if received:
-            signal.raise_signal(hangup)
+            finally:
+                signal.signal(hangup, before)
 
 
 class _Protocol(H11Protocol):

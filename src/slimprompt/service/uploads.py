@@ -10,7 +10,7 @@ import asyncio
 import base64
 import binascii
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, NamedTuple
 
@@ -90,15 +90,7 @@ class Uploads:
 
     @asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[Question]:
-        """What a request asks; its bytes count until the block ends.
-
-        Raises
-        ------
-        HTTPException
-            408, 413, 415 or 503; see docs/service.md.
-        InputError
-            If the form or JSON is malformed, or an option cannot be used.
-        """
+        """What a request asks; its bytes count until the block ends."""
         held = 0
 
         async def counted() -> AsyncGenerator[bytes, None]:
@@ -182,7 +174,7 @@ class _Parser(MultiPartParser):
         self.complete = True
 
 
-def _parts(form: FormData) -> tuple[list[Upload], dict[str, Any]]:
+def _parts(form: FormData) -> tuple[list[Upload], Options]:
     """The images of a form, and its options: class names may be repeated, one per line; an empty field counts as not given."""
     images: list[Upload] = []
     options: dict[str, Any] = {}
@@ -197,7 +189,7 @@ def _parts(form: FormData) -> tuple[list[Upload], dict[str, Any]]:
             raise InputError(f"the field {shown(name)} was given twice")
         elif value.strip():
             options[name] = value.strip()
-    return images, options
+    return images, validate(Options, options, "request")
 
 
 def _json(body: bytes, limits: Limits) -> Question:
@@ -207,11 +199,11 @@ def _json(body: bytes, limits: Limits) -> Question:
         raise InputError(f"the request is not valid JSON: {error}") from None
     if not isinstance(fields, dict):
         raise InputError(f"expected a JSON object with 'images', found {shown(fields)}")
-    texts = validate(JSONRequest, fields, "request").images
-    if len(texts) > limits.max_images:
+    request = validate(JSONRequest, fields, "request")
+    if len(request.images) > limits.max_images:
         raise _too_many_images(limits)
-    images = [Upload(f"image {number}", _base64(text, number)) for number, text in enumerate(texts, 1)]
-    return _question(images, {name: value for name, value in fields.items() if name != "images"}, limits)
+    images = [Upload(f"image {number}", _base64(text, number)) for number, text in enumerate(request.images, 1)]
+    return _question(images, request.model_copy(update={"images": []}), limits)
 
 
 def _base64(text: str, number: int) -> bytes:
@@ -223,10 +215,9 @@ def _base64(text: str, number: int) -> bytes:
         raise InputError(f"image {number} is not valid base64 (given: {shown(text)})") from None
 
 
-def _question(images: list[Upload], fields: Mapping[str, Any], limits: Limits) -> Question:
+def _question(images: list[Upload], options: Options, limits: Limits) -> Question:
     if not images:
         raise InputError("no images were sent: name the files of a form 'images', or give JSON a list 'images'")
-    options = validate(Options, fields, "request")
     if options.min_confidence is not None and options.coverage is not None:
         raise InputError("min_confidence and coverage both set the lowest confidence of an answer: give one of them")
     if (names := options.classes) is not None:

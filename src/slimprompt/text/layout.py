@@ -29,11 +29,9 @@ def block_layouts(
 ) -> list[BlockLayout]:
     """Layout of each block for one chunk of classes.
 
-    All blocks but the last return all rows; the last one returns the end-of-text row of each class. If the suffixes
-    contain no context vectors, their queries, keys and values in the first block are constants.
-
-    `suffix` (n_suffix_rows, width) are the embedded suffixes of the classes, in ascending order of length, and `constant_suffix` says
-    that it contains no context vectors. Without `has_prefix` the chunk has no rows of the prefix; its keys and values are passed in.
+    All blocks but the last return all rows; the last one returns the end-of-text row of each class. `suffix` (n_suffix_rows, width) are
+    the embedded suffixes of the classes, in ascending order of length. With `constant_suffix` they contain no context vectors, so their
+    queries, keys and values in the first block are constants. Without `has_prefix`, keys and values of the prefix are passed in.
     """
     rows = _ChunkRows(suffix, suffix_lengths, n_prefix, blocks[0].n_heads, has_prefix)
     inner = rows.inner_layout()

@@ -112,10 +112,8 @@ def shared_prefix_reference(
 ) -> Callable[[Tensor], Tensor]:
     """context (…, n_ctx, width) → class features (…, n_classes, embed_dim), with the shared prefix computed once.
 
-    A context of depth > 1 is (…, depth, n_ctx, width).
-
-    The suffixes are padded to the longest one. Padding comes after the end-of-text token, so the causal mask hides it
-    from every token that counts. The text tower must fulfil `supports_shared_prefix`.
+    A context of depth > 1 is (…, depth, n_ctx, width). The suffixes are padded to the longest one: padding comes after the end-of-text
+    token, so the causal mask hides it from every token that counts. The text tower must fulfil `supports_shared_prefix`.
     """
     check_depth(backbone, depth)
     tower = backbone.text_tower

@@ -26,7 +26,7 @@ def prompt_tokens(
         raise unknown("position", position, get_args(Position))
     if not class_names:
         raise InputError("no class names were given: at least one is needed")
-    has_start = has_start_token(backbone)
+    has_start = has_start_token(backbone.tokenizer)
     n_before = {"end": n_ctx, "middle": n_ctx // 2, "front": 0}[position]
     sequences = []
     for class_name in class_names:
@@ -49,13 +49,9 @@ def prompt_tokens(
     return sequences
 
 
-def has_start_token(backbone: Backbone) -> bool:
-    """Whether the tokenizer begins every text with a start token."""
-    return _has_start_token(backbone.tokenizer)
-
-
 @lru_cache(maxsize=4)
-def _has_start_token(tokenizer: Any) -> bool:
+def has_start_token(tokenizer: Any) -> bool:
+    """Whether a tokenizer begins every text with a start token."""
     one, other = tokenizer(["a", "the"], context_length=32)[:, 0].tolist()
     return one == other
 

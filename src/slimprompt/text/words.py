@@ -24,7 +24,9 @@ def word_embeddings(backbone: Backbone, words: str) -> Tensor:
             f"the words {shown(text)} hold {{}}: give only those before the class name, as in 'a photo of a'"
         )
     tokens = backbone.tokenize(text)[:-1]  # without the end-of-text token
-    ids = torch.tensor(tokens[1:] if has_start_token(backbone) else tokens, device=backbone.device)  # (n_tokens,)
+    ids = torch.tensor(
+        tokens[1:] if has_start_token(backbone.tokenizer) else tokens, device=backbone.device
+    )  # (n_tokens,)
     return backbone.text_tower.token_embedding(ids).detach().float()
 
 

@@ -7,11 +7,13 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
+from slimprompt.allocator import keep_freed_memory
 from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.records import FAILED, Record, store_run
-from slimprompt.lab.run import Batch
+from slimprompt.lab.run import Batch, LoadedInputs
 from slimprompt.lab.spec import RunSpec
+from slimprompt.startup import import_lightly
 
 #: A run whose worker dies this often counts as failed, and a worker that cannot start this often stops the study.
 ATTEMPTS = 3
@@ -35,6 +37,15 @@ class Worker(ABC):
     @abstractmethod
     def stop(self) -> None:
         """End it, also in the middle of a run: a run folder is written completely or not at all."""
+
+
+def prepare_worker(environment: RunEnvironment) -> LoadedInputs:
+    """In a new worker: the inputs that it keeps from one batch to the next."""
+    keep_freed_memory()
+    import_lightly()
+    import slimprompt.clip.backbone  # noqa: F401  # the slow imports: before the first run, and once
+
+    return LoadedInputs(environment)
 
 
 class WorkerPool(ABC):
@@ -127,17 +138,10 @@ class WorkerPool(ABC):
 
 
 def retries(specs: Sequence[RunSpec], attempts: Counter[str]) -> tuple[list[Sequence[RunSpec]], list[RunSpec]]:
-    """The batches to try again after a worker died, and the runs to give up.
+    """The batches to try again after the worker of these runs died, and the runs to give up; `attempts` counts their starts.
 
     A batch is tried again as a whole, which gives the same values. In their last attempt its runs are separated: the batch may
     need too much memory.
-
-    Parameters
-    ----------
-    specs
-        The batch of the worker.
-    attempts
-        How often each run was started, by fingerprint.
     """
     given_up = [spec for spec in specs if attempts[spec.fingerprint] >= ATTEMPTS]
     left = [spec for spec in specs if spec not in given_up]

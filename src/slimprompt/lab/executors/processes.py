@@ -14,13 +14,11 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from slimprompt.allocator import keep_freed_memory
 from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment
 from slimprompt.lab.executors import worker_devices
-from slimprompt.lab.executors.pool import Worker, WorkerDied, WorkerPool
-from slimprompt.lab.run import Batch, LoadedInputs, make_runs
-from slimprompt.startup import import_lightly
+from slimprompt.lab.executors.pool import Worker, WorkerDied, WorkerPool, prepare_worker
+from slimprompt.lab.run import Batch, make_runs
 
 
 class ProcessExecutor(WorkerPool):
@@ -114,11 +112,7 @@ def _serve(pipe: Connection, environment: RunEnvironment) -> None:
     """Execute the batches that arrive through the pipe until it is closed; ends at once when the parent dies."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    keep_freed_memory()
-    import_lightly()
-    import slimprompt.clip.backbone  # noqa: F401  # the slow imports: before the first run, and once
-
-    loaded = LoadedInputs(environment)
+    loaded = prepare_worker(environment)
     answer: Any = "ready"
     while True:
         try:

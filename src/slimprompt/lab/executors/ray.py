@@ -13,14 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from slimprompt import __version__
-from slimprompt.allocator import keep_freed_memory
 from slimprompt.cluster import connect, first_line, gpus_per_worker, import_ray, most_cpus, workers_that_fit
 from slimprompt.errors import InputError
 from slimprompt.lab.environment import RunEnvironment
-from slimprompt.lab.executors.pool import Worker, WorkerDied, WorkerPool
+from slimprompt.lab.executors.pool import Worker, WorkerDied, WorkerPool, prepare_worker
 from slimprompt.lab.records import Record, find_run
-from slimprompt.lab.run import Batch, LoadedInputs, make_runs
-from slimprompt.startup import import_lightly
+from slimprompt.lab.run import Batch, make_runs
 
 _NO_NODE_SECONDS = 120  # how long a cluster without a machine is waited for
 
@@ -28,14 +26,8 @@ _NO_NODE_SECONDS = 120  # how long a cluster without a machine is waited for
 class RayExecutor(WorkerPool):
     """Executes batches on actors that hold `environment.threads` CPUs and `gpus` GPUs each.
 
-    Parameters
-    ----------
-    environment
-        Where and with what the runs are executed.
-    address
-        "auto" or "host:port" of a running cluster; None starts Ray on this machine for the duration of the study.
-    gpus
-        GPUs of each worker; may be a fraction. None: one if the device allows it and the cluster has GPUs, otherwise none.
+    `address` is "auto" or "host:port" of a running cluster; None starts Ray on this machine for the duration of the study. `gpus` may be
+    a fraction; None is one if the device allows it and the cluster has GPUs, otherwise none.
     """
 
     def __init__(self, environment: RunEnvironment, *, address: str | None = None, gpus: float | None = None) -> None:
@@ -135,11 +127,7 @@ class RunWorker:
     """The actor: executes batches with inputs that it keeps."""
 
     def __init__(self, environment: RunEnvironment, version: str) -> None:
-        keep_freed_memory()
-        import_lightly()
-        import slimprompt.clip.backbone  # noqa: F401  # the slow imports: before the first run, and once
-
-        self._version, self._loaded = version, LoadedInputs(environment)
+        self._version, self._loaded = version, prepare_worker(environment)
 
     def ready(self) -> None:
         """Raise an error if this machine has another version of slimprompt than the study's."""

@@ -29,13 +29,7 @@ _CONFIDENCE = 0.95
 
 
 def trained_cases(records: Iterable[Record], m: int, rank: int) -> dict[str, list[Case]]:
-    """By backbone, the complete dense runs with m context tokens, with the factors of their joint counterparts of this rank.
-
-    Raises
-    ------
-    InputError
-        If there is no such run, or one was not trained.
-    """
+    """By backbone, the complete dense runs with m context tokens, with the factors of their joint counterparts of this rank."""
     complete = [record for record in records if record.complete and record.spec.depth == 1 and not record.spec.anchored]
     dense = [record for record in complete if record.spec.variant == "dense"]
     chosen = [record for record in dense if record.spec.n_ctx == m]

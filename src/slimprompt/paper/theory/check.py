@@ -71,29 +71,10 @@ def check_theory(
     steps: int = 30,
     relative_damping: float | None = None,
 ) -> Theory:
-    """Check all statements.
+    """Check all statements on a surrogate with m context tokens of width d, with `trials` random bases of this rank per side.
 
-    Parameters
-    ----------
-    m, d, rank
-        Context tokens, text width and rank of the surrogate; the loss has the width of the objective.
-    trials
-        Random bases per side.
-    seed
-        Seed of P0 and of the random bases.
-    records
-        Run records whose trained dense prompts serve as P* and whose learned factors serve as bases.
-    objective
-        F(P); without it the statements on the loss are not applicable.
-    steps
-        Steps of gradient descent.
-    relative_damping
-        Damping of the local model over the largest curvature; chosen automatically if None.
-
-    Raises
-    ------
-    InputError
-        If the sizes do not fit the theory, or if the records contain no suitable dense run.
+    The trained dense prompts of `records` serve as P*, and their learned factors as bases. Without F(P) as `objective`, the statements
+    on the loss are not applicable. `relative_damping` is that of the local model over the largest curvature; None chooses it.
     """
     check_sizes(m, d, rank)
     generator = np.random.default_rng(stream_seed(seed, "theory", "bases"))

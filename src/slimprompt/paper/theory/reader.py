@@ -30,13 +30,7 @@ def report_section(folder: Path) -> Any:
 
 
 def read_theory(folder: Path) -> tuple[list[dict[str, str]], list[Series]]:
-    """The rows of the statements and the series of the figures, for `theory_section` and `plot_figures`.
-
-    Raises
-    ------
-    InputError
-        If one of the two CSV files is missing or damaged.
-    """
+    """The rows of the statements and the series of the figures; an `InputError` if a CSV file is missing or damaged."""
     name = STATEMENTS
     try:
         rows = _statements(_rows(folder / name, COLUMNS))
