@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from string import Formatter
 from typing import Any, NamedTuple
 
@@ -118,12 +119,12 @@ class Table:
         """Titles of the label columns."""
         return tuple(map(str, self.frame.index.names))
 
-    @property
+    @cached_property
     def columns(self) -> list[Column]:
         """The columns of cells."""
         return [Column(*map(str, titles)) for titles in self.frame.columns.to_flat_index()]
 
-    @property
+    @cached_property
     def rows(self) -> list[Row]:
         """The rows; a rule separates those with different labels, except for the last label."""
         labels = [label if isinstance(label, tuple) else (label,) for label in self.frame.index]
@@ -175,14 +176,10 @@ def make_table(
     notes: Sequence[str] = (),
 ) -> Table:
     """A table from its rows, (labels, cells)."""
-    index = pd.MultiIndex.from_tuples([labels for labels, _ in rows], names=list(headers)) if rows else _none(headers)
-    titles = pd.MultiIndex.from_tuples(columns, names=Column._fields) if columns else _none(Column._fields)
+    index = pd.MultiIndex.from_tuples([labels for labels, _ in rows], names=list(headers))
+    titles = pd.MultiIndex.from_tuples(columns, names=Column._fields)
     frame = pd.DataFrame([list(cells) for _, cells in rows], index, titles, dtype=object)
     return Table(name, title, frame, tuple(notes))
-
-
-def _none(names: Sequence[str]) -> pd.MultiIndex:
-    return pd.MultiIndex.from_arrays([[] for _ in names], names=list(names))
 
 
 # --- pivots ------------------------------------------------------------------------------------------------------------

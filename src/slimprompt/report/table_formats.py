@@ -129,10 +129,9 @@ def to_frame(table: Table) -> pd.DataFrame:
 
     Column "X exceeds spread" is 1 if the difference to the published value exceeds √(sd² + published sd²).
     """
-    rows = table.rows
-    found: dict[str, list[Any]] = {name: [row.labels[i] for row in rows] for i, name in enumerate(table.headers)}
+    found: dict[str, list[Any]] = {name: table.frame.index.get_level_values(name).tolist() for name in table.headers}
     for index, column in enumerate(table.columns):
-        cells = [row.cells[index] for row in rows]
+        cells = table.frame.iloc[:, index].tolist()
         found[column.full_label] = [_round(cell.value) for cell in cells]
         if not any(cell.number is not None for cell in cells):
             continue
@@ -182,7 +181,7 @@ def _write_sheet(writer: pd.ExcelWriter, name: str, table: Table) -> None:
     numbers = to_frame(table)
     css = pd.DataFrame("", numbers.index, numbers.columns, dtype=object)
     for index, column in enumerate(table.columns):
-        css[column.full_label] = [_css(row.cells[index]) for row in table.rows]
+        css[column.full_label] = table.frame.iloc[:, index].map(_css).tolist()
     frame = frame_values(numbers)
     css.columns = frame.columns
     frozen = (2, len(table.headers))
