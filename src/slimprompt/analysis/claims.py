@@ -225,21 +225,9 @@ class Finding:
 
 
 def check(claims: Sequence[Claim], observed: pd.DataFrame, geometry: pd.DataFrame | None = None) -> list[Finding]:
-    """Check claims on a set of runs, or on published numbers.
+    """Check claims on `observations` of runs, or published numbers in that form: one finding per claim and scope.
 
-    Parameters
-    ----------
-    claims
-        The claims.
-    observed
-        `observations` of runs, or published numbers in the same form.
-    geometry
-        `geometry_table` of the same runs; without it, claims about geometry are not applicable.
-
-    Returns
-    -------
-    list of Finding
-        One finding per claim and scope.
+    Without a `geometry_table` of the same runs, claims about geometry are not applicable.
     """
     nothing = pd.DataFrame()
     tables = {
@@ -485,14 +473,9 @@ def parameter_table(observed: pd.DataFrame) -> pd.DataFrame:
 
 
 def geometry_table(medians: pd.DataFrame, displacement: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Medians of overlaps and angles, with the level axis; the columns are `B`, `A`, `BA` (overlaps), `B_angle`, ….
+    """Overlaps `B`, `A`, `BA` and angles `B_angle`, … of `Geometry.medians()`, with the level axis.
 
-    Parameters
-    ----------
-    medians
-        `Geometry.medians()`, of pairs of runs.
-    displacement
-        `Geometry.displacement`: its joint runs give the axis "start", from the initial to the final factors.
+    The joint runs of `Geometry.displacement` give the axis "start", from the initial to the final factors.
     """
     if displacement is not None and len(displacement):
         joint = displacement[displacement["variant"].eq("joint")]

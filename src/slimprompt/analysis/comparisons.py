@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from slimprompt.analysis.frame import AVERAGE, axis, by_unit, paired, select, summary
+from slimprompt.analysis.frame import AVERAGE, axis, by_unit, complete_means, paired, select, summary
 from slimprompt.analysis.statistics import Comparison, compare, holm
 from slimprompt.training.metrics import harmonic_mean
 
@@ -22,28 +22,13 @@ def compare_labels(
     unit: str = "dataset",
     margin: float = 0.5,
 ) -> pd.DataFrame:
-    """Paired tests of first − second in every backbone and shot count that has both labels.
+    """Paired tests of the pairs (first, second) of labels in every backbone and shot count that has both, one row per test.
 
-    Parameters
-    ----------
-    frame
-        Cells × seeds of runs, or of published numbers.
-    pairs
-        (first, second) labels.
-    metric
-        Metric to compare.
-    unit
-        What counts as one observation, a key of `slimprompt.analysis.frame.UNITS`.
-    margin
-        Equivalence margin in points.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per test: backbone, shots, first, second, metric, unit, the fields of `Comparison`, `cells` (name of the unit →
-        difference), and the p-values after Holm's correction over all rows: holm_t, holm_wilcoxon, holm_equivalence.
+    The columns are backbone, shots, first, second, metric, unit (a key of `UNITS`), the fields of `Comparison`, `cells` (name of the
+    unit → difference), and the p-values after Holm's correction over all rows: holm_t, holm_wilcoxon, holm_equivalence.
     """
     rows = []
+    frame = select(frame, metric=metric)
     for first, second in pairs:
         one, other = paired(frame, first, second, metric=metric)
         for (backbone, shots), difference in (one - other).groupby(level=["backbone", "shots"]):
@@ -69,22 +54,15 @@ def aggregates(frame: pd.DataFrame) -> pd.DataFrame:
       over the runs.
 
     Cells with a source are left out: transfers do not form a grid of datasets.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns backbone, label, shots, metric, datasets, seeds, macro_mean, macro_sd, pooled_mean, pooled_sd, pooled_n and
-        harmonic_of_averages.
     """
     plain = select(frame, source="", metric=[one for one in axis(frame, "metric") if not one.startswith("chance_")])
     plain = plain[plain.index.get_level_values("dataset") != AVERAGE]
     keys = ["backbone", "label", "shots", "metric"]
-    grouped, known = plain.groupby(level=keys), plain.notna().groupby(level=keys)
-    macro = summary(grouped.mean().where(known.sum().eq(grouped.size(), axis=0)))
+    macro = summary(complete_means(plain, keys))
     pooled = plain.stack().groupby(level=keys).agg(["mean", "std", "count"])
     found = pd.DataFrame(
         {
-            "datasets": grouped.size(),
+            "datasets": plain.groupby(level=keys).size(),
             "seeds": macro["n"],
             "macro_mean": macro["mean"],
             "macro_sd": macro["sd"],

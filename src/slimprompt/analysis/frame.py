@@ -113,12 +113,7 @@ def observations(records: Iterable[Record]) -> pd.DataFrame:
 
     Besides its own metrics (`accuracy`; `seen`, `unseen`, `harmonic`; `CROSS_DATASET`) a run gives the zero-shot levels
     (`zero_shot_accuracy`, …) and the levels of guessing (`chance_accuracy`, …), which are the same for all labels. `parameters` are
-    the numbers that it trained, `seconds` the time of training.
-
-    Raises
-    ------
-    InputError
-        If two runs have the same cell and seed; the message names the fields in which they differ.
+    the numbers that it trained, `seconds` the time of training. Two runs with the same cell and seed are an `InputError`.
     """
     rows: list[tuple[Any, ...]] = []
     specs: dict[tuple[Any, ...], RunSpec] = {}
@@ -130,8 +125,11 @@ def observations(records: Iterable[Record]) -> pd.DataFrame:
                 raise _duplicate(specs[cell, spec.seed], spec, cell)
             specs[cell, spec.seed] = spec
             rows.append((*cell, spec.seed, float(value), str(record.folder), *sizes))
-    frame = pd.DataFrame(rows, columns=[*CELL, "seed", "value", "run", "n_ctx", "parameters", "seconds"])
-    return frame.astype({"value": float, "parameters": float, "seconds": float})
+    columns = [*CELL, "seed", "value", "run", "n_ctx", "parameters", "seconds"]
+    # Selecting and grouping by Python's strings takes less time than by pandas' own, which are made for longer columns.
+    frame = pd.DataFrame(rows, columns=columns, dtype=object)
+    whole = dict.fromkeys(("rank", "shots", "seed", "n_ctx"), int)
+    return frame.astype({**whole, "value": float, "parameters": float, "seconds": float})
 
 
 def _cells_of(record: Record) -> Iterator[tuple[tuple[Any, ...], float]]:
@@ -274,6 +272,12 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"mean": known.mean(axis=1), "sd": known.std(axis=1), "n": known.count(axis=1)})
 
 
+def complete_means(frame: pd.DataFrame, levels: Sequence[Any]) -> pd.DataFrame:
+    """Mean of the rows with the same `levels` within each seed, NaN where one of them is missing."""
+    grouped = frame.groupby(level=list(levels))
+    return grouped.mean().where(grouped.count().eq(grouped.size(), axis=0))
+
+
 def average(frame: pd.DataFrame, datasets: Sequence[str]) -> pd.DataFrame:
     """Mean over `datasets` within each seed, NaN where one of them is missing; the index has no dataset.
 
@@ -282,7 +286,7 @@ def average(frame: pd.DataFrame, datasets: Sequence[str]) -> pd.DataFrame:
     levels = [name for name in frame.index.names if name != "dataset"]
     chosen = select(frame, dataset=datasets)
     grouped = chosen.groupby(level=levels)
-    means = grouped.mean().where(chosen.notna().groupby(level=levels).sum() == len(set(datasets)))
+    means = grouped.mean().where(grouped.count() == len(set(datasets)))
     printed = select(frame, dataset=AVERAGE).droplevel("dataset")
     return means.combine_first(printed).dropna(how="all")
 

@@ -105,21 +105,9 @@ def measure(
     seed: int = 0,
     show: bool = False,
 ) -> Geometry:
-    """Measure the factors of a set of runs.
+    """Measure the factors of prompts: displacement of all variants, and pairs of runs of one `variant`; notes name what is left out.
 
-    Parameters
-    ----------
-    records
-        Run records; incomplete runs, dense ones and those of other methods than prompts are ignored. Prompts beyond the
-        paper and cross-dataset runs are left out with a note.
-    variant
-        Variant of the runs compared in pairs. Displacement is measured for all variants.
-    class_subset
-        Use only runs trained on this class subset, "all" or "base"; None uses every run.
-    draws, seed
-        Number of random pairs of subspaces behind each chance level, and their seed.
-    show
-        Show the progress.
+    `class_subset` None uses the runs of every class subset; `draws` is the number of random pairs of subspaces behind each chance level.
     """
     factorised = [record for record in records if record.complete and record.spec.variant not in (None, "dense")]
     kept, notes = _left_out(factorised, class_subset)

@@ -11,31 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Comparison:
-    """Paired comparison from the differences d = first − second over n matched cells.
-
-    Attributes
-    ----------
-    n, wins, ties, losses
-        Number of differences, and how many are positive, zero and negative.
-    margin
-        Equivalence margin.
-    confidence
-        Level of the confidence interval.
-    mean, sd
-        Mean and sample standard deviation of d.
-    low, high
-        t interval of the mean.
-    effect
-        Effect size d_z = mean / sd.
-    p_t
-        Two-sided p of the paired t-test.
-    p_wilcoxon
-        Two-sided p of the exact Wilcoxon signed-rank test.
-    p_equivalence
-        Larger p of the two one-sided t-tests of |mean d| ≥ margin; a small value shows equivalence.
-    note
-        Why a test could not be made. The result of such a test is None.
-    """
+    """Paired comparison from the differences d = first − second over n matched cells, with the t interval of their mean."""
 
     n: int
     wins: int
@@ -48,10 +24,14 @@ class Comparison:
     low: float | None = None
     high: float | None = None
     effect: float | None = None
+    """d_z = mean / sd."""
     p_t: float | None = None
+    """Two-sided, as that of Wilcoxon's signed-rank test."""
     p_wilcoxon: float | None = None
     p_equivalence: float | None = None
+    """Larger p of the two one-sided t-tests of |mean d| ≥ margin; a small value shows equivalence."""
     note: str = ""
+    """Why a test could not be made; its result is None."""
 
 
 def compare(differences: Sequence[float] | np.ndarray, *, margin: float = 0.5, confidence: float = 0.95) -> Comparison:

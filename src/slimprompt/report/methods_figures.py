@@ -53,8 +53,8 @@ _METRIC = "accuracy"
 _COLOURS = (BLUE, VERMILION, BLACK, GREEN, PURPLE, ORANGE, SKY, GREY)
 _MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*")
 
-#: Group of labels → what its markers have in common.
-_GROUPS: dict[str, dict[str, Any]] = {"methods without a prompt": {}, "prompts": {"markerfacecolor": "white"}}
+#: Groups of labels.
+_METHODS, _PROMPTS = "methods without a prompt", "prompts"
 _NEEDED = "runs of other methods, or of prompts beyond the paper, on all classes"
 
 #: Label → line style.
@@ -105,7 +105,7 @@ def methods_by_shots(frame: pd.DataFrame) -> Plotted:
     styles = {backbone: _styles(frame, backbone) for backbone in _backbones(frame)}
     if not styles:
         return None
-    groups = [name for name in _GROUPS if any(groups[name] for groups in styles.values())]
+    groups = [name for name in (_METHODS, _PROMPTS) if any(groups[name] for groups in styles.values())]
     used = {backbone: _covered(frame, backbone) for backbone in styles}
     canvas, axes = panels(len(styles), len(groups), width=3.8, height=3.0, sharey="row")
     for row, backbone in enumerate(styles):
@@ -169,18 +169,15 @@ def _backbones(frame: pd.DataFrame) -> list[str]:
 
 def _styles(frame: pd.DataFrame, backbone: str) -> dict[str, dict[str, dict[str, Any]]]:
     """Group → label → line style: methods have filled markers, prompts open ones. Zero-shot is a level and has none."""
-    labels = [name for name in compared_labels(frame, backbone) if name != "zero-shot"]
-    methods = [name for name in labels if name in METHODS or is_user_function(name)]
-    prompts = [name for name in labels if name not in methods]
-    return {
-        group: {name: _style(index) | look for index, name in enumerate(names)}
-        for (group, look), names in zip(_GROUPS.items(), (methods, prompts), strict=True)
-    }
-
-
-def _style(index: int) -> dict[str, Any]:
-    place, times = index % len(_COLOURS), index // len(_COLOURS)
-    return {"color": _COLOURS[place], "marker": _MARKERS[(place + times) % len(_MARKERS)]}
+    styles: dict[str, dict[str, dict[str, Any]]] = {_METHODS: {}, _PROMPTS: {}}
+    for label in compared_labels(frame, backbone):
+        is_method = label in METHODS or is_user_function(label)
+        group = styles[_METHODS if is_method else _PROMPTS]
+        times, place = divmod(len(group), len(_COLOURS))
+        style = {"color": _COLOURS[place], "marker": _MARKERS[(place + times) % len(_MARKERS)]}
+        if label != "zero-shot":
+            group[label] = style if is_method else style | {"markerfacecolor": "white"}
+    return styles
 
 
 def _covered(frame: pd.DataFrame, backbone: str) -> list[str]:

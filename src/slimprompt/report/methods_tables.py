@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import pandas as pd
@@ -15,6 +16,7 @@ from slimprompt.analysis.frame import (
     Measurements,
     axis,
     best_covered,
+    complete_means,
     how,
     main_labels,
     select,
@@ -88,10 +90,9 @@ def _compared(results: Measurements, metrics: Sequence[str]) -> tuple[pd.DataFra
     frame = select(results.frame, metric=list(metrics), source=sources)
     labels = {name: compared_labels(results.frame, name, metrics[0]) for name in axis(frame, "backbone")}
     parts = [select(frame, backbone=name, label=some) for name, some in labels.items()]
-    order = {label for some in labels.values() for label in some}
-    ranked = [*(name for name in METHODS if name in order)]
-    ranked += dict.fromkeys(label for some in labels.values() for label in some if label not in METHODS)
-    return pd.concat([frame.iloc[:0], *parts]), ranked
+    order = dict.fromkeys(chain.from_iterable(labels.values()))
+    others = [label for label in order if label not in METHODS]
+    return pd.concat([frame.iloc[:0], *parts]), [*(name for name in METHODS if name in order), *others]
 
 
 def _pivot(
@@ -241,15 +242,12 @@ def basis_transfer(results: Measurements) -> Table:
             here = {"backbone": backbone, "label": moved}
             datasets = used[backbone] = axis(accuracy, "dataset", **here)
             chosen = select(accuracy, backbone=backbone, label=list(cells), shots=axis(accuracy, "shots", **here))
-            origins = [cells[label] for label in chosen.index.get_level_values("label")]
-            for name, values in (
-                ("title", [row.title for row, _ in origins]),
-                ("depth", [depth for _, depth in origins]),
-            ):
-                chosen = chosen.set_index(pd.Index(values, name=name), append=True)
+            titles, depths = ({label: (row.title, depth)[i] for label, (row, depth) in cells.items()} for i in (0, 1))
+            chosen = _with_levels(chosen, {"title": titles, "depth": depths})
             runs = None if results.runs is None else select(results.runs, label=list(cells))
             style = {**_STYLE, "along": (*HOW, "title")}
-            part = entries(_over_sources(chosen), runs, datasets={backbone: datasets}, **style)
+            over_sources = complete_means(chosen, [name for name in chosen.index.names if name != "source"])
+            part = entries(over_sources, runs, datasets={backbone: datasets}, **style)
             parts.append(part.assign(size=rank))
     ranks = sorted({size for part in parts for size in part["size"]})
     about = (
@@ -286,9 +284,8 @@ def sites(results: Measurements) -> Table:
     for backbone in axis(frame, "backbone", label=[label for label, (title, _) in places.items() if title != "text"]):
         for metric in metrics:
             chosen = select(frame, backbone=backbone, metric=metric, label=list(places))
-            for name, position in (("site", 0), ("title", 1)):
-                values = [places[label][position] for label in chosen.index.get_level_values("label")]
-                chosen = chosen.set_index(pd.Index(values, name=name), append=True)
+            site_of, title_of = ({label: place[i] for label, place in places.items()} for i in (0, 1))
+            chosen = _with_levels(chosen, {"site": site_of, "title": title_of})
             datasets = {backbone: axis(chosen, "dataset")}
             parts.append(entries(chosen, results.runs, datasets=datasets, **{**_STYLE, "along": (*HOW, "title")}))
     titles = dict.fromkeys(title for _, title in places.values())
@@ -321,17 +318,17 @@ def _label_of(fields: Mapping[str, Any]) -> str:
     return how(RunSpec(backbone="any", **{"dataset": "any", "shots": 1, "seed": 1, **fields}))[0]
 
 
-def _over_sources(frame: pd.DataFrame) -> pd.DataFrame:
-    """The mean over the sources of each cell within each seed, NaN where one of them is missing."""
-    levels = [name for name in frame.index.names if name != "source"]
-    grouped, known = frame.groupby(level=levels), frame.notna().groupby(level=levels)
-    return grouped.mean().where(known.sum().eq(grouped.size(), axis=0))
+def _with_levels(frame: pd.DataFrame, levels: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """The frame with further levels, each of which maps the label to a value."""
+    labels = frame.index.get_level_values("label")
+    for name, values in levels.items():
+        frame = frame.set_index(pd.Index([values[label] for label in labels], name=name), append=True)
+    return frame
 
 
 def _label(row: BasisRow, rank: int, depth: int) -> str:
     source = {"source": "source"} if row.fields.get("basis") == "source" else {}
-    fields = {"dataset": "any", "shots": 1, "seed": 1, "rank": rank, "depth": depth, **row.fields, **source}
-    return how(RunSpec(backbone="any", **fields))[0]
+    return _label_of({"rank": rank, "depth": depth, **row.fields, **source})
 
 
 def _nothing(frame: pd.DataFrame) -> pd.DataFrame:

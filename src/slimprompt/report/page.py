@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -67,27 +68,12 @@ class Report:
 def build_report(
     runs: Path, paper: Paper, *, where: Sequence[str] = (), compare_published: bool = False, show: bool = False
 ) -> Report:
-    """Analyse a folder of runs; any set of complete runs is enough.
+    """Analyse the complete runs of a folder that meet `where`; any set of them is enough, none is an `InputError`.
 
-    Parameters
-    ----------
-    runs
-        Folder of run folders.
-    paper
-        The tables, figures and claims.
-    where
-        Conditions `field=value[,value…]` that select runs.
-    compare_published
-        Add the published numbers and the differences to the tables.
-    show
-        Show the progress of each stage.
-
-    Raises
-    ------
-    InputError
-        If no complete run meets the conditions.
+    With `compare_published` the tables have the published numbers and the differences.
     """
     everything = load_records(runs, complete_only=False, show=show)
+    gc.freeze()  # the garbage collector would visit all records again and again
     chosen = select_records(everything, where)
     records = [record for record in chosen if record.complete]
     failed = [record for record in chosen if not record.complete]
@@ -125,18 +111,9 @@ def build_report(
 
 
 def write_report(report: Report, out: Path, *, section: str = "") -> Path:
-    """Make `out` hold exactly this report, and return its page.
+    """Make `out`, a new or empty folder or an earlier report, hold exactly this report, and return its page.
 
-    The files are `index.html`, `runs.csv`, `tables/`, `figures/` and `claims.json`.
-
-    Parameters
-    ----------
-    report
-        Result of `build_report`.
-    out
-        A new or empty folder, or one with an earlier report, which is replaced.
-    section
-        HTML of a further section, with the anchor `theory`, as Markup.
+    The files are `index.html`, `runs.csv`, `tables/`, `figures/` and `claims.json`; `section` is HTML with the anchor `theory`.
     """
     check_result_folder(out)
     tables = [table for table in (*report.methods_tables, *report.tables) if not table.empty]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from string import Formatter
 from typing import Any, NamedTuple
 
@@ -118,12 +119,12 @@ class Table:
         """Titles of the label columns."""
         return tuple(map(str, self.frame.index.names))
 
-    @property
+    @cached_property
     def columns(self) -> list[Column]:
         """The columns of cells."""
         return [Column(*map(str, titles)) for titles in self.frame.columns.to_flat_index()]
 
-    @property
+    @cached_property
     def rows(self) -> list[Row]:
         """The rows; a rule separates those with different labels, except for the last label."""
         labels = [label if isinstance(label, tuple) else (label,) for label in self.frame.index]
@@ -175,14 +176,10 @@ def make_table(
     notes: Sequence[str] = (),
 ) -> Table:
     """A table from its rows, (labels, cells)."""
-    index = pd.MultiIndex.from_tuples([labels for labels, _ in rows], names=list(headers)) if rows else _none(headers)
-    titles = pd.MultiIndex.from_tuples(columns, names=Column._fields) if columns else _none(Column._fields)
+    index = pd.MultiIndex.from_tuples([labels for labels, _ in rows], names=list(headers))
+    titles = pd.MultiIndex.from_tuples(columns, names=Column._fields)
     frame = pd.DataFrame([list(cells) for _, cells in rows], index, titles, dtype=object)
     return Table(name, title, frame, tuple(notes))
-
-
-def _none(names: Sequence[str]) -> pd.MultiIndex:
-    return pd.MultiIndex.from_arrays([[] for _ in names], names=list(names))
 
 
 # --- pivots ------------------------------------------------------------------------------------------------------------
@@ -198,20 +195,10 @@ def entries(
     decimals: int = 2,
     **style: Any,
 ) -> pd.DataFrame:
-    """One row per cell: its index levels, mean, sd, n and run folders, and whether it is the best.
+    """One row per cell of a frame (see `slimprompt.analysis.frame.cells`): its levels, mean, sd, n, runs, and whether it is best.
 
-    Parameters
-    ----------
-    frame
-        Cells × seeds, as of `slimprompt.analysis.frame.cells`; it may have further levels.
-    runs
-        Run folders of the cells, as of `slimprompt.analysis.frame.runs_of`.
-    datasets
-        Backbone → datasets; if given, the entries are averages over them, for the cells that all of them have.
-    along, among
-        The best of the cells that differ only in the levels `along` are bold (see `best_marks`); those that `among` selects take part.
-    decimals, style
-        Fields of `Cell` that all entries have: signed, show_sd.
+    With `datasets` (backbone → names), the entries are averages over them, for the cells that all of them have. The best of the cells
+    that `among` selects and that differ only in the levels `along` are bold (see `best_marks`). All entries have the fields `style`.
     """
     values = averages(frame, datasets)
     found = summary(values)
@@ -268,14 +255,13 @@ def difference(
 def _linked(index: pd.Index, runs: pd.Series, datasets: Mapping[str, Sequence[str]] | None) -> list[tuple[str, ...]]:
     """The run folders of each cell; those of an average are the folders of all its datasets."""
     levels = [name for name in CELL if name in index.names]
-    if datasets is not None:
-        places = {(name, dataset) for name, names in datasets.items() for dataset in names}
-        backbone, dataset = (runs.index.get_level_values(name) for name in ("backbone", "dataset"))
-        averaged = [place in places for place in zip(backbone, dataset, strict=True)]
-        runs = runs[averaged].groupby(level=levels).sum()
     keys = index.droplevel([name for name in index.names if name not in levels]).reorder_levels(levels)
-    folders = runs.to_dict()
-    return [folders.get(key, ()) for key in keys]
+    if datasets is not None:
+        averaged = [select(runs, backbone=name, dataset=names) for name, names in datasets.items()]
+        runs = pd.concat([runs.iloc[:0], *averaged])
+        runs = runs[runs.index.droplevel("dataset").isin(keys)].groupby(level=levels).sum()
+    folders = runs.to_numpy()
+    return [folders[place] if place >= 0 else () for place in runs.index.get_indexer(keys)]
 
 
 def best_marks(frame: pd.DataFrame, along: Sequence[str], decimals: int, *, lowest: bool = False) -> pd.Series:

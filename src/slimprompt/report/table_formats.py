@@ -22,14 +22,11 @@ def to_markdown(table: Table) -> str:
     lines = [f"### {_md(table.title)}", "", _md_row(map(_md, header))]
     lines.append("|" + " --- |" * len(table.headers) + " ---: |" * len(table.columns))
     for row in table.rows:
-        cells = (f"**{_md(text)}**" if cell.bold else _md(text) for cell, text in _texts(table, row.cells))
-        lines.append(_md_row([*map(_md, row.labels), *cells]))
+        texts = (_md(cell.text(compare=table.compare)) for cell in row.cells)
+        shown = (f"**{text}**" if cell.bold else text for cell, text in zip(row.cells, texts, strict=True))
+        lines.append(_md_row([*map(_md, row.labels), *shown]))
     lines += ["", *(f"{_md(note)}  " for note in table.notes)]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _texts(table: Table, cells: Iterable[Cell]) -> list[tuple[Cell, str]]:
-    return [(cell, cell.text(compare=table.compare)) for cell in cells]
 
 
 def _md_row(texts: Iterable[str]) -> str:
@@ -132,31 +129,25 @@ def to_frame(table: Table) -> pd.DataFrame:
 
     Column "X exceeds spread" is 1 if the difference to the published value exceeds √(sd² + published sd²).
     """
-    return pd.DataFrame({name: values for name, (values, _) in _numbers(table).items()})
-
-
-def _numbers(table: Table) -> dict[str, tuple[list[Any], list[str]]]:
-    """Heading → values and CSS of each column of `to_frame`."""
-    found: dict[str, tuple[list[Any], list[str]]] = {}
-    for index, header in enumerate(table.headers):
-        found[header] = ([row.labels[index] for row in table.rows], [""] * len(table.rows))
+    found: dict[str, list[Any]] = {name: table.frame.index.get_level_values(name).tolist() for name in table.headers}
     for index, column in enumerate(table.columns):
-        cells = [row.cells[index] for row in table.rows]
+        cells = table.frame.iloc[:, index].tolist()
+        found[column.full_label] = [_round(cell.value) for cell in cells]
+        if not any(cell.number is not None for cell in cells):
+            continue
         parts: dict[str, list[Any]] = {
-            " sd": [_round(cell.sd) for cell in cells],
-            " n": [cell.n or None for cell in cells],
+            "sd": [_round(cell.sd) for cell in cells],
+            "n": [cell.n or None for cell in cells],
         }
         if table.compare:
-            parts[" published"] = [cell.published for cell in cells]
-            parts[" difference"] = [_round(cell.difference) for cell in cells]
+            parts["published"] = [cell.published for cell in cells]
+            parts["difference"] = [_round(cell.difference) for cell in cells]
             outside = [cell.exceeds_spread for cell in cells]
-            parts[" exceeds spread"] = [None if one is None else int(one) for one in outside]
-        found[column.full_label] = ([_round(cell.value) for cell in cells], [_css(cell) for cell in cells])
-        if any(cell.number is not None for cell in cells):
-            for name, values in parts.items():
-                if any(value is not None for value in values):
-                    found[column.full_label + name] = (values, [""] * len(cells))
-    return found
+            parts["exceeds spread"] = [None if one is None else int(one) for one in outside]
+        for name, values in parts.items():
+            if any(value is not None for value in values):
+                found[f"{column.full_label} {name}"] = values
+    return pd.DataFrame(found)
 
 
 def _round(value: float | str | None) -> float | str | None:
@@ -187,9 +178,11 @@ def to_workbook(tables: Sequence[Table]) -> bytes:
 
 def _write_sheet(writer: pd.ExcelWriter, name: str, table: Table) -> None:
     """Title, headings, rows and notes; no text of them is a formula."""
-    columns = _numbers(table)
-    frame = frame_values(pd.DataFrame({heading: values for heading, (values, _) in columns.items()}))
-    css = pd.DataFrame({heading: styles for heading, (_, styles) in columns.items()}, dtype=object)
+    numbers = to_frame(table)
+    css = pd.DataFrame("", numbers.index, numbers.columns, dtype=object)
+    for index, column in enumerate(table.columns):
+        css[column.full_label] = table.frame.iloc[:, index].map(_css).tolist()
+    frame = frame_values(numbers)
     css.columns = frame.columns
     frozen = (2, len(table.headers))
     frame.style.apply(lambda _: css, axis=None).to_excel(
@@ -199,7 +192,7 @@ def _write_sheet(writer: pd.ExcelWriter, name: str, table: Table) -> None:
     sheet.cell(1, 1, cell_value(table.title))
     for note in table.notes:
         sheet.append([cell_value(note)])
-    for letter in (sheet.cell(1, place).column_letter for place in range(1, len(columns) + 1)):
+    for letter in (sheet.cell(1, place).column_letter for place in range(1, len(frame.columns) + 1)):
         sheet.column_dimensions[letter].width = 16
 
 
@@ -215,10 +208,6 @@ def _sheet_name(name: str, taken: Sequence[str]) -> str:
 # ---------------------------------------------------------------- files
 
 
-def _markdown_files(tables: Sequence[Table]) -> dict[str, str]:
-    return {"tables.md": "# Tables\n\n" + "\n".join(to_markdown(table) for table in tables)}
-
-
 def _latex_files(tables: Sequence[Table]) -> dict[str, str]:
     texts = {table.name: to_latex(table) for table in tables}
     return {f"{name}.tex": text for name, text in texts.items()} | {"tables.tex": latex_document(texts.values())}
@@ -230,16 +219,12 @@ def _csv_files(tables: Sequence[Table]) -> dict[str, str]:
     return {f"{name}.csv": frame_csv(frame) for name, frame in frames.items()}
 
 
-def _workbook_file(tables: Sequence[Table]) -> dict[str, bytes]:
-    return {"tables.xlsx": to_workbook(tables)}
-
-
 #: Format → function that makes its files. `cells.csv` lists the runs behind every number.
 FORMATS: dict[str, Callable[[Sequence[Table]], Mapping[str, str | bytes]]] = {
-    "markdown": _markdown_files,
+    "markdown": lambda tables: {"tables.md": "# Tables\n\n" + "\n".join(map(to_markdown, tables))},
     "latex": _latex_files,
     "csv": _csv_files,
-    "xlsx": _workbook_file,
+    "xlsx": lambda tables: {"tables.xlsx": to_workbook(tables)},
 }
 
 

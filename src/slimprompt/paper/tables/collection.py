@@ -35,7 +35,7 @@ from slimprompt.paper.tables.pivots import (
 )
 from slimprompt.paper.tables.transfer import transfer_best_delta, transfer_four_modes, transfer_pairs
 from slimprompt.report.methods_tables import methods_tables
-from slimprompt.report.paper import MeasuredRuns, Published
+from slimprompt.report.paper import MeasuredRuns, Published, Tables
 from slimprompt.report.table import Cell, Table
 
 
@@ -61,12 +61,13 @@ def methods_tables_of(results: Measurements, compare_published: bool = False) ->
     if not compare_published:
         return methods_tables(results)
     frame = results.frame
-
-    def compared(make: Callable[[], Table]) -> Table:
-        return with_protocols(make(), frame)
-
     makers = methods_tables(results, lambda: published_methods(frame))
-    return {name: partial(compared, make) for name, make in makers.items()}
+    return _changed(makers, lambda table: with_protocols(table, frame))
+
+
+def _changed(makers: Tables, change: Callable[[Table], Table]) -> dict[str, Callable[[], Table]]:
+    """The functions that make these tables, followed by a change."""
+    return {name: lambda make=make: change(make()) for name, make in makers.items()}  # type: ignore[misc]
 
 
 #: Medians of the factor geometry and the runs behind them; measured when a table asks for them.
@@ -104,15 +105,15 @@ def paper_tables(
     for backbone in sorted_backbones(new, resnet_first=True):
         makers[f"base_to_new_{slug(backbone)}"] = partial(base_to_new_full, results, backbone)
 
-    def finished(make: Callable[[], Table]) -> Table:
-        table = _with_counts(make(), results.frame)
+    def finished(table: Table) -> Table:
+        table = _with_counts(table, results.frame)
         if not compare_published:
             return _without_published(table)
         compared = geometry()[1] if table.name == "factor_geometry" else ()
         mismatch = geometry_mismatch(compared) if compared else ""
         return _with_published(table, mismatch, _protocol_remarks(specs))
 
-    return {name: partial(finished, make) for name, make in makers.items()}
+    return _changed(makers, finished)
 
 
 def _protocol_remarks(specs: Sequence[RunSpec]) -> list[str]:
@@ -145,7 +146,7 @@ def _with_counts(table: Table, frame: pd.DataFrame) -> Table:
         notes.append(f"{missing} of {len(table.cells)} cells have {reason} (—).")
     if not table.cells:
         notes.append("There are no runs for this table.")
-    return replace(table, notes=(*table.notes, *notes))
+    return table.with_notes(*notes)
 
 
 def _without_published(table: Table) -> Table:
@@ -155,13 +156,13 @@ def _without_published(table: Table) -> Table:
 def _with_published(table: Table, mismatch: str, remarks: Sequence[str]) -> Table:
     """The table beside the published numbers, with remarks, or a note why the published numbers do not apply."""
     if mismatch:
-        return replace(_without_published(table), notes=(*table.notes, mismatch))
+        return _without_published(table).with_notes(mismatch)
     notes = ["There are no published numbers for these cells."]
     if any(cell.published is not None for cell in table.cells):
         note = "In brackets: the published number and the difference, with a * if it exceeds √(sd² + published sd²)."
         unknown = "There is no mark where the paper prints no standard deviation, or where there is one seed."
         notes = [f"{note} {unknown}", *remarks]
-    return replace(table, compare=True, notes=(*table.notes, *notes))
+    return replace(table, compare=True).with_notes(*notes)
 
 
 @cache
@@ -172,11 +173,7 @@ def published_tables() -> dict[str, Table]:
 
 def _printed_tables() -> dict[str, Callable[[], Table]]:
     makers = paper_tables(published_measurements(), lambda: (published_geometry(), ()), compare_published=True)
-
-    def as_printed(make: Callable[[], Table]) -> Table:
-        return _as_printed(make())
-
-    return {name: partial(as_printed, make) for name, make in makers.items()}
+    return _changed(makers, _as_printed)
 
 
 def published_paper() -> Published:

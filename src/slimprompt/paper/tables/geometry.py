@@ -24,16 +24,7 @@ _FACTORS = {factor: factor for factor in ("A", "B", "BA")}
 
 
 def factor_geometry(medians: pd.DataFrame | None, compared: Sequence[RunSpec] = ()) -> Table:
-    """Median overlap and principal angle per factor, for pairs of runs that differ in one field.
-
-    Parameters
-    ----------
-    medians
-        Columns axis, factor, overlap, angle and optionally n, as `Geometry.medians` returns them; None for an empty
-        table.
-    compared
-        The runs behind the medians; empty for the published medians, which are over runs on all classes.
-    """
+    """Median overlap and principal angle per factor, as of `Geometry.medians`; `compared` are the runs behind them, empty for the paper's."""
     fields = ["axis", "factor", "overlap", "angle"]
     found = pd.DataFrame(columns=[*fields, "n"]) if medians is None else medians[medians["factor"].isin(_FACTORS)]
     counts = [f"{row.axis} {int(row.n)}" for row in found.itertuples() if "n" in found and row.factor == "B"]

@@ -92,7 +92,8 @@ def transfer_pairs(results: Measurements) -> Table:
     frame = _shown_cells(measured.frame)
     every = frame.index.to_frame(index=False)[["dataset", "source"]].drop_duplicates()
     pairs = list(every.itertuples(index=False, name=None))
-    shown = [pair for pair in pairs if pair in published_pairs()] or pairs
+    of_paper = published_pairs()
+    shown = [pair for pair in pairs if pair in of_paper] or pairs
     targets = zip(*(frame.index.get_level_values(name) for name in ("dataset", "source")), strict=True)
     frame = frame[[pair in shown for pair in targets]]
     how: dict[str, Any] = {"along": (*HOW, "mode"), "among": {"mode": list(_MODES)}}
