@@ -45,10 +45,7 @@ def test_of_equals_the_one_with_new_class_names_and_fewest_numbers_is_chosen() -
 def test_a_method_for_new_class_names_that_is_as_good_is_named() -> None:
     prompt = result("prompt", "+++++++++-", "+++-", new_names=True)
     gda = result("gda", "+++++++++-", "++++")
-    assert (
-        "prompt also takes new class names"
-        in MethodComparison([prompt, ZERO_SHOT, gda]).sentence
-    )
+    assert "prompt also takes new class names" in MethodComparison([prompt, ZERO_SHOT, gda]).sentence
     assert "new class names" not in MethodComparison([result("prompt", "++", "+-"), ZERO_SHOT, gda]).sentence
 
 

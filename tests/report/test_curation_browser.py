@@ -106,7 +106,7 @@ def test_labels_are_corrected_by_mouse_and_keys(
     images = [LabelledImage(known.path(item), "train", item.class_name) for item in known.items]
     suspect = SuspectedLabel(images[0], 0.01, 0.001, "red disc", 0.9)
     pair = DuplicatePair(images[0], images[2], 1.0, 1.0, exact=True)
-    found = LabelCheck(images, list(CLASSES), 0.9, [suspect], [pair], {}, [])
+    found = LabelCheck(images, list(CLASSES), 0.9, 0.01, [suspect], [pair], {}, [])
     page = write_labels_page(
         tmp_path / "page.html", found, source="photos", backbone=tiny, max_score=0.1, similarity=0.97
     )

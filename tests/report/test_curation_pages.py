@@ -65,7 +65,7 @@ def test_the_page_of_findings(images: list[Path], tiny: Backbone, tmp_path: Path
         DuplicatePair(labelled(images[0], "cat"), labelled(images[1], "cat", "test"), 0.98, 0.975, exact=False),
     ]
     every = [labelled(path, "cat") for path in images] * 1000
-    found = LabelCheck(every, ["cat", "dog", "<i>cat"], 0.875, [suspect], pairs, {"<rare>": 2}, ["cannot read x.png"])
+    found = LabelCheck(every, ["cat", "dog", "<i>cat"], 0.875, 0.01, [suspect], pairs, {"<rare>": 2}, ["cannot read x.png"])
     settings = {"source": "photos", "backbone": tiny, "max_score": 0.1, "similarity": 0.97}
     text, page = read(write_labels_page(tmp_path / "page.html", found, **settings))
     for part in (
@@ -85,8 +85,8 @@ def test_the_page_of_findings(images: list[Path], tiny: Backbone, tmp_path: Path
 
 def test_the_page_without_findings(tiny: Backbone, tmp_path: Path):
     settings = {"source": "photos", "backbone": tiny, "max_score": 0.1, "similarity": 0.97}
-    for accuracy, part in ((0.9, "No label is suspected."), (None, "No label could be checked")):
-        found = LabelCheck([], ["cat", "dog"], accuracy, [], [], {}, [])
+    for accuracy, part in ((0.9, "the lowest is 0.42"), (None, "No label could be checked")):
+        found = LabelCheck([], ["cat", "dog"], accuracy, accuracy and 0.42, [], [], {}, [])
         text, page = read(write_labels_page(tmp_path / "page.html", found, **settings))
         assert part in text and "No near-duplicates across classes or splits were found." in text
         assert not page.all("img")
@@ -96,7 +96,7 @@ def test_long_lists_are_cut(images: list[Path], tiny: Backbone, tmp_path: Path, 
     monkeypatch.setattr("slimprompt.report.curation_pages.MOST_SHOWN", 2)
     suspect = SuspectedLabel(labelled(images[0], "cat"), 0.01, 0.004, "dog", 0.92)
     pair = DuplicatePair(labelled(images[0], "cat"), labelled(images[1], "dog"), 1.0, 1.0, exact=True)
-    found = LabelCheck([], ["cat", "dog"], 0.9, [suspect] * 3, [pair] * 4, {}, [])
+    found = LabelCheck([], ["cat", "dog"], 0.9, 0.01, [suspect] * 3, [pair] * 4, {}, [])
     settings = {"source": "photos", "backbone": tiny, "max_score": 0.1, "similarity": 0.97}
     text, page = read(write_labels_page(tmp_path / "page.html", found, **settings))
     assert "The first 2 of 3 are shown." in text and "The first 2 of 4 are shown." in text

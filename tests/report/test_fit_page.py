@@ -51,7 +51,9 @@ def test_accuracies_agreement_and_verdict(findings: FitFindings):
     assert findings.zero_shot.value == pytest.approx(100 * 1 / 6)
     assert 0 <= findings.scores.accuracy.low < findings.scores.accuracy.value < findings.scores.accuracy.high <= 100
     assert findings.agreement == {"both right": 0, "only the learned prompt": 4, "only zero-shot": 1, "both wrong": 1}
-    assert findings.verdict.startswith("It is not clear whether the learned prompt is better than zero-shot on 6 images: +50.0 points")
+    assert findings.verdict.startswith(
+        "It is not clear whether the learned prompt is better than zero-shot on 6 images: +50.0 points"
+    )
 
 
 def test_class_accuracies_and_confused_pairs(findings: FitFindings, classifier: Classifier):

@@ -87,6 +87,8 @@ class LabelCheck:
     """Classes with at least one of them."""
     accuracy: float | None
     """Share of the given labels that the cross-validated classifier predicts; None if no label could be checked."""
+    lowest_score: float | None
+    """Of all labels that were checked; None if there are none."""
     suspects: list[SuspectedLabel]
     """Lowest score first."""
     duplicates: list[DuplicatePair]
@@ -123,15 +125,30 @@ def check_labels(
     present, labels = np.unique([item.label for _, item in found], return_inverse=True)
     names, sizes = [images.class_names[label] for label in present], np.bincount(labels)
     unchecked = {name: int(size) for name, size in zip(names, sizes, strict=True) if size < FOLDS}
-    accuracy, suspects = None, []
+    accuracy, lowest, suspects = None, None, []
     if len(unchecked) < len(names) > 1:
         probabilities = held_out_probabilities(features, labels, seed)
         scores, checked = label_scores(probabilities, labels), sizes[labels] >= FOLDS
         accuracy = float((probabilities.argmax(1) == labels)[checked].mean())
+        lowest = float(scores[checked].min())
         order = [index for index in np.argsort(scores, kind="stable") if checked[index] and scores[index] < max_score]
         suspects = [_suspect(labelled[i], scores[i], probabilities[i], labels[i], names) for i in order]
     duplicates = _duplicates(features, labels, labelled, similarity, images.decode)
-    return LabelCheck(labelled, names, accuracy, suspects, duplicates, unchecked, unreadable)
+    return LabelCheck(labelled, names, accuracy, lowest, suspects, duplicates, unchecked, unreadable)
+
+
+def nothing_suspected(found: LabelCheck, max_score: float) -> str:
+    """Why no label is suspected, in one sentence; empty if some are.
+
+    A classifier that is unsure of everything gives no label a low score: that is no sign of right labels.
+    """
+    if found.suspects or found.lowest_score is None:
+        return ""
+    shown = f"{found.lowest_score:.2f}"
+    return (
+        f"No label has a score below {max_score:g}; the lowest is {shown}. The less accurate the classifier, the higher are all scores: "
+        f"--max-score {min(1.0, found.lowest_score + 0.1):.1f} lists the labels with the lowest."
+    )
 
 
 def check_max_score(value: float) -> float:

@@ -16,7 +16,7 @@ from slimprompt.classifier import Classifier
 from slimprompt.clip.architectures import EMBEDDED
 from slimprompt.clip.backbone import Backbone
 from slimprompt.curation.duplicates import PIXEL_CORRELATION
-from slimprompt.curation.labels import LabelCheck, LabelledImage
+from slimprompt.curation.labels import LabelCheck, LabelledImage, nothing_suspected
 from slimprompt.curation.suggest import Suggestions
 from slimprompt.data.benchmark import SPLITS, Benchmark
 from slimprompt.errors import first_few, printable
@@ -57,14 +57,21 @@ class _Rows:
             printable(str(path)), thumbnail(open_image(path), 128), self._index.get(str(path.absolute())), choices
         )
 
-    def page(self, template: str, path: str | Path, values: dict[str, Any], *, file: str, names: Iterable[str]) -> Path:
+    def page(
+        self, template: str, path: str | Path, values: dict[str, Any], *, file: str, names: Iterable[str], backbone: str
+    ) -> Path:
         """Write the page, with the style sheet and the script of these pages."""
         from markupsafe import Markup
 
         script = asset("curation.js")
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         values |= {
-            "editor": {"file": file, "rows": json.dumps({"rows": self.rows, "file": file}), "names": sorted(names)},
+            "editor": {
+                "file": file,
+                "backbone": backbone,
+                "rows": json.dumps({"rows": self.rows, "file": file}),
+                "names": sorted(names),
+            },
             "style": Markup(asset("page.css") + asset("curation.css")),
             "script": Markup(script),
             "script_hash": Markup(f"sha256-{digest}"),
@@ -97,7 +104,9 @@ def write_suggestions_page(
         "about": [("Classifier", printable(model)), ("Model", weights_of(classifier.backbone_))],
         "pocket": classifier.backbone_.name in EMBEDDED,
     }
-    return rows.page("suggest.html.j2", path, values, file="labels.csv", names=names)
+    return rows.page(
+        "suggest.html.j2", path, values, file="labels.csv", names=names, backbone=classifier.backbone_.name
+    )
 
 
 def write_labels_page(
@@ -136,7 +145,10 @@ def write_labels_page(
             (pair, [shown(pair.first, pair.second.class_name), shown(pair.second, pair.first.class_name)])
             for pair in pairs
         ],
+        "nothing": nothing_suspected(found, max_score),
         "about": about,
         "pocket": backbone.name in EMBEDDED,
     }
-    return rows.page("labels.html.j2", path, values, file="corrected.csv", names=found.class_names)
+    return rows.page(
+        "labels.html.j2", path, values, file="corrected.csv", names=found.class_names, backbone=backbone.name
+    )
