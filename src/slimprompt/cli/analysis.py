@@ -69,21 +69,16 @@ def _check_source(runs: Path | None, published: bool, paper: Paper, **of_runs: o
 # -- geometry -----------------------------------------------------------------------------------------------------------
 
 _GROUPS = ("backbone", "class_subset", "rank", "shots", "dataset")
+_GROUP_NAMES = ", ".join(_GROUPS)
 
 
 def geometry(
     runs: Runs,
-    variant: Annotated[str, typer.Option(help="Variant of the compared runs: joint, fixed-B or fixed-A.")] = "joint",
-    by: Annotated[
-        list[str] | None, typer.Option("--by", help=f"Group the medians also by {', '.join(_GROUPS)}. Repeatable.")
-    ] = None,
-    draws: Annotated[
-        int, typer.Option(min=10, max=1_000_000, help="Random pairs of subspaces per chance level.")
-    ] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random subspaces.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for pairs.csv, displacement.csv and chance.csv.")
-    ] = None,
+    variant: str = typer.Option("joint", help="Variant of the compared runs: joint, fixed-B or fixed-A."),
+    by: list[str] | None = typer.Option(None, help=f"Group the medians also by {_GROUP_NAMES}. Repeatable."),
+    draws: int = typer.Option(2000, min=10, max=1_000_000, help="Random pairs of subspaces per chance level."),
+    seed: int = typer.Option(0, min=0, help="Seed of the random subspaces."),
+    out: Path | None = typer.Option(None, help="Folder for pairs.csv, displacement.csv and chance.csv."),
     where: Where = None,
     format: OutputFormat = Format.table,
 ) -> None:
@@ -152,10 +147,8 @@ def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
 def claims(
     runs: MaybeRuns = None,
     published: Published = False,
-    name: Annotated[list[str] | None, typer.Option("--name", help="Check only this claim. Repeatable.")] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show what is compared, and every observation.")
-    ] = False,
+    name: list[str] | None = typer.Option(None, help="Check only this claim. Repeatable."),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Show what is compared, and every observation."),
     where: Where = None,
     format: OutputFormat = Format.table,
     *,
@@ -213,13 +206,13 @@ def _print_findings(findings: Sequence[Finding], verbose: bool) -> None:
 
 def compare(
     runs: Runs,
-    first: Annotated[
-        str, typer.Argument(help="A method or prompt as `runs list` names it, such as `joint r4` or `tip-adapter`.")
-    ],
-    second: Annotated[str, typer.Argument(help="The method or prompt to compare it with.")],
-    metric: Annotated[str, typer.Option(help="accuracy, seen, unseen, harmonic or cross_dataset.")] = "accuracy",
-    unit: Annotated[str, typer.Option(help="One observation per dataset, run or seed.")] = "dataset",
-    margin: Annotated[float, typer.Option(help="Equivalence margin in points.")] = 0.5,
+    first: str = typer.Argument(
+        ..., help="A method or prompt as `runs list` names it, such as `joint r4` or `tip-adapter`."
+    ),
+    second: str = typer.Argument(..., help="The method or prompt to compare it with."),
+    metric: str = typer.Option("accuracy", help="accuracy, seen, unseen, harmonic or cross_dataset."),
+    unit: str = typer.Option("dataset", help="One observation per dataset, run or seed."),
+    margin: float = typer.Option(0.5, help="Equivalence margin in points."),
     where: Where = None,
     format: OutputFormat = Format.table,
 ) -> None:
@@ -311,17 +304,15 @@ def _p(value: float | None) -> str:
 
 def tables(
     runs: MaybeRuns = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the files; without it the tables are printed.")
-    ] = None,
-    formats: Annotated[
-        list[str] | None, typer.Option("--format", help="markdown, latex, csv, xlsx; comma-separated or repeated.")
-    ] = None,
+    out: Path | None = typer.Option(None, help="Folder for the files; without it the tables are printed."),
+    formats: list[str] | None = typer.Option(
+        None, "--format", help="markdown, latex, csv, xlsx; comma-separated or repeated."
+    ),
     published: Published = False,
-    compare_published: Annotated[
-        bool, typer.Option("--compare-published", help="Add the published number and the difference to each number.")
-    ] = False,
-    only: Annotated[list[str] | None, typer.Option("--only", help="Only this table, as headline. Repeatable.")] = None,
+    compare_published: bool = typer.Option(
+        False, "--compare-published", help="Add the published number and the difference to each number."
+    ),
+    only: list[str] | None = typer.Option(None, help="Only this table, as headline. Repeatable."),
     where: Where = None,
     *,
     paper: Paper,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -23,23 +23,18 @@ _SHOWN = 20
 
 @model_options()
 def check_labels(
-    source: Annotated[
-        Path,
-        typer.Argument(help="photos/<class>/<image>, photos/{train,test}/<class>/<image>, or a CSV of path,label."),
-    ],
-    max_score: Annotated[
-        float | None,
-        typer.Option(help="Suspect labels with a lower score, above 0 and at most 1; default: 0.1."),
-    ] = None,
-    similarity: Annotated[
-        float | None,
-        typer.Option(help="Smallest cosine similarity of the features of near-duplicates, at most 1; default: 0.97."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write all findings to this .csv file.")] = None,
+    source: Path = typer.Argument(
+        ..., help="photos/<class>/<image>, photos/{train,test}/<class>/<image>, or a CSV of path,label."
+    ),
+    max_score: float | None = typer.Option(
+        None, help="Suspect labels with a lower score, above 0 and at most 1; default: 0.1."
+    ),
+    similarity: float | None = typer.Option(
+        None, help="Smallest cosine similarity of the features of near-duplicates, at most 1; default: 0.97."
+    ),
+    out: Path | None = typer.Option(None, "--out", "-o", help="Write all findings to this .csv file."),
     overwrite: OverwriteTable = False,
-    report: Annotated[
-        Path | None, typer.Option(help="Write a page on which the labels can be corrected, a .html file.")
-    ] = None,
+    report: Path | None = typer.Option(None, help="Write a page on which the labels can be corrected, a .html file."),
     format: OutputFormat = Format.table,
     *,
     model_options: ModelOptions,

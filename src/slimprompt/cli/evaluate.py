@@ -7,7 +7,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -48,21 +48,17 @@ _CLOSE = 0.75
 @model_options(*all_but("backbone"))
 def evaluate(
     model: Model,
-    source: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Labelled images: <class>/<image>, {train,test}/<class>/<image>, of which test is used, or a CSV."
-        ),
-    ] = None,
+    source: Path | None = typer.Argument(
+        None, help="Labelled images: <class>/<image>, {train,test}/<class>/<image>, of which test is used, or a CSV."
+    ),
     class_names: ClassNames = None,
-    benchmark: Annotated[str | None, typer.Option(help="Evaluate on the test images of a benchmark.")] = None,
+    benchmark: str | None = typer.Option(None, help="Evaluate on the test images of a benchmark."),
     data_root: DataRoot = None,
     template: Templates = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(help="Write an HTML page: accuracy per class, calibration, confusions, worst mistakes."),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite the page of --report.")] = False,
+    report: Path | None = typer.Option(
+        None, help="Write an HTML page: accuracy per class, calibration, confusions, worst mistakes."
+    ),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Overwrite the page of --report."),
     verbose: Verbose = False,
     format: OutputFormat = Format.table,
     *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -49,6 +49,7 @@ _HELD_OUT = 2_000
 #: What to do if no images are held out.
 _HOLD_OUT = "give more images or fewer --shots, or a test/ folder beside train/"
 
+_METHOD_NAMES = ", ".join((PROMPT, *METHODS))
 _IMAGES, _TRAINING = "Which images", "Training"
 
 
@@ -56,89 +57,67 @@ _IMAGES, _TRAINING = "Which images", "Training"
 @options_from(PromptSpec, *PromptSpec.model_fields, into="prompt", panel="Prompt")
 def fit(
     context: typer.Context,
-    source: Annotated[
-        Path | None,
-        typer.Argument(help="photos/<class>/<image>, photos/{train,test}/<class>/<image>, or a CSV of path,label."),
-    ] = None,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Where to save the model: a folder, for model.safetensors in it, or a .safetensors file.",
-        ),
-    ] = Path("model"),
-    shots: Annotated[
-        int, typer.Option(min=1, help="Training images per class, sampled at random; the others are held out.")
-    ] = 16,
-    method: Annotated[
-        str, typer.Option(help=f"What to fit: {PROMPT}, {', '.join(METHODS)}, or your own, module:function.")
-    ] = PROMPT,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Also fit all methods on image features, and compare them with zero-shot.")
-    ] = False,
-    save_best: Annotated[
-        bool, typer.Option("--save-best", help="Compare, and save the method that cross-validation chooses.")
-    ] = False,
-    report: Annotated[
-        Path | None,
-        typer.Option(help="Write an HTML page about the result: accuracy per class, confusions, worst mistakes."),
-    ] = None,
+    source: Path | None = typer.Argument(
+        None, help="photos/<class>/<image>, photos/{train,test}/<class>/<image>, or a CSV of path,label."
+    ),
+    out: Path = typer.Option(
+        Path("model"),
+        "--out",
+        "-o",
+        help="Where to save the model: a folder, for model.safetensors in it, or a .safetensors file.",
+    ),
+    shots: int = typer.Option(16, min=1, help="Training images per class, sampled at random; the others are held out."),
+    method: str = typer.Option(PROMPT, help=f"What to fit: {_METHOD_NAMES}, or your own, module:function."),
+    compare: bool = typer.Option(
+        False, "--compare", help="Also fit all methods on image features, and compare them with zero-shot."
+    ),
+    save_best: bool = typer.Option(
+        False, "--save-best", help="Compare, and save the method that cross-validation chooses."
+    ),
+    report: Path | None = typer.Option(
+        None, help="Write an HTML page about the result: accuracy per class, confusions, worst mistakes."
+    ),
     class_names: ClassNames = None,
-    continue_from: Annotated[
-        Path | None,
-        typer.Option(
-            "--continue-from",
-            help="Saved prompt to continue from, when images or classes were added: settings, backbone and, unless given, "
-            "recipe, seed and shots are taken from it. Other methods are fitted again.",
-        ),
-    ] = None,
+    continue_from: Path | None = typer.Option(
+        None,
+        help="Saved prompt to continue from, when images or classes were added: settings, backbone and, unless given, "
+        "recipe, seed and shots are taken from it. Other methods are fitted again.",
+    ),
     overwrite: Overwrite = False,
     verbose: Verbose = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.", rich_help_panel=_TRAINING)] = 1,
+    seed: int = typer.Option(1, min=0, help="Seed of everything random.", rich_help_panel=_TRAINING),
     recipe: RecipeChoice = None,
     fields: RecipeFields = None,
-    template: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Zero-shot template, e.g. 'a photo of a {}.': the baseline, and the text that some methods keep to. Repeat to "
-            "average several.",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = None,
-    no_calibration: Annotated[
-        bool,
-        typer.Option(
-            "--no-calibration",
-            help="Do not fit a temperature of the probabilities, which takes up to three more trainings on parts of the training images.",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = False,
+    template: list[str] | None = typer.Option(
+        None,
+        help="Zero-shot template, e.g. 'a photo of a {}.': the baseline, and the text that some methods keep to. Repeat to "
+        "average several.",
+        rich_help_panel=_TRAINING,
+    ),
+    no_calibration: bool = typer.Option(
+        False,
+        "--no-calibration",
+        help="Do not fit a temperature of the probabilities, which takes up to three more trainings on parts of the training images.",
+        rich_help_panel=_TRAINING,
+    ),
     log: Log = None,
-    at_most: Annotated[
-        int | None,
-        typer.Option(
-            "--held-out",
-            min=1,
-            help="Number of held-out images to evaluate on, if there are more, at random. Default: the whole test split, or "
-            f"{_HELD_OUT:,} of the images that are left over.",
-            rich_help_panel=_IMAGES,
-        ),
-    ] = None,
-    benchmark: Annotated[
-        str | None,
-        typer.Option(
-            help="A benchmark by name instead of your own images (slimprompt data list).", rich_help_panel=_IMAGES
-        ),
-    ] = None,
+    at_most: int | None = typer.Option(
+        None,
+        "--held-out",
+        min=1,
+        help="Number of held-out images to evaluate on, if there are more, at random. Default: the whole test split, or "
+        f"{_HELD_OUT:,} of the images that are left over.",
+        rich_help_panel=_IMAGES,
+    ),
+    benchmark: str | None = typer.Option(
+        None, help="A benchmark by name instead of your own images (slimprompt data list).", rich_help_panel=_IMAGES
+    ),
     data_root: DataRoot = None,
-    manifest: Annotated[
-        Path | None,
-        typer.Option(
-            help="Train on exactly the images of this manifest (slimprompt data sample, or a run's manifest.json), without --shots.",
-            rich_help_panel=_IMAGES,
-        ),
-    ] = None,
+    manifest: Path | None = typer.Option(
+        None,
+        help="Train on exactly the images of this manifest (slimprompt data sample, or a run's manifest.json), without --shots.",
+        rich_help_panel=_IMAGES,
+    ),
     *,
     prompt: dict[str, Any],
     model_options: ModelOptions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from slimprompt.collections.rows import Prediction
 
 _EXECUTORS = {"local": "this process", "ray": "Ray, on this machine or a cluster"}
+_EXECUTOR_HELP = "; ".join(f"{name}: {what}" for name, what in _EXECUTORS.items()) + "."
 _LARGE = "Large collections (with --out)"
 #: Answers shown in the summary.
 _MOST_ANSWERS = 20
@@ -37,87 +38,64 @@ _MOST_ANSWERS = 20
 @model_options(*all_but("backbone", "cache"))
 def predict(
     model: Model,
-    images: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Image files, or folders of them. With --out also CSV and Parquet files with a column of paths or images, "
-            "and WebDataset shards (shards/{000..009}.tar)."
-        ),
-    ],
-    top: Annotated[int, typer.Option(min=1, help="Number of classes to show per image.")] = 1,
+    images: list[Path] = typer.Argument(
+        ...,
+        help="Image files, or folders of them. With --out also CSV and Parquet files with a column of paths or images, "
+        "and WebDataset shards (shards/{000..009}.tar).",
+    ),
+    top: int = typer.Option(1, min=1, help="Number of classes to show per image."),
     classes: OtherClasses = None,
-    min_confidence: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help='Answer "none of these" if the probability of the best class is lower.'),
-    ] = None,
-    coverage: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=1,
-            help='Answer "none of these" below the confidence that this fraction of the training images reached when held out.',
-        ),
-    ] = None,
+    min_confidence: float | None = typer.Option(
+        None, min=0, max=1, help='Answer "none of these" if the probability of the best class is lower.'
+    ),
+    coverage: float | None = typer.Option(
+        None,
+        min=0,
+        max=1,
+        help='Answer "none of these" below the confidence that this fraction of the training images reached when held out.',
+    ),
     format: OutputFormat = Format.table,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Instead of printing, write rows to this folder, as Parquet files of 1,024 images each, which is resumed if it was "
-            "stopped; or to one .csv, .jsonl or .parquet file. Unreadable images are rows with an error.",
-            rich_help_panel=_LARGE,
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite",
-            help="Overwrite the file, or discard the rows of another command in the folder.",
-            rich_help_panel=_LARGE,
-        ),
-    ] = False,
-    column: Annotated[
-        str | None,
-        typer.Option(
-            help="Column of the tables with the paths or contents of the images; default: path or image.",
-            rich_help_panel=_LARGE,
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Images that are encoded together; more may be faster on a GPU. Changes results by float rounding. Default: 32.",
-            rich_help_panel=_LARGE,
-        ),
-    ] = None,
-    executor: Annotated[
-        str,
-        typer.Option(
-            help="; ".join(f"{name}: {what}" for name, what in _EXECUTORS.items()) + ".", rich_help_panel=_LARGE
-        ),
-    ] = "local",
-    address: Annotated[
-        str | None,
-        typer.Option(help="ray: a running cluster, auto or host:port; default: this machine.", rich_help_panel=_LARGE),
-    ] = None,
-    cpus: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="ray: CPUs per worker; default: those of a machine divided by its GPUs, or 1.",
-            rich_help_panel=_LARGE,
-        ),
-    ] = None,
-    gpus: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            help="ray: GPUs per worker, such as 0.25; default: 1 if the cluster has GPUs.",
-            rich_help_panel=_LARGE,
-        ),
-    ] = None,
+    out: Path | None = typer.Option(
+        None,
+        "--out",
+        "-o",
+        help="Instead of printing, write rows to this folder, as Parquet files of 1,024 images each, which is resumed if it was "
+        "stopped; or to one .csv, .jsonl or .parquet file. Unreadable images are rows with an error.",
+        rich_help_panel=_LARGE,
+    ),
+    overwrite: bool = typer.Option(
+        False,
+        "--overwrite",
+        help="Overwrite the file, or discard the rows of another command in the folder.",
+        rich_help_panel=_LARGE,
+    ),
+    column: str | None = typer.Option(
+        None,
+        help="Column of the tables with the paths or contents of the images; default: path or image.",
+        rich_help_panel=_LARGE,
+    ),
+    batch_size: int | None = typer.Option(
+        None,
+        min=1,
+        help="Images that are encoded together; more may be faster on a GPU. Changes results by float rounding. Default: 32.",
+        rich_help_panel=_LARGE,
+    ),
+    executor: str = typer.Option("local", help=_EXECUTOR_HELP, rich_help_panel=_LARGE),
+    address: str | None = typer.Option(
+        None, help="ray: a running cluster, auto or host:port; default: this machine.", rich_help_panel=_LARGE
+    ),
+    cpus: int | None = typer.Option(
+        None,
+        min=1,
+        help="ray: CPUs per worker; default: those of a machine divided by its GPUs, or 1.",
+        rich_help_panel=_LARGE,
+    ),
+    gpus: float | None = typer.Option(
+        None,
+        min=0.0,
+        help="ray: GPUs per worker, such as 0.25; default: 1 if the cluster has GPUs.",
+        rich_help_panel=_LARGE,
+    ),
     *,
     model_options: ModelOptions,
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -22,10 +22,10 @@ app = App(help="Inspect the runs of studies: list, show, remove.", no_args_is_he
 
 @app.command("list")
 def list_runs(
-    folder: Annotated[
-        Path | None, typer.Argument(metavar="RUNS", help="Folder of the run folders, as --runs.", show_default=False)
-    ] = None,
-    runs: Annotated[Path | None, typer.Option("--runs", help="Folder of the run folders.", show_default="runs")] = None,
+    folder: Path | None = typer.Argument(
+        None, metavar="RUNS", help="Folder of the run folders, as --runs.", show_default=False
+    ),
+    runs: Path | None = typer.Option(None, help="Folder of the run folders.", show_default="runs"),
     where: Where = None,
     format: OutputFormat = Format.table,
 ) -> None:
@@ -64,7 +64,7 @@ def list_runs(
 
 @app.command("show")
 def show_run(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Folder name of the run, or its beginning; or its path.")],
+    run: str = typer.Argument(..., metavar="RUN", help="Folder name of the run, or its beginning; or its path."),
     runs: RunsFolder = Path("runs"),
     format: OutputFormat = Format.table,
 ) -> None:
@@ -121,12 +121,10 @@ def _bars(values: list[float], width: int = 60) -> str:
 
 @app.command("rm")
 def remove_runs(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="RUN", help="Folder names, their beginnings, or paths.")
-    ] = None,
+    names: list[str] | None = typer.Argument(None, metavar="RUN", help="Folder names, their beginnings, or paths."),
     runs: RunsFolder = Path("runs"),
     where: Where = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
 ) -> None:
     """Delete runs by name or by condition; a study that needs them executes them again.
 

@@ -48,6 +48,7 @@ _EXECUTORS = {
     "inline": "this process",
     "ray": "Ray, on this machine or a cluster",
 }
+_EXECUTOR_HELP = "; ".join(f"{name}: {what}" for name, what in _EXECUTORS.items()) + "."
 _AXES = tuple(name for name in Grid.model_fields if name not in ("study", "pairs", "recipe"))
 
 RunsFolder = Annotated[Path, typer.Option("--runs", help="Folder of the run folders.")]
@@ -56,40 +57,30 @@ RunsFolder = Annotated[Path, typer.Option("--runs", help="Folder of the run fold
 @model_options("device")
 @options_from(Grid, *_AXES, into="axes", panel="Override the grid")
 def study(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME|GRID.yaml", help="A study, or a grid file. Without it: list studies.")
-    ] = None,
-    pocket: Annotated[
-        bool, typer.Option("--pocket", help="Use the embedded models and rendered benchmarks instead of the paper's.")
-    ] = False,
+    name: str | None = typer.Argument(
+        None, metavar="NAME|GRID.yaml", help="A study, or a grid file. Without it: list studies."
+    ),
+    pocket: bool = typer.Option(
+        False, "--pocket", help="Use the embedded models and rendered benchmarks instead of the paper's."
+    ),
     recipe: RecipeChoice = None,
     fields: RecipeFields = None,
     runs: RunsFolder = Path("runs"),
     data_root: DataRoot = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Estimate the cost and run nothing.")] = False,
+    plan: bool = typer.Option(False, "--plan", help="Estimate the cost and run nothing."),
     format: OutputFormat = Format.table,
-    executor: Annotated[
-        str, typer.Option(help="; ".join(f"{name}: {what}" for name, what in _EXECUTORS.items()) + ".")
-    ] = "processes",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Worker processes; default: as cores and memory allow.")
-    ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of one run; changes results by float rounding.")] = 1,
-    prompt_batch: Annotated[
-        int,
-        typer.Option(
-            "--prompt-batch",
-            min=1,
-            help="Maximum number of runs on the same images to train together; 1 disables batching.",
-        ),
-    ] = 8,
-    address: Annotated[
-        str | None, typer.Option(help="ray: a running cluster, auto or host:port; default: this machine.")
-    ] = None,
-    gpus: Annotated[
-        float | None,
-        typer.Option(min=0.0, help="ray: GPUs per worker, such as 0.25; default: 1 if the cluster has GPUs."),
-    ] = None,
+    executor: str = typer.Option("processes", help=_EXECUTOR_HELP),
+    workers: int | None = typer.Option(None, min=1, help="Worker processes; default: as cores and memory allow."),
+    threads: int = typer.Option(1, min=1, help="Threads of one run; changes results by float rounding."),
+    prompt_batch: int = typer.Option(
+        8,
+        min=1,
+        help="Maximum number of runs on the same images to train together; 1 disables batching.",
+    ),
+    address: str | None = typer.Option(None, help="ray: a running cluster, auto or host:port; default: this machine."),
+    gpus: float | None = typer.Option(
+        None, min=0.0, help="ray: GPUs per worker, such as 0.25; default: 1 if the cluster has GPUs."
+    ),
     log: Log = None,
     *,
     axes: dict[str, Any],
