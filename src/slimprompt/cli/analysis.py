@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimprompt.cli.options import OutputFormat, Where
-from slimprompt.cli.printing import Format, emit, print_table, say
+from slimprompt.cli.printing import Format, emit, say
 from slimprompt.errors import InputError, choose, count
 
 if TYPE_CHECKING:
@@ -120,20 +120,10 @@ def geometry(
 
 
 def _print_frame(frame: pd.DataFrame) -> None:
-    """Print a table of medians."""
-    numbers = frame.select_dtypes("number").columns
-    rows = [[_cell(str(name), row[name]) for name in frame.columns] for row in _plain(frame)]
-    print_table(_headings(frame.columns), rows, right=_headings(numbers))
-
-
-def _headings(columns: Iterable[object]) -> list[str]:
-    return [str(name).replace("_", " ") for name in columns]
-
-
-def _cell(name: str, value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.1f}" if "angle" in name else f"{value:.3f}"
-    return "—" if value is None else str(value)
+    columns: dict[str, Callable[[Any], str]] = dict.fromkeys(map(str, frame.columns), str)
+    for name in map(str, frame.select_dtypes("float").columns):
+        columns[name] = ("{:.1f}" if "angle" in name else "{:.3f}").format
+    emit(_plain(frame), columns=columns)
 
 
 def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -247,8 +237,7 @@ def compare(
         emit([{str(name): value for name, value in row.items()} for row in rows], format)
         return
     say(f"{first} − {second}, {metric} in points; {UNITS[unit]}")
-    headings = ("backbone", "shots", "n", "difference", "95 % interval", "+/=/−", "t", "Wilcoxon", "equivalence", "")
-    print_table(headings, [_comparison_row(one) for one in rows], right=headings[1:-1])
+    emit([_comparison_row(row) for row in rows], columns=_COMPARISON)
     family = f"Holm-corrected over the {len(found)} rows" if len(found) > 1 else "a single test, not corrected"
     say(f"two-sided p-values, {family}; equivalence: two one-sided tests within ±{margin} points.")
 
@@ -281,22 +270,35 @@ def _unquoted(label: str) -> str:
     return label.translate({ord(mark): None for mark in "“”\"'"})
 
 
-def _comparison_row(test: Mapping[Any, Any]) -> list[str]:
-    """One line of the printed table."""
+def _points(value: float) -> str:
+    return f"{round(value, 2) + 0.0:+.2f}"  # + 0.0 makes a negative zero positive
+
+
+def _p(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+_COMPARISON: dict[str, Callable[[Any], str]] = {
+    **dict.fromkeys(("backbone", "shots", "n"), str),
+    "difference": _points,
+    **dict.fromkeys(("95 % interval", "+/=/−"), str),
+    **dict.fromkeys(("t", "Wilcoxon", "equivalence"), _p),
+    "": str,
+}
+
+
+def _comparison_row(test: Mapping[Any, Any]) -> dict[str, Any]:
     low, high = test["low"], test["high"]
-    interval = "—" if low is None or high is None else f"[{_points(low)}, {_points(high)}]"
-    counts = f"{test['wins']}/{test['ties']}/{test['losses']}"
-    p_values = [_p(test[f"holm_{name}"]) for name in ("t", "wilcoxon", "equivalence")]
-    place = [test["backbone"], str(test["shots"]), str(test["n"])]
-    return [*place, _points(test["mean"]), interval, counts, *p_values, test["note"]]
-
-
-def _points(value: float | None) -> str:
-    return "—" if value is None else f"{round(value, 2) + 0.0:+.2f}"  # + 0.0 makes a negative zero positive
-
-
-def _p(value: float | None) -> str:
-    return "—" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
+    return {
+        **{name: test[name] for name in ("backbone", "shots", "n")},
+        "difference": test["mean"],
+        "95 % interval": None if low is None or high is None else f"[{_points(low)}, {_points(high)}]",
+        "+/=/−": f"{test['wins']}/{test['ties']}/{test['losses']}",
+        "t": test["holm_t"],
+        "Wilcoxon": test["holm_wilcoxon"],
+        "equivalence": test["holm_equivalence"],
+        "": test["note"],
+    }
 
 
 # -- tables -------------------------------------------------------------------------------------------------------------

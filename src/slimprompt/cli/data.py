@@ -14,7 +14,7 @@ import typer
 
 from slimprompt.cli.help import App
 from slimprompt.cli.options import DataRoot, OutputFormat
-from slimprompt.cli.printing import Format, emit, print_table, say
+from slimprompt.cli.printing import Format, emit, say
 from slimprompt.errors import InputError
 from slimprompt.files import check_files, check_folder
 
@@ -132,8 +132,7 @@ def _print_counts(benchmark: Benchmark, verbose: bool) -> None:
     totals = Counter((item.label, split) for split in SPLITS for item in getattr(benchmark, split))
     names = benchmark.class_names
     if verbose:
-        rows = [(name, *(totals[label, split] for split in SPLITS)) for label, name in enumerate(names)]
-        print_table(("class", *SPLITS), rows, right=SPLITS)
+        emit([{"class": name} | {split: totals[label, split] for split in SPLITS} for label, name in enumerate(names)])
         return
     ranges = []
     for split in SPLITS:

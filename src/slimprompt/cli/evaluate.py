@@ -16,7 +16,6 @@ from slimprompt.cli.fit_results import (
     note_skipped,
     note_training_images,
     print_classes,
-    write_report,
 )
 from slimprompt.cli.options import (
     ClassNames,
@@ -101,7 +100,10 @@ def evaluate(
         items, skipped = readable(bank, images, images.test, skip_bad=model_options.skip_bad_images)
         templates = template or classifier.templates_
         comparison = compare_with_zero_shot(classifier, bank, images, items, templates)
-        page = None if report is None else write_report(report, classifier, comparison, templates)
+        if report is not None:
+            from slimprompt.report.fit_page import write_fit_page
+
+            write_fit_page(report, classifier, comparison, templates=templates)
 
     if format is Format.json:
         _print_json(comparison, {"images": len(items), "new_classes": n_new, "left_out": len(skipped)})
@@ -128,8 +130,8 @@ def evaluate(
     others = comparison.without_training_images()
     if others is not None and others.verdict is not None:
         say(others.verdict.sentence)
-    if page is not None:
-        say(f"report: {page}")
+    if report is not None:
+        say(f"report: {report}")
 
 
 def _closest_question(names: Sequence[str], known: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from slimprompt.cli.continued import Earlier, read_earlier
-from slimprompt.cli.fit_results import print_fit, print_methods, print_scores, write_report
+from slimprompt.cli.fit_results import print_fit, print_methods, print_scores
 from slimprompt.cli.options import (
     DEFAULT_BACKBONE,
     ClassNames,
@@ -226,7 +226,10 @@ def fit(
         if earlier is not None:
             earlier.print_changes(result)
         if report is not None and result.comparison:
-            page = write_report(report, result.classifier, result.comparison, result.classifier.templates_, methods)
+            from slimprompt.report.fit_page import write_fit_page
+
+            found = result.classifier
+            page = write_fit_page(report, found, result.comparison, templates=found.templates_, methods=methods)
             say(f"report: {page}")
 
 

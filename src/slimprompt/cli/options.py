@@ -272,24 +272,9 @@ def options_from(
     defaults: dict[str, Any] | None = None,
     make: Callable[[dict[str, Any]], Any] = dict,
 ) -> Callable[[F], F]:
-    """Give a command one option per field of a model.
+    """Give a command one option per field of a model, with the field's description as help and `defaults` to show and to pass on.
 
-    The command receives what `make` makes of the values by name, without those that were not given and have no default.
-
-    Parameters
-    ----------
-    model
-        A pydantic model; the description of a field is the help of its option.
-    names
-        The fields to offer.
-    into
-        Name of the command's parameter that receives the values.
-    panel
-        Heading of the options in `--help`.
-    defaults
-        Default values to show and to pass on.
-    make
-        See above; a dictionary by default.
+    The command's parameter `into` receives what `make` makes of the values by name; those not given and without a default are left out.
     """
     defaults = defaults or {}
 

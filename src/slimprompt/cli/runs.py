@@ -39,18 +39,20 @@ def list_runs(
     found, damaged = scan_records(runs)
     records = select_records(found, where or ())
     records.sort(key=lambda record: (record.spec.backbone, record.spec.dataset, record.spec.title))
-    rows = []
-    for record in records:
-        spec = record.spec
-        outcome = result(record) if record.complete else " ".join((record.error or "").split())
-        what: dict[str, Any] = {
-            "run": spec.fingerprint[:8],
+    rows = [
+        {
+            "run": record.spec.fingerprint[:8],
             "status": record.status,
-            "backbone": spec.backbone,
-            "dataset": spec.dataset,
+            "backbone": record.spec.backbone,
+            "dataset": record.spec.dataset,
+            "classes": record.spec.class_subset,
+            "shots": record.spec.shots,
+            "seed": record.spec.seed,
+            "method": record.spec.label,
+            "result": result(record) if record.complete else " ".join((record.error or "").split()),
         }
-        what |= {"classes": spec.class_subset, "shots": spec.shots, "seed": spec.seed}
-        rows.append(what | {"method": spec.label, "result": outcome})
+        for record in records
+    ]
     emit(rows, format)
     if format is not Format.table:
         return
@@ -76,8 +78,8 @@ def show_run(
     if format is Format.json:
         say(read_text(record.folder / RECORD).rstrip())
         return
-    facts = {**record.metrics, **{name: value for name, value in record.facts.items() if name != "traceback"}}
-    fields = {name: value for name, value in {**record.spec.flat(), **facts}.items() if value is not None}
+    everything = record.spec.flat() | record.metrics | record.facts
+    fields = {name: value for name, value in everything.items() if value is not None and name != "traceback"}
     if format is Format.csv:
         emit([{"field": name, "value": value} for name, value in fields.items()], format)
         return
@@ -94,12 +96,14 @@ def show_run(
 def _print_curve(record: Record) -> None:
     curve = record.curve()
     say(f"\nloss      {_bars(curve['loss'].tolist())}\naccuracy  {_bars(curve['accuracy'].tolist())}")
-    headings = ("epoch", "learning rate", "loss", "accuracy")
-    rows = []
     chosen = sorted({round(index * (len(curve) - 1) / 9) for index in range(10)})
-    for row in curve.iloc[chosen].itertuples():
-        rows.append((str(row.epoch), f"{row.lr:.6f}", f"{row.loss:.4f}", f"{row.accuracy:.1f} %"))
-    print_table(headings, rows, right=headings)
+    columns = {
+        "epoch": "{:.0f}".format,
+        "learning rate": "{:.6f}".format,
+        "loss": "{:.4f}".format,
+        "accuracy": "{:.1f} %".format,
+    }
+    emit(curve.rename(columns={"lr": "learning rate"}).iloc[chosen].to_dict("records"), columns=columns)
 
 
 def _bars(values: list[float], width: int = 60) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import asdict
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +30,6 @@ from slimprompt.cli.printing import Format, emit, print_json, say, size
 from slimprompt.cli.stopping import resumable
 from slimprompt.errors import InputError, choose, count, first_few, unknown
 from slimprompt.lab.grid import Grid
-from slimprompt.lab.studies import Catalogue
 from slimprompt.tracking import find_tracker, open_log
 from slimprompt.training.recipe import RECIPES, Recipe, replace_fields
 
@@ -41,6 +38,7 @@ if TYPE_CHECKING:
     from slimprompt.lab.executors import Executor
     from slimprompt.lab.records import Record
     from slimprompt.lab.spec import RunSpec
+    from slimprompt.lab.studies import Catalogue
     from slimprompt.lab.study import Event, Outcome, Study
 
 _EXECUTORS = {
@@ -85,7 +83,7 @@ def study(
     *,
     axes: dict[str, Any],
     model_options: ModelOptions,
-    catalogue: Catalogue,
+    paper: Any,
 ) -> None:
     """Run a study of the paper, a comparison of methods, or a grid of your own.
 
@@ -95,6 +93,7 @@ def study(
     Example: slimprompt study baselines --pocket
     Example: slimprompt study rank-sweep --datasets oxford_pets --backbones ViT-B-16 --data-root DATA
     """
+    catalogue: Catalogue = paper.studies
     if name is None:
         _list_studies(catalogue)
         return
@@ -124,19 +123,6 @@ def study(
             find_tracker(log)
         chosen = _executor(executor, environment, workers, address, gpus)
         _run(name, opened, chosen, format, prompt_batch=prompt_batch, log=log)
-
-
-def offering(catalogue: Callable[[], Catalogue]) -> Callable[..., None]:
-    """The command `study` with these studies; they are imported when it runs."""
-
-    @wraps(study)
-    def command(**given: Any) -> None:
-        study(**given, catalogue=catalogue())
-
-    signature = inspect.signature(study)
-    parameters = [parameter for name, parameter in signature.parameters.items() if name != "catalogue"]
-    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return command
 
 
 def _list_studies(catalogue: Catalogue) -> None:
