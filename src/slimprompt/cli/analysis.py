@@ -26,7 +26,7 @@ MaybeRuns = Annotated[Path | None, typer.Argument(metavar="RUNS", help="Folder o
 Published = Annotated[bool, typer.Option("--published", help="Use the paper's published tables instead of runs.")]
 
 
-def _records(runs: Path, where: Sequence[str] | None) -> list[Record]:
+def complete_records(runs: Path, where: Sequence[str] | None = None) -> list[Record]:
     """The complete runs that meet the conditions; failed runs and settings that differ are reported on standard error."""
     from slimprompt.analysis.frame import mixed_settings
     from slimprompt.lab.records import load_records, runs_command, select_records, unmet_conditions
@@ -49,11 +49,11 @@ def _records(runs: Path, where: Sequence[str] | None) -> list[Record]:
 
 
 def _measured(runs: Path, where: Sequence[str] | None, draws: int = 500) -> MeasuredRuns:
-    """The runs of `_records` and what is computed from them."""
+    """The runs of `complete_records` and what is computed from them."""
     from slimprompt.analysis.geometry import class_subset_of
     from slimprompt.report.paper import MeasuredRuns
 
-    return MeasuredRuns(_records(runs, where), class_subset_of(where or ()), draws, show=True)
+    return MeasuredRuns(complete_records(runs, where), class_subset_of(where or ()), draws, show=True)
 
 
 def _check_source(runs: Path | None, published: bool, paper: Paper, **of_runs: object) -> None:
@@ -95,7 +95,7 @@ def geometry(
     choose("variant", variant, {name: row for name, row in VARIANTS.items() if name != "dense"})
     if out is not None:
         check_result_folder(out)
-    records, class_subset = _records(runs, where), class_subset_of(where or ())
+    records, class_subset = complete_records(runs, where), class_subset_of(where or ())
     found = measure(records, variant=variant, class_subset=class_subset, draws=draws, seed=seed, show=True)
     medians, displacement = found.medians(("axis", *dict.fromkeys(by or ()))), found.displacement_medians()
     if out is not None:
@@ -221,7 +221,7 @@ def compare(
     if not 0 < margin <= 100:
         raise InputError(f"the equivalence margin must be above 0 and at most 100 points (given: {margin})")
     choose("unit of comparison", unit, UNITS)
-    records = _records(runs, where)
+    records = complete_records(runs, where)
     frame = cells(observations(records))
     metrics = [name for name in axis(frame, "metric") if not name.startswith("chance_")]
     choose("metric of these runs", metric, dict.fromkeys(metrics))
@@ -257,11 +257,10 @@ def _names(records: Sequence[Record]) -> dict[str, tuple[str, str]]:
 
 def _of_sources(frame: pd.DataFrame, labels: Sequence[str], sources: Sequence[str]) -> pd.DataFrame:
     """The cells without those of a label from other sources than the chosen one; "" chooses all."""
-    own, source = (frame.index.get_level_values(name) for name in ("label", "source"))
     for label, chosen in zip(labels, sources, strict=True):
+        own, source = (frame.index.get_level_values(name) for name in ("label", "source"))
         if chosen:
             frame = frame[(own != label) | (source == chosen)]
-            own, source = (frame.index.get_level_values(name) for name in ("label", "source"))
     return frame
 
 

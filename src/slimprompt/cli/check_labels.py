@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from slimprompt.cli.options import ModelOptions, OutputFormat, OverwriteTable, model_options
+from slimprompt.cli.options import ModelOptions, OutputFormat, OverwriteTable, model_options, note_toy
 from slimprompt.cli.printing import Format, emit, note, percent, say
 from slimprompt.cli.suggest import end_with_unreadable, told_apart
 from slimprompt.errors import count, first_few
@@ -50,7 +50,6 @@ def check_labels(
 
     images = load_folder(source)
     check_outputs(table=out, page=report, overwrite=overwrite, read=(source,))
-    from slimprompt.clip.architectures import EMBEDDED
     from slimprompt.curation import labels
     from slimprompt.curation.duplicates import SIMILARITY, check_similarity
 
@@ -66,11 +65,7 @@ def check_labels(
 
         write_labels_page(report, found, source=str(source), backbone=model, max_score=max_score, similarity=similarity)
     if format is Format.table:
-        if model.name in EMBEDDED:
-            note(
-                f"{model.name} is a toy model:",
-                "it has only seen rendered shapes; for photographs, leave --backbone out",
-            )
+        note_toy(model)
         _print_findings(found, max_score)
         for kind, target in (("findings", out), ("page to correct the labels", report)):
             if target is not None:

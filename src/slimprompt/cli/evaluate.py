@@ -25,7 +25,6 @@ from slimprompt.cli.options import (
     OutputFormat,
     Templates,
     Verbose,
-    all_but,
     model_options,
     names_of_codes,
     note_codes,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 _CLOSE = 0.75
 
 
-@model_options(*all_but("backbone"))
+@model_options(without=("backbone",))
 def evaluate(
     model: Model,
     source: Path | None = typer.Argument(

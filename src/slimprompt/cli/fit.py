@@ -24,6 +24,7 @@ from slimprompt.cli.options import (
     model_options,
     names_of_codes,
     note_codes,
+    note_toy,
     options_from,
     parse_fields,
     read_recipe,
@@ -297,13 +298,12 @@ def _load_backbone(options: ModelOptions, benchmark: str | None, earlier: Earlie
 
         how = {"device": options.device, "precision": options.precision}
         return load_backbone_of(earlier.saved, None, options.pretrained, options.activation, **how)
-    from slimprompt.clip.architectures import EMBEDDED
     from slimprompt.data.catalogue import benchmark_info
 
     rendered = benchmark is not None and benchmark_info(benchmark).rendered
     model = options.load_backbone("pocket" if rendered else DEFAULT_BACKBONE)
-    if model.name in EMBEDDED and benchmark is None:
-        note(f"{model.name} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
+    if benchmark is None:
+        note_toy(model)
     return model
 
 

@@ -36,7 +36,7 @@ def import_coop(
 
     check_free(out, overwrite=overwrite)
     content = read_coop_checkpoint(checkpoint)
-    names = _class_names(classes) if classes is not None else None
+    names = None if classes is None else _class_names(classes)
     model = model_options.load_backbone()
     classifier = import_checkpoint(checkpoint, model, names, position)  # type: ignore[arg-type]
     saved = classifier.save(out, overwrite=overwrite)

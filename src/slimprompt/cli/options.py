@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -183,9 +183,9 @@ def _listed(messages: Sequence[str]) -> str:
     return f"{n:,} images cannot be read: they are listed above" + (f", the first {shown}" if shown < n else "")
 
 
-def model_options(*names: str, **defaults: Any) -> Callable[[F], F]:
+def model_options(*names: str, without: Sequence[str] = (), **defaults: Any) -> Callable[[F], F]:
     """Give a command options of `ModelOptions`, by default all of them, and pass them on as its argument `model_options`."""
-    chosen = names or tuple(ModelOptions.model_fields)
+    chosen = [name for name in names or ModelOptions.model_fields if name not in without]
     fields = ModelOptions().model_dump() | defaults
     known = {name: fields[name] for name in chosen}
     return options_from(
@@ -198,9 +198,12 @@ def model_options(*names: str, **defaults: Any) -> Callable[[F], F]:
     )
 
 
-def all_but(*names: str) -> Iterable[str]:
-    """The fields of `ModelOptions` without some of them."""
-    return [name for name in ModelOptions.model_fields if name not in names]
+def note_toy(model: Backbone) -> None:
+    """Say that an embedded model is not made for photographs."""
+    from slimprompt.clip.architectures import EMBEDDED
+
+    if model.name in EMBEDDED:
+        note(f"{model.name} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
 
 
 def names_of_codes(class_names: Path | None, benchmark: str | None) -> dict[str, str] | None:

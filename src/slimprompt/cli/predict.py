@@ -15,7 +15,6 @@ from slimprompt.cli.options import (
     ModelOptions,
     OtherClasses,
     OutputFormat,
-    all_but,
     model_options,
     parse_class_names,
 )
@@ -24,8 +23,7 @@ from slimprompt.cli.stopping import resumable
 from slimprompt.errors import InputError, choose, count
 
 if TYPE_CHECKING:
-    from slimprompt.collections.inputs import Collection
-    from slimprompt.collections.predict import PartPredictor, PredictionSpec, Summary
+    from slimprompt.collections.predict import PartPredictor, Summary
     from slimprompt.collections.rows import Prediction
 
 _EXECUTORS = {"local": "this process", "ray": "Ray, on this machine or a cluster"}
@@ -35,7 +33,7 @@ _LARGE = "Large collections (with --out)"
 _MOST_ANSWERS = 20
 
 
-@model_options(*all_but("backbone", "cache"))
+@model_options(without=("backbone", "cache"))
 def predict(
     model: Model,
     images: list[Path] = typer.Argument(
@@ -138,12 +136,20 @@ def predict(
 
     writer_of(out)  # an unknown suffix is an error before anything is read
     collection = open_collection(images, column)
-    from slimprompt.collections.predict import PredictionSpec
+    from slimprompt.collections.predict import LocalPredictor, PredictionSpec, predict_collection
 
     spec = PredictionSpec(model.as_posix(), **answering)  # hf:user/name also on Windows
-    make = partial(_predictor, spec, executor, address, cpus, gpus)
-    with model_options.reading():
-        _predict_collection(collection, out, make, overwrite=overwrite)
+    make: Callable[[], PartPredictor] = partial(LocalPredictor, spec)
+    if executor == "ray":
+        from slimprompt.collections.ray import RayPredictor
+
+        make = partial(RayPredictor, spec, address=address, cpus=cpus, gpus=gpus)
+    left = "nothing half-written is left"
+    if not out.suffix:
+        left = f"finished parts are in {out}; re-run the same command to resume"
+    with model_options.reading(), resumable(left):
+        summary = predict_collection(collection, out, make, overwrite=overwrite)
+    _print_summary(summary, out)
 
 
 # --- a few images ----------------------------------------------------------------------------------------------------
@@ -152,7 +158,7 @@ def predict(
 def _predict_few(
     model: Path, images: Sequence[Path], answering: dict[str, Any], options: ModelOptions, format: Format
 ) -> None:
-    from slimprompt.collections.inputs import is_list
+    from slimprompt.collections.inputs import Item, is_list
     from slimprompt.images.decode import image_files
 
     if lists := [str(given) for given in images if is_list(given.as_posix())]:
@@ -161,17 +167,13 @@ def _predict_few(
             "--out predictions.csv"
         )
     paths = image_files(images)
-    from slimprompt.collections.inputs import Item
     from slimprompt.collections.parts import Part
     from slimprompt.collections.places import File
     from slimprompt.collections.predict import LocalPredictor, PredictionSpec
     from slimprompt.images.encoding import BATCH
     from slimprompt.progress import progress
 
-    spec = PredictionSpec(
-        model.as_posix(), **answering, batch_size=min(len(paths), BATCH)
-    )  # hf:user/name also on Windows
-    predictor = LocalPredictor(spec)
+    predictor = LocalPredictor(PredictionSpec(model.as_posix(), **answering, batch_size=min(len(paths), BATCH)))
     part = Part(0, [Item(str(path), File(str(path))) for path in paths])
     with options.reading(), progress("encoding images", len(paths), "images") as advance:
         (finished,) = predictor.predict_parts([part], advance)
@@ -207,33 +209,6 @@ def _print_predictions(predictions: Sequence[Prediction], format: Format) -> Non
 
 
 # --- a collection ----------------------------------------------------------------------------------------------------
-
-
-def _predictor(
-    spec: PredictionSpec, executor: str, address: str | None, cpus: int | None, gpus: float | None
-) -> PartPredictor:
-    if executor == "ray":
-        from slimprompt.collections.ray import RayPredictor
-
-        return RayPredictor(spec, address=address, cpus=cpus, gpus=gpus)
-    from slimprompt.collections.predict import LocalPredictor
-
-    return LocalPredictor(spec)
-
-
-def _predict_collection(
-    collection: Collection, out: Path, make_predictor: Callable[[], PartPredictor], *, overwrite: bool
-) -> None:
-    from slimprompt.collections.predict import predict_collection
-
-    left = (
-        "nothing half-written is left"
-        if out.suffix
-        else f"finished parts are in {out}; re-run the same command to resume"
-    )
-    with resumable(left):
-        summary = predict_collection(collection, out, make_predictor, overwrite=overwrite)
-    _print_summary(summary, out)
 
 
 def _print_summary(summary: Summary, out: Path) -> None:

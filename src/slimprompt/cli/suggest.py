@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from slimprompt.cli.options import Model, ModelOptions, OutputFormat, OverwriteTable, all_but, model_options
+from slimprompt.cli.options import Model, ModelOptions, OutputFormat, OverwriteTable, model_options
 from slimprompt.cli.printing import Format, emit, note, say
 from slimprompt.errors import count
 from slimprompt.files import check_outputs, path_seen_from
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slimprompt.curation.suggest import Suggestions
 
 
-@model_options(*all_but("backbone"))
+@model_options(without=("backbone",))
 def suggest(
     model: Model,
     images: list[Path] = typer.Argument(..., help="Unlabelled image files, or folders of them."),

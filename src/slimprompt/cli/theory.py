@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from slimprompt.cli.analysis import complete_records
 from slimprompt.cli.options import DataRoot, ModelOptions, model_options
 from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError
 from slimprompt.progress import progress
 
 if TYPE_CHECKING:
-    from slimprompt.lab.records import Record
     from slimprompt.paper.theory import Statement
 
 
@@ -67,7 +67,7 @@ def theory(
         from slimprompt.report.folder import check_result_folder
 
         check_result_folder(out)
-    records = _records(runs) if runs else []
+    records = complete_records(runs) if runs else []
     objective = None
     if not no_encoder:
         from slimprompt.paper.theory.prompt_objective import few_shot_objective
@@ -95,16 +95,6 @@ def theory(
         say(f"\nwrote {page} and {len(others)} files next to it")
     else:
         say("\nAdd --out FOLDER for a page with figures.")
-
-
-def _records(runs: Path) -> list[Record]:
-    """The complete runs in a folder."""
-    from slimprompt.lab.records import load_records
-
-    records = load_records(runs)
-    if not records:
-        raise InputError(f"no complete runs in {runs}; make some with `slimprompt study`, or omit --runs")
-    return records
 
 
 def _print_statements(statements: Sequence[Statement], verbose: bool) -> None:
