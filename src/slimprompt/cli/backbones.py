@@ -23,8 +23,7 @@ image tower: whether it takes prompts (--tower image or both)"""
 
 
 def backbones(
-    search: str = typer.Argument("", help="Show only names that contain this."),
-    format: OutputFormat = Format.table,
+    search: str = typer.Argument("", help="Show only names that contain this."), format: OutputFormat = Format.table
 ) -> None:
     """List the models, whether prompts work with them, and the tags of their published weights."""
     from open_clip import list_models

@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from slimprompt.cli.fit_results import (
-    note_missing_classes,
-    note_skipped,
-    note_training_images,
-    print_classes,
-)
+from slimprompt.cli.fit_results import note_missing_classes, note_skipped, note_training_images, print_classes
 from slimprompt.cli.options import (
     ClassNames,
     DataRoot,

@@ -132,6 +132,8 @@ def fit(
     Example: slimprompt fit photos/ --method gda --out my-gda
     Example: slimprompt fit photos/ --continue-from my-prompt --out larger-prompt
     """
+    from slimprompt.data import held_out
+
     overrides = parse_fields(Recipe, fields)
     given = given_options(context) | set(overrides)
     if log is not None:
@@ -139,14 +141,9 @@ def fit(
     if manifest is not None and "shots" in given:
         raise InputError("--manifest says which images to train on; leave out --shots")
     earlier = None if continue_from is None else read_earlier(continue_from)
-    options = {
-        **prompt,
-        "method": method,
-        "recipe": read_recipe(recipe or "auto"),
-        "shots": shots,
-        "template": template,
-    }
-    options |= {"backbone": model_options.backbone, "precision": model_options.precision, "seed": seed}
+    options = prompt | model_options.model_dump(include={"backbone", "precision"})
+    options |= {"method": method, "seed": seed, "shots": shots, "template": template}
+    options["recipe"] = read_recipe(recipe or "auto")
     if earlier is not None:
         options = earlier.options(options, given)
     sampled: int | None = None if manifest else options["shots"]  # per class
@@ -160,9 +157,9 @@ def fit(
     images = _images(source, names, benchmark, data_root)
     sample = _sample(images, sampled, options["seed"], manifest, earlier)
     compare = compare or save_best
-    if compare or report is not None:
+    if (compare or report is not None) and not held_out(images, sample):
         option = "--report" if not compare else "--save-best" if save_best else "--compare"
-        _require_held_out(images, sample, option)
+        raise InputError(f"{option} needs held-out images, and all images are training images: {_HOLD_OUT}")
     if save_best and len({item.label for item in sample.train}) == len(sample.train):
         raise InputError(
             "--save-best chooses a method by cross-validation, which needs two training images of a class: raise --shots, give more "
@@ -174,7 +171,6 @@ def fit(
     # torch is imported from here on: everything above fails fast
     from slimprompt.classifier import Classifier
     from slimprompt.comparison import compare_methods
-    from slimprompt.data import held_out
     from slimprompt.fit import fit as fit_and_score
     from slimprompt.saved import check_free
     from slimprompt.user_functions import import_user_function
@@ -285,13 +281,6 @@ def _sample(
     return few_shot(images, shots, seed, keep=earlier.trained_items(images) if earlier else ())
 
 
-def _require_held_out(images: Benchmark, sample: Benchmark, option: str) -> None:
-    from slimprompt.data import held_out
-
-    if not held_out(images, sample):
-        raise InputError(f"{option} needs held-out images, and all images are training images: {_HOLD_OUT}")
-
-
 def _load_backbone(options: ModelOptions, benchmark: str | None, earlier: Earlier | None) -> Backbone:
     if earlier is not None:
         from slimprompt.saved import load_backbone_of
@@ -343,12 +332,12 @@ def _images(
 ) -> Benchmark:
     from slimprompt.data import check_images, load_benchmark, load_folder
 
-    if benchmark is None and source is not None:
-        own = load_folder(source, names=names)
-        note_codes(own.class_names, "--class-names gives their words")
-        return own
-    if benchmark is None or source is not None:
+    if benchmark is not None and source is None:
+        images = load_benchmark(benchmark, data_root)
+        check_images(images)
+    elif source is not None and benchmark is None:
+        images = load_folder(source, names=names)
+        note_codes(images.class_names, "--class-names gives their words")
+    else:
         raise InputError("which images? Give either a folder (or CSV) of your own or --benchmark NAME")
-    images = load_benchmark(benchmark, data_root)
-    check_images(images)
     return images

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from slimprompt.cli.fit_results import note_skipped
-from slimprompt.cli.options import (
-    Model,
-    ModelOptions,
-    OtherClasses,
-    OutputFormat,
-    model_options,
-    parse_class_names,
-)
+from slimprompt.cli.options import Model, ModelOptions, OtherClasses, OutputFormat, model_options, parse_class_names
 from slimprompt.cli.printing import Format, emit, note, percent, say
 from slimprompt.cli.stopping import resumable
 from slimprompt.errors import InputError, choose, count

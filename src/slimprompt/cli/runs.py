@@ -97,13 +97,12 @@ def _print_curve(record: Record) -> None:
     curve = record.curve()
     say(f"\nloss      {_bars(curve['loss'].tolist())}\naccuracy  {_bars(curve['accuracy'].tolist())}")
     chosen = sorted({round(index * (len(curve) - 1) / 9) for index in range(10)})
-    columns = {
-        "epoch": "{:.0f}".format,
-        "learning rate": "{:.6f}".format,
-        "loss": "{:.4f}".format,
-        "accuracy": "{:.1f} %".format,
-    }
-    emit(curve.rename(columns={"lr": "learning rate"}).iloc[chosen].to_dict("records"), columns=columns)
+    rows = [
+        (str(row.epoch), f"{row.lr:.6f}", f"{row.loss:.4f}", f"{row.accuracy:.1f} %")
+        for row in curve.iloc[chosen].itertuples()
+    ]
+    headings = ("epoch", "learning rate", "loss", "accuracy")
+    print_table(headings, rows, right=headings)
 
 
 def _bars(values: list[float], width: int = 60) -> str:

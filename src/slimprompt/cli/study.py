@@ -71,9 +71,7 @@ def study(
     workers: int | None = typer.Option(None, min=1, help="Worker processes; default: as cores and memory allow."),
     threads: int = typer.Option(1, min=1, help="Threads of one run; changes results by float rounding."),
     prompt_batch: int = typer.Option(
-        8,
-        min=1,
-        help="Maximum number of runs on the same images to train together; 1 disables batching.",
+        8, min=1, help="Maximum number of runs on the same images to train together; 1 disables batching."
     ),
     address: str | None = typer.Option(None, help="ray: a running cluster, auto or host:port; default: this machine."),
     gpus: float | None = typer.Option(
