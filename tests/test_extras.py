@@ -123,17 +123,14 @@ def test_the_tool_works_without_extras(photos: Path, tmp_path: Path) -> None:
     assert (tmp_path / "quickstart" / "model.safetensors").exists()
 
 
-def test_a_torchvision_of_another_torch_is_explained(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_torchvision_of_another_torch_is_explained(capsys: pytest.CaptureFixture) -> None:
     """The error is the one that `import torchvision` raises if its operators cannot be loaded."""
     assert explain_mismatch(RuntimeError("operator aten::nms does not exist")) is None
 
     def fail() -> None:
         raise RuntimeError("operator torchvision::nms does not exist")
 
-    monkeypatch.setattr(slimprompt.cli, "app", fail)
     with pytest.raises(SystemExit, match="2"):
-        slimprompt.cli.main()
+        slimprompt.cli.main(fail)
     message = " ".join(capsys.readouterr().err.split())
     assert "do not fit together" in message and "install both with one command" in message

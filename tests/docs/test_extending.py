@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -42,6 +44,12 @@ def test_the_page(tmp_path: Path) -> None:
     # the benchmark has its published sizes, and a prompt was fitted to it
     assert "1152 images" in printed.replace(",", "")
     assert (folder / "shapes-prompt" / "model.safetensors").is_file()
+    facts = "from tests.data.test_catalogue import test_table_has_the_published_facts as check; check()"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (copy / "src", copy)))}
+    for package in ("tests", "tests/data"):
+        (copy / package / "__init__.py").touch()
+    shutil.copy(ROOT / "tests" / "conftest.py", copy / "tests")
+    subprocess.run([sys.executable, "-c", facts], cwd=copy, env=environment, check=True)
     # the method was compared with the others, saved and evaluated, and run in a study
     assert entries_of(folder / "my-head")["method"] == "my_methods:nearest_mean"
     assert re.search(

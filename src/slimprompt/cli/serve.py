@@ -11,6 +11,7 @@ import typer
 
 from slimprompt.cli.options import ModelOptions, model_options, options_from
 from slimprompt.cli.printing import note, say
+from slimprompt.cli.stopping import resumable
 from slimprompt.errors import InputError, validate
 from slimprompt.extras import require_extra
 from slimprompt.files import read_text
@@ -59,7 +60,8 @@ def serve(
         server = make_server(create_app(served, checked, token=token, hosts=hosts))
         bound.listen(128)
         _announce(served, address(bound), local=local, has_token=token is not None)
-        run(server, bound)
+        with resumable("requests that had begun were answered"):
+            run(server, bound)
 
 
 def read_token(path: Path | None) -> str | None:

@@ -6,7 +6,7 @@ the paper's grid, `POCKET` that of the embedded models; every axis can be replac
 Some studies have their own values on an axis (base-to-new uses ranks 4 and 8, for instance). They use those of their values
 that are in the grid, or, if none is, the grid's.
 
-To add a study, write such a function and add it to `STUDIES`. Studies that are not the paper's are in `lab/studies.py`.
+To add a study, write such a function and add it to `_ALL`. Studies that are not the paper's are in `lab/studies.py`.
 """
 
 from __future__ import annotations

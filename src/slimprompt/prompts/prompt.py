@@ -108,7 +108,7 @@ class Prompt(nn.Module):
 
     @property
     def trainable_parameters(self) -> int:
-        """Number of parameters that train; `variants.count_parameters` is the formula."""
+        """Number of parameters that train; `prompts.spec.count_parameters` is the formula of one site."""
         return sum(factor.numel() for factor in self.trainable_factors)
 
     @property

@@ -110,7 +110,7 @@ def train(
                 state.begin_epoch(recipe.lr_at(epoch))
             sizes, losses, correct = [], [], []
             for batch in batches(len(targets), recipe.batch_size or len(targets), recipe.drop_last, order):
-                given, target = inputs[batch], targets[batch]
+                given, target = inputs[batch].to(device), targets[batch]
                 images = [encode_images(given, state.prompt) for state in active]  # (batch, embed_dim) each
                 texts = _text_features([state.prompt for state in active], encode_text)  # (n_classes, embed_dim) each
                 logits = [logit_scale * image @ text.T for image, text in zip(images, texts, strict=True)]
@@ -242,7 +242,6 @@ def _image_weights(labels: Tensor, sample_weight: Tensor | None, recipe: Recipe)
     return balanced * sample_weight
 
 
-@torch.no_grad()
 @torch.no_grad()
 def _validate(
     states: Sequence[_State],
