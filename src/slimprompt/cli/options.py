@@ -320,9 +320,7 @@ def _option(name: str, field: FieldInfo, panel: str, default: Any) -> inspect.Pa
         help_text = help_text.partition("; default:")[0]
     if _is_list(field):
         help_text += "; comma-separated"
-    kind: Any = _plain_type(field.annotation)
-    if _may_be_none(field) and kind is int:
-        kind = str  # a number, or "none"
+    kind: Any = str if _is_number_or_none(field) else _plain_type(field)
     flags = _flag(name)
     if kind is bool and default is True:
         flags = f" /--no-{name.replace('_', '-')}"  # it is on, so only turning it off is offered
@@ -336,10 +334,14 @@ def _is_list(field: FieldInfo) -> bool:
     return typing.get_origin(_without_none(field.annotation)) is tuple
 
 
-def _plain_type(annotation: Any) -> type:
+def _is_number_or_none(field: FieldInfo) -> bool:
+    return _plain_type(field) is int and type(None) in typing.get_args(field.annotation)
+
+
+def _plain_type(field: FieldInfo) -> type:
     """The type of an option's value; text for literals and lists."""
-    annotation = _without_none(annotation)
-    return annotation if annotation in (int, float, bool) else str
+    kind = _without_none(field.annotation)
+    return kind if kind in (int, float, bool) else str
 
 
 def _without_none(annotation: Any) -> Any:
@@ -349,15 +351,11 @@ def _without_none(annotation: Any) -> Any:
     return annotation
 
 
-def _may_be_none(field: FieldInfo) -> bool:
-    return type(None) in typing.get_args(field.annotation)
-
-
 def _parse(option: str, value: Any, field: FieldInfo) -> Any:
     """The value of an option as the field takes it: lists are split at commas, and "none" is None."""
     if _is_list(field):
         return [part.strip() for part in value.split(",") if part.strip()]
-    if _may_be_none(field) and _plain_type(field.annotation) is int:
+    if _is_number_or_none(field):
         if value == "none":
             return None
         try:
