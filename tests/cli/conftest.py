@@ -10,18 +10,8 @@ import pytest
 
 from tests.conftest import TINY
 
-_ANY_VARIANT = [
-    "--backbone",
-    TINY,
-    "--pretrained",
-    "random:0",
-    "--set",
-    "epochs=2",
-    "--set",
-    "views=1",
-    "--device",
-    "cpu",
-]
+_MODEL = ["--backbone", TINY, "--pretrained", "random:0", "--device", "cpu"]
+_ANY_VARIANT = [*_MODEL, "--set", "epochs=2", "--set", "views=1"]
 QUICK = [*_ANY_VARIANT, "--n-ctx", "4", "--rank", "2"]
 QUICK_DENSE = [*_ANY_VARIANT, "--n-ctx", "4", "--variant", "dense"]
 QUICK_WORDS = [*_ANY_VARIANT, "--rank", "2"]

@@ -152,25 +152,11 @@ def test_a_model_can_grow_in_place(run, old, grown_images, tmp_path):
 
 
 def test_options_that_may_change(run, old, first, tmp_path):
-    ok(
-        run(
-            "fit",
-            first,
-            "--continue-from",
-            old,
-            "--out",
-            tmp_path / "lr",
-            "--set",
-            "lr=0.01",
-            "--set",
-            "epochs=3",
-            "--depth",
-            2,
-        )
-    )
+    fit = ("fit", first, "--continue-from", old, "--out")
+    ok(run(*fit, tmp_path / "lr", "--set", "lr=0.01", "--set", "epochs=3", "--depth", 2))
     recipe = described(tmp_path / "lr")["recipe"]
     assert (recipe["lr"], recipe["epochs"], recipe["views"]) == (0.01, 3, 1)  # the others are the model's
-    ok(run("fit", first, "--continue-from", old, "--out", tmp_path / "fast", "--recipe", "fast"))
+    ok(run(*fit, tmp_path / "fast", "--recipe", "fast"))
     assert described(tmp_path / "fast")["recipe"]["optimizer"] == "adamw"
 
 

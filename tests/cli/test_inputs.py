@@ -40,21 +40,21 @@ def test_file_names_that_are_not_utf8(run, odd, tmp_path):
 
 
 def test_a_study_on_file_names_that_are_not_utf8(run, odd, tiny_folder, tmp_path):
-    grid = [
-        "--backbones",
-        tiny_folder,
-        "--datasets",
-        odd,
-        "--shots",
-        "1",
-        "--seeds",
-        "1",
+    grid = ["--backbones", tiny_folder, "--datasets", odd, "--shots", "1", "--seeds", "1", "--ranks", "2"]
+    options = [
         "--n-ctx",
         "4",
         "--short-ctx",
         "2",
+        "--set",
+        "epochs=1",
+        "--set",
+        "views=1",
+        "--executor",
+        "inline",
+        "--device",
+        "cpu",
     ]
-    options = ["--ranks", "2", "--set", "epochs=1", "--set", "views=1", "--executor", "inline", "--device", "cpu"]
     result = run("study", "headline", *grid, *options, "--runs", tmp_path / "r\udce9")
     assert "3 of 3 runs complete" in ok(result)
     assert "od\\udce9" in ok(run("runs", "list", "--runs", tmp_path / "r\udce9"))
@@ -64,20 +64,8 @@ def test_markup_in_names_is_printed_as_it_is(run, tmp_path):
     for name in ("a[/]b", "[red]c"):
         for number in range(3):
             draw(tmp_path / "photos[bold]" / name.replace("/", "∕") / f"{number}.png", "red", number)
-    text = ok(
-        run(
-            "fit",
-            tmp_path / "photos[bold]",
-            "--out",
-            tmp_path / "p[/x]",
-            *QUICK,
-            "--shots",
-            "2",
-            "--verbose",
-            "--template",
-            "a [/] {}",
-        )
-    )
+    options = ("--shots", "2", "--verbose", "--template", "a [/] {}")
+    text = ok(run("fit", tmp_path / "photos[bold]", "--out", tmp_path / "p[/x]", *QUICK, *options))
     assert "a[∕]b" in text and "[red]c" in text and "“a [/] {}”" in text and "p[/x]" in text
     assert "[/x]" in failed(run("predict", tmp_path / "none[/x]", tmp_path))
 

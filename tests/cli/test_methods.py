@@ -252,20 +252,8 @@ def test_a_method_of_ones_own_is_imported_by_its_name(run, photos, tmp_path, own
 def test_a_saved_head_of_ones_own_method_needs_no_module(run, photos, tmp_path, own_module, tiny_folder):
     """In a process that has never imported it."""
     name, head = f"{own_module}:nearest_mean", tmp_path / "mine"
-    fit = (
-        "fit",
-        photos,
-        "--shots",
-        4,
-        "--set",
-        "views=1",
-        "--no-calibration",
-        "--backbone",
-        tiny_folder,
-        "--out",
-        head,
-    )
-    ok(run(*fit, "--method", name))
+    options = ("--shots", 4, "--set", "views=1", "--no-calibration", "--backbone", tiny_folder)
+    ok(run("fit", photos, *options, "--out", head, "--method", name))
     (tmp_path / f"{own_module}.py").unlink()
     program = tmp_path / "use.py"
     program.write_text(

@@ -1,6 +1,7 @@
 """`slimprompt predict`: answers, "none of these", and the out-of-distribution score."""
 
 import csv
+import inspect
 import io
 import json
 from pathlib import PureWindowsPath
@@ -70,9 +71,11 @@ def test_coverage_takes_the_confidence_from_the_shots(run, models, photos):
 def test_a_model_of_the_hub_keeps_its_name_on_windows(photos, tmp_path, monkeypatch):
     loaded = Mock(side_effect=InputError("no network"))
     monkeypatch.setattr("slimprompt.collections.predict.load_classifier", loaded)
+    parameters = inspect.signature(predict).parameters.values()
+    options = {one.name: getattr(one.default, "default", one.default) for one in parameters}
     for out in (None, tmp_path / "predictions.csv"):
         with pytest.raises(InputError, match="no network"):
-            predict(model=PureWindowsPath("hf:user/name"), images=[photos], out=out)
+            predict(**options | {"model": PureWindowsPath("hf:user/name"), "images": [photos], "out": out})
         assert loaded.call_args.args == ("hf:user/name",)
 
 

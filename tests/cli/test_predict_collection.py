@@ -26,12 +26,7 @@ def head(run, photos, tmp_path_factory):
     return folder
 
 
-OPTIONS = [
-    (),
-    ("--top", 2, "--min-confidence", 0.4),
-    ("--coverage", 0.5),
-    ("--classes", "red panda,otter", "--top", 2),
-]
+OPTIONS = [(), ("--top", 2, "--min-confidence", 0.4), ("--coverage", 0.5), ("--classes", "red panda,otter", "--top", 2)]
 
 
 def nearly(found, expected):

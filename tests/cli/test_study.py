@@ -387,18 +387,8 @@ def test_methods_of_a_study(run: Run, grid_file: Path, tmp_path: Path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     name = "studymethods:text"
     grid_file.write_text(grid_file.read_text().replace("headline", "baselines"))
-    study = (
-        "study",
-        grid_file,
-        "--methods",
-        f"gda,{name}",
-        "--set",
-        "epochs=1",
-        "--set",
-        "views=0",
-        "--executor",
-        "inline",
-    )
+    options = ("--set", "epochs=1", "--set", "views=0", "--executor", "inline")
+    study = ("study", grid_file, "--methods", f"gda,{name}", *options)
     planned = run(*study, "--plan", "--format", "json")
     assert json.loads(planned.stdout)["runs"] == 2 * (2 + 3)  # datasets × (methods + prompts)
     result = run(*study)

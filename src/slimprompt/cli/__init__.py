@@ -86,10 +86,10 @@ app.command(rich_help_panel=_USE)(evaluate.evaluate)
 app.command(rich_help_panel=_USE)(predict.predict)
 app.command(rich_help_panel=_USE)(serve.serve)
 app.command(rich_help_panel=_USE)(suggest.suggest)
-app.command("check-labels", rich_help_panel=_USE)(check_labels.check_labels)
+app.command(rich_help_panel=_USE)(check_labels.check_labels)
 app.command(rich_help_panel=_USE)(export.export)
 app.command(rich_help_panel=_USE)(push.push)
-app.command("import-coop", rich_help_panel=_USE)(import_coop.import_coop)
+app.command(rich_help_panel=_USE)(import_coop.import_coop)
 laboratory.add_commands(app, _paper, _STUDY)
 app.command(rich_help_panel=_STUDY)(theory.theory)
 app.command(rich_help_panel=_LOOK)(doctor.doctor)
@@ -131,28 +131,28 @@ def main(commands: typer.Typer = app) -> None:
 
 def _explain(error: Exception) -> int:
     """Say what went wrong; returns the exit code."""
+    message = _message(error)
+    _say(
+        message
+        or f"this is a bug in slimprompt ({type(error).__name__}: {error}). Run the command again with --debug to see where"
+    )
+    return 2 if message else 1
+
+
+def _message(error: Exception) -> str | None:
+    """What the user can do about an error; None about a bug."""
     if isinstance(error, InputError):
-        _say(str(error))
-        return 2
-    if isinstance(error, ModuleNotFoundError) and (message := explain_missing(error)):
-        _say(message)
-        return 2
-    if isinstance(error, RuntimeError) and (message := explain_mismatch(error)):
-        _say(message)
-        return 2
+        return str(error)
+    if isinstance(error, ModuleNotFoundError):
+        return explain_missing(error)
+    if isinstance(error, OSError):
+        return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error))):
-        _say(
+        return (
             f"there is not enough memory ({one_line(str(error), 200)}): end other programs, or use a smaller model, smaller batches, "
             "fewer workers or another --device"
         )
-        return 2
-    if isinstance(error, OSError):
-        _say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
-        return 2
-    _say(
-        f"this is a bug in slimprompt ({type(error).__name__}: {error}). Run the command again with --debug to see where"
-    )
-    return 1
+    return explain_mismatch(error) if isinstance(error, RuntimeError) else None
 
 
 def _show_warning(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimprompt.cli.options import OutputFormat, Where
-from slimprompt.cli.printing import Format, emit, print_table, say
+from slimprompt.cli.printing import Format, emit, say
 from slimprompt.errors import InputError, choose, count
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ MaybeRuns = Annotated[Path | None, typer.Argument(metavar="RUNS", help="Folder o
 Published = Annotated[bool, typer.Option("--published", help="Use the paper's published tables instead of runs.")]
 
 
-def _records(runs: Path, where: Sequence[str] | None) -> list[Record]:
+def complete_records(runs: Path, where: Sequence[str] | None = None) -> list[Record]:
     """The complete runs that meet the conditions; failed runs and settings that differ are reported on standard error."""
     from slimprompt.analysis.frame import mixed_settings
     from slimprompt.lab.records import load_records, runs_command, select_records, unmet_conditions
@@ -49,11 +49,11 @@ def _records(runs: Path, where: Sequence[str] | None) -> list[Record]:
 
 
 def _measured(runs: Path, where: Sequence[str] | None, draws: int = 500) -> MeasuredRuns:
-    """The runs of `_records` and what is computed from them."""
+    """The runs of `complete_records` and what is computed from them."""
     from slimprompt.analysis.geometry import class_subset_of
     from slimprompt.report.paper import MeasuredRuns
 
-    return MeasuredRuns(_records(runs, where), class_subset_of(where or ()), draws, show=True)
+    return MeasuredRuns(complete_records(runs, where), class_subset_of(where or ()), draws, show=True)
 
 
 def _check_source(runs: Path | None, published: bool, paper: Paper, **of_runs: object) -> None:
@@ -69,21 +69,16 @@ def _check_source(runs: Path | None, published: bool, paper: Paper, **of_runs: o
 # -- geometry -----------------------------------------------------------------------------------------------------------
 
 _GROUPS = ("backbone", "class_subset", "rank", "shots", "dataset")
+_GROUP_NAMES = ", ".join(_GROUPS)
 
 
 def geometry(
     runs: Runs,
-    variant: Annotated[str, typer.Option(help="Variant of the compared runs: joint, fixed-B or fixed-A.")] = "joint",
-    by: Annotated[
-        list[str] | None, typer.Option("--by", help=f"Group the medians also by {', '.join(_GROUPS)}. Repeatable.")
-    ] = None,
-    draws: Annotated[
-        int, typer.Option(min=10, max=1_000_000, help="Random pairs of subspaces per chance level.")
-    ] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random subspaces.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for pairs.csv, displacement.csv and chance.csv.")
-    ] = None,
+    variant: str = typer.Option("joint", help="Variant of the compared runs: joint, fixed-B or fixed-A."),
+    by: list[str] | None = typer.Option(None, help=f"Group the medians also by {_GROUP_NAMES}. Repeatable."),
+    draws: int = typer.Option(2000, min=10, max=1_000_000, help="Random pairs of subspaces per chance level."),
+    seed: int = typer.Option(0, min=0, help="Seed of the random subspaces."),
+    out: Path | None = typer.Option(None, help="Folder for pairs.csv, displacement.csv and chance.csv."),
     where: Where = None,
     format: OutputFormat = Format.table,
 ) -> None:
@@ -100,7 +95,7 @@ def geometry(
     choose("variant", variant, {name: row for name, row in VARIANTS.items() if name != "dense"})
     if out is not None:
         check_result_folder(out)
-    records, class_subset = _records(runs, where), class_subset_of(where or ())
+    records, class_subset = complete_records(runs, where), class_subset_of(where or ())
     found = measure(records, variant=variant, class_subset=class_subset, draws=draws, seed=seed, show=True)
     medians, displacement = found.medians(("axis", *dict.fromkeys(by or ()))), found.displacement_medians()
     if out is not None:
@@ -125,20 +120,10 @@ def geometry(
 
 
 def _print_frame(frame: pd.DataFrame) -> None:
-    """Print a table of medians."""
-    numbers = frame.select_dtypes("number").columns
-    rows = [[_cell(str(name), row[name]) for name in frame.columns] for row in _plain(frame)]
-    print_table(_headings(frame.columns), rows, right=_headings(numbers))
-
-
-def _headings(columns: Iterable[object]) -> list[str]:
-    return [str(name).replace("_", " ") for name in columns]
-
-
-def _cell(name: str, value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.1f}" if "angle" in name else f"{value:.3f}"
-    return "—" if value is None else str(value)
+    columns: dict[str, Callable[[Any], str]] = dict.fromkeys(map(str, frame.columns), str)
+    for name in map(str, frame.select_dtypes("float").columns):
+        columns[name] = ("{:.1f}" if "angle" in name else "{:.3f}").format
+    emit(_plain(frame), columns=columns)
 
 
 def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -152,10 +137,8 @@ def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
 def claims(
     runs: MaybeRuns = None,
     published: Published = False,
-    name: Annotated[list[str] | None, typer.Option("--name", help="Check only this claim. Repeatable.")] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show what is compared, and every observation.")
-    ] = False,
+    name: list[str] | None = typer.Option(None, help="Check only this claim. Repeatable."),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Show what is compared, and every observation."),
     where: Where = None,
     format: OutputFormat = Format.table,
     *,
@@ -213,13 +196,13 @@ def _print_findings(findings: Sequence[Finding], verbose: bool) -> None:
 
 def compare(
     runs: Runs,
-    first: Annotated[
-        str, typer.Argument(help="A method or prompt as `runs list` names it, such as `joint r4` or `tip-adapter`.")
-    ],
-    second: Annotated[str, typer.Argument(help="The method or prompt to compare it with.")],
-    metric: Annotated[str, typer.Option(help="accuracy, seen, unseen, harmonic or cross_dataset.")] = "accuracy",
-    unit: Annotated[str, typer.Option(help="One observation per dataset, run or seed.")] = "dataset",
-    margin: Annotated[float, typer.Option(help="Equivalence margin in points.")] = 0.5,
+    first: str = typer.Argument(
+        ..., help="A method or prompt as `runs list` names it, such as `joint r4` or `tip-adapter`."
+    ),
+    second: str = typer.Argument(..., help="The method or prompt to compare it with."),
+    metric: str = typer.Option("accuracy", help="accuracy, seen, unseen, harmonic or cross_dataset."),
+    unit: str = typer.Option("dataset", help="One observation per dataset, run or seed."),
+    margin: float = typer.Option(0.5, help="Equivalence margin in points."),
     where: Where = None,
     format: OutputFormat = Format.table,
 ) -> None:
@@ -238,7 +221,7 @@ def compare(
     if not 0 < margin <= 100:
         raise InputError(f"the equivalence margin must be above 0 and at most 100 points (given: {margin})")
     choose("unit of comparison", unit, UNITS)
-    records = _records(runs, where)
+    records = complete_records(runs, where)
     frame = cells(observations(records))
     metrics = [name for name in axis(frame, "metric") if not name.startswith("chance_")]
     choose("metric of these runs", metric, dict.fromkeys(metrics))
@@ -254,8 +237,7 @@ def compare(
         emit([{str(name): value for name, value in row.items()} for row in rows], format)
         return
     say(f"{first} − {second}, {metric} in points; {UNITS[unit]}")
-    headings = ("backbone", "shots", "n", "difference", "95 % interval", "+/=/−", "t", "Wilcoxon", "equivalence", "")
-    print_table(headings, [_comparison_row(one) for one in rows], right=headings[1:-1])
+    emit([_comparison_row(row) for row in rows], columns=_COMPARISON)
     family = f"Holm-corrected over the {len(found)} rows" if len(found) > 1 else "a single test, not corrected"
     say(f"two-sided p-values, {family}; equivalence: two one-sided tests within ±{margin} points.")
 
@@ -275,11 +257,10 @@ def _names(records: Sequence[Record]) -> dict[str, tuple[str, str]]:
 
 def _of_sources(frame: pd.DataFrame, labels: Sequence[str], sources: Sequence[str]) -> pd.DataFrame:
     """The cells without those of a label from other sources than the chosen one; "" chooses all."""
-    own, source = (frame.index.get_level_values(name) for name in ("label", "source"))
     for label, chosen in zip(labels, sources, strict=True):
+        own, source = (frame.index.get_level_values(name) for name in ("label", "source"))
         if chosen:
             frame = frame[(own != label) | (source == chosen)]
-            own, source = (frame.index.get_level_values(name) for name in ("label", "source"))
     return frame
 
 
@@ -288,22 +269,35 @@ def _unquoted(label: str) -> str:
     return label.translate({ord(mark): None for mark in "“”\"'"})
 
 
-def _comparison_row(test: Mapping[Any, Any]) -> list[str]:
-    """One line of the printed table."""
+def _points(value: float) -> str:
+    return f"{round(value, 2) + 0.0:+.2f}"  # + 0.0 makes a negative zero positive
+
+
+def _p(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+_COMPARISON: dict[str, Callable[[Any], str]] = {
+    **dict.fromkeys(("backbone", "shots", "n"), str),
+    "difference": _points,
+    **dict.fromkeys(("95 % interval", "+/=/−"), str),
+    **dict.fromkeys(("t", "Wilcoxon", "equivalence"), _p),
+    "": str,
+}
+
+
+def _comparison_row(test: Mapping[Any, Any]) -> dict[str, Any]:
     low, high = test["low"], test["high"]
-    interval = "—" if low is None or high is None else f"[{_points(low)}, {_points(high)}]"
-    counts = f"{test['wins']}/{test['ties']}/{test['losses']}"
-    p_values = [_p(test[f"holm_{name}"]) for name in ("t", "wilcoxon", "equivalence")]
-    place = [test["backbone"], str(test["shots"]), str(test["n"])]
-    return [*place, _points(test["mean"]), interval, counts, *p_values, test["note"]]
-
-
-def _points(value: float | None) -> str:
-    return "—" if value is None else f"{round(value, 2) + 0.0:+.2f}"  # + 0.0 makes a negative zero positive
-
-
-def _p(value: float | None) -> str:
-    return "—" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
+    return {
+        **{name: test[name] for name in ("backbone", "shots", "n")},
+        "difference": test["mean"],
+        "95 % interval": None if low is None or high is None else f"[{_points(low)}, {_points(high)}]",
+        "+/=/−": f"{test['wins']}/{test['ties']}/{test['losses']}",
+        "t": test["holm_t"],
+        "Wilcoxon": test["holm_wilcoxon"],
+        "equivalence": test["holm_equivalence"],
+        "": test["note"],
+    }
 
 
 # -- tables -------------------------------------------------------------------------------------------------------------
@@ -311,17 +305,15 @@ def _p(value: float | None) -> str:
 
 def tables(
     runs: MaybeRuns = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the files; without it the tables are printed.")
-    ] = None,
-    formats: Annotated[
-        list[str] | None, typer.Option("--format", help="markdown, latex, csv, xlsx; comma-separated or repeated.")
-    ] = None,
+    out: Path | None = typer.Option(None, help="Folder for the files; without it the tables are printed."),
+    formats: list[str] | None = typer.Option(
+        None, "--format", help="markdown, latex, csv, xlsx; comma-separated or repeated."
+    ),
     published: Published = False,
-    compare_published: Annotated[
-        bool, typer.Option("--compare-published", help="Add the published number and the difference to each number.")
-    ] = False,
-    only: Annotated[list[str] | None, typer.Option("--only", help="Only this table, as headline. Repeatable.")] = None,
+    compare_published: bool = typer.Option(
+        False, "--compare-published", help="Add the published number and the difference to each number."
+    ),
+    only: list[str] | None = typer.Option(None, help="Only this table, as headline. Repeatable."),
     where: Where = None,
     *,
     paper: Paper,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -23,8 +23,7 @@ image tower: whether it takes prompts (--tower image or both)"""
 
 
 def backbones(
-    search: Annotated[str, typer.Argument(help="Show only names that contain this.")] = "",
-    format: OutputFormat = Format.table,
+    search: str = typer.Argument("", help="Show only names that contain this."), format: OutputFormat = Format.table
 ) -> None:
     """List the models, whether prompts work with them, and the tags of their published weights."""
     from open_clip import list_models

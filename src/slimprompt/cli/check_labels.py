@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from slimprompt.cli.options import ModelOptions, OutputFormat, OverwriteTable, model_options
+from slimprompt.cli.options import ModelOptions, OutputFormat, OverwriteTable, model_options, note_toy
 from slimprompt.cli.printing import Format, emit, note, percent, say
 from slimprompt.cli.suggest import end_with_unreadable, told_apart
 from slimprompt.errors import count, first_few
@@ -23,23 +23,18 @@ _SHOWN = 20
 
 @model_options()
 def check_labels(
-    source: Annotated[
-        Path,
-        typer.Argument(help="photos/<class>/<image>, photos/{train,test}/<class>/<image>, or a CSV of path,label."),
-    ],
-    max_score: Annotated[
-        float | None,
-        typer.Option(help="Suspect labels with a lower score, above 0 and at most 1; default: 0.1."),
-    ] = None,
-    similarity: Annotated[
-        float | None,
-        typer.Option(help="Smallest cosine similarity of the features of near-duplicates, at most 1; default: 0.97."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write all findings to this .csv file.")] = None,
+    source: Path = typer.Argument(
+        ..., help="photos/<class>/<image>, photos/{train,test}/<class>/<image>, or a CSV of path,label."
+    ),
+    max_score: float | None = typer.Option(
+        None, help="Suspect labels with a lower score, above 0 and at most 1; default: 0.1."
+    ),
+    similarity: float | None = typer.Option(
+        None, help="Smallest cosine similarity of the features of near-duplicates, at most 1; default: 0.97."
+    ),
+    out: Path | None = typer.Option(None, "--out", "-o", help="Write all findings to this .csv file."),
     overwrite: OverwriteTable = False,
-    report: Annotated[
-        Path | None, typer.Option(help="Write a page on which the labels can be corrected, a .html file.")
-    ] = None,
+    report: Path | None = typer.Option(None, help="Write a page on which the labels can be corrected, a .html file."),
     format: OutputFormat = Format.table,
     *,
     model_options: ModelOptions,
@@ -55,7 +50,6 @@ def check_labels(
 
     images = load_folder(source)
     check_outputs(table=out, page=report, overwrite=overwrite, read=(source,))
-    from slimprompt.clip.architectures import EMBEDDED
     from slimprompt.curation import labels
     from slimprompt.curation.duplicates import SIMILARITY, check_similarity
 
@@ -71,11 +65,7 @@ def check_labels(
 
         write_labels_page(report, found, source=str(source), backbone=model, max_score=max_score, similarity=similarity)
     if format is Format.table:
-        if model.name in EMBEDDED:
-            note(
-                f"{model.name} is a toy model:",
-                "it has only seen rendered shapes; for photographs, leave --backbone out",
-            )
+        note_toy(model)
         _print_findings(found, max_score)
         for kind, target in (("findings", out), ("page to correct the labels", report)):
             if target is not None:

@@ -32,11 +32,7 @@ class Earlier(NamedTuple):
         return self.saved.description.prompt is not None
 
     def options(self, options: dict[str, Any], given: Collection[str]) -> dict[str, Any]:
-        """The options of the fit: those of the model, but for options that were given and may differ.
-
-        `options` holds all options of the command by name, with their defaults; `given` names those that the user has given. One
-        that contradicts the model is an `InputError`.
-        """
+        """The options of the fit: those of the model, but for those of `given` that may differ; one that contradicts it is an error."""
         fixed, free = self._fixed(), self._free()
         for name in (name for name in fixed if name in given):
             own, value = options[name], fixed[name]

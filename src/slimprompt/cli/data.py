@@ -14,7 +14,7 @@ import typer
 
 from slimprompt.cli.help import App
 from slimprompt.cli.options import DataRoot, OutputFormat
-from slimprompt.cli.printing import Format, emit, print_table, say
+from slimprompt.cli.printing import Format, emit, say
 from slimprompt.errors import InputError
 from slimprompt.files import check_files, check_folder
 
@@ -78,12 +78,11 @@ def check(
     target: Target,
     data_root: DataRoot = None,
     workers: Workers = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the counts of every class.")] = False,
-    hashes: Annotated[Path | None, typer.Option("--hashes", help="Write all file hashes as a manifest.")] = None,
-    against: Annotated[
-        Path | None,
-        typer.Option("--against", help="Compare the files with this manifest; of a few-shot sample, only its own."),
-    ] = None,
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Show the counts of every class."),
+    hashes: Path | None = typer.Option(None, help="Write all file hashes as a manifest."),
+    against: Path | None = typer.Option(
+        None, help="Compare the files with this manifest; of a few-shot sample, only its own."
+    ),
 ) -> None:
     """Decode and hash every image of a benchmark, folder or CSV file."""
     from slimprompt.data import check_benchmark, read_manifest, write_manifest
@@ -133,8 +132,7 @@ def _print_counts(benchmark: Benchmark, verbose: bool) -> None:
     totals = Counter((item.label, split) for split in SPLITS for item in getattr(benchmark, split))
     names = benchmark.class_names
     if verbose:
-        rows = [(name, *(totals[label, split] for split in SPLITS)) for label, name in enumerate(names)]
-        print_table(("class", *SPLITS), rows, right=SPLITS)
+        emit([{"class": name} | {split: totals[label, split] for split in SPLITS} for label, name in enumerate(names)])
         return
     ranges = []
     for split in SPLITS:
@@ -150,7 +148,7 @@ def _print_problems(problems: Sequence[str], kind: str) -> None:
 
 @app.command("download")
 def download(
-    benchmark: Annotated[str, typer.Argument(metavar="NAME", help="Benchmark.")], data_root: DataRoot = None
+    benchmark: str = typer.Argument(..., metavar="NAME", help="Benchmark."), data_root: DataRoot = None
 ) -> None:
     """Download a benchmark, and print the steps that have to be done by hand."""
     from slimprompt.data.benchmark import missing_images
@@ -194,10 +192,8 @@ def download(
 
 @app.command("extract-midframes")
 def extract(
-    videos: Annotated[Path, typer.Argument(help="Folder with <class>/<video>, such as the extracted UCF-101.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the frames; default: image folder of UCF101.")
-    ] = None,
+    videos: Path = typer.Argument(..., help="Folder with <class>/<video>, such as the extracted UCF-101."),
+    out: Path | None = typer.Option(None, help="Folder for the frames; default: image folder of UCF101."),
     data_root: DataRoot = None,
     workers: Workers = None,
 ) -> None:
@@ -217,10 +213,10 @@ def extract(
 @app.command("sample")
 def sample(
     target: Target,
-    shots: Annotated[int, typer.Option("--shots", min=1, help="Training images per class.")] = 16,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the sample.")] = 1,
-    out: Annotated[Path | None, typer.Option("--out", help="Write the sample as a manifest.")] = None,
-    hashes: Annotated[bool, typer.Option(help="Hash the images; without hashes, the files need not exist.")] = True,
+    shots: int = typer.Option(16, min=1, help="Training images per class."),
+    seed: int = typer.Option(1, min=0, help="Seed of the sample."),
+    out: Path | None = typer.Option(None, help="Write the sample as a manifest."),
+    hashes: bool = typer.Option(True, help="Hash the images; without hashes, the files need not exist."),
     data_root: DataRoot = None,
 ) -> None:
     """Sample few-shot images, and optionally write a manifest to train on."""
@@ -247,8 +243,8 @@ def sample(
 
 @app.command("pocket")
 def pocket(
-    out: Annotated[Path, typer.Option("--out", help="Folder to write; must be empty or not exist yet.")],
-    name: Annotated[str, typer.Argument(help="Rendered benchmark.")] = "pocket-sketch",
+    out: Path = typer.Option(..., help="Folder to write; must be empty or not exist yet."),
+    name: str = typer.Argument("pocket-sketch", help="Rendered benchmark."),
 ) -> None:
     """Write a rendered benchmark as an ordinary image folder: OUT/{train,test}/<class>/<image>.png."""
     from slimprompt.data import BENCHMARKS

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from slimprompt.cli.options import DataRoot, ModelOptions, OutputFormat, model_options
@@ -15,9 +13,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "FAILED": "red", "skipped": "bri
 @model_options("backbone", "pretrained", "device", "precision", backbone="pocket")
 def doctor(
     data_root: DataRoot = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Leave out hashes of weight files and zero-shot accuracy.")
-    ] = False,
+    quick: bool = typer.Option(False, "--quick", help="Leave out hashes of weight files and zero-shot accuracy."),
     format: OutputFormat = Format.table,
     *,
     model_options: ModelOptions,

@@ -7,17 +7,11 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from slimprompt.cli.fit_results import (
-    note_missing_classes,
-    note_skipped,
-    note_training_images,
-    print_classes,
-    write_report,
-)
+from slimprompt.cli.fit_results import note_missing_classes, note_skipped, note_training_images, print_classes
 from slimprompt.cli.options import (
     ClassNames,
     DataRoot,
@@ -26,7 +20,6 @@ from slimprompt.cli.options import (
     OutputFormat,
     Templates,
     Verbose,
-    all_but,
     model_options,
     names_of_codes,
     note_codes,
@@ -45,24 +38,20 @@ if TYPE_CHECKING:
 _CLOSE = 0.75
 
 
-@model_options(*all_but("backbone"))
+@model_options(without=("backbone",))
 def evaluate(
     model: Model,
-    source: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Labelled images: <class>/<image>, {train,test}/<class>/<image>, of which test is used, or a CSV."
-        ),
-    ] = None,
+    source: Path | None = typer.Argument(
+        None, help="Labelled images: <class>/<image>, {train,test}/<class>/<image>, of which test is used, or a CSV."
+    ),
     class_names: ClassNames = None,
-    benchmark: Annotated[str | None, typer.Option(help="Evaluate on the test images of a benchmark.")] = None,
+    benchmark: str | None = typer.Option(None, help="Evaluate on the test images of a benchmark."),
     data_root: DataRoot = None,
     template: Templates = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(help="Write an HTML page: accuracy per class, calibration, confusions, worst mistakes."),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite the page of --report.")] = False,
+    report: Path | None = typer.Option(
+        None, help="Write an HTML page: accuracy per class, calibration, confusions, worst mistakes."
+    ),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Overwrite the page of --report."),
     verbose: Verbose = False,
     format: OutputFormat = Format.table,
     *,
@@ -105,7 +94,10 @@ def evaluate(
         items, skipped = readable(bank, images, images.test, skip_bad=model_options.skip_bad_images)
         templates = template or classifier.templates_
         comparison = compare_with_zero_shot(classifier, bank, images, items, templates)
-        page = None if report is None else write_report(report, classifier, comparison, templates)
+        if report is not None:
+            from slimprompt.report.fit_page import write_fit_page
+
+            write_fit_page(report, classifier, comparison, templates=templates)
 
     if format is Format.json:
         _print_json(comparison, {"images": len(items), "new_classes": n_new, "left_out": len(skipped)})
@@ -132,8 +124,8 @@ def evaluate(
     others = comparison.without_training_images()
     if others is not None and others.verdict is not None:
         say(others.verdict.sentence)
-    if page is not None:
-        say(f"report: {page}")
+    if report is not None:
+        say(f"report: {report}")
 
 
 def _closest_question(names: Sequence[str], known: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -16,25 +15,21 @@ from slimprompt.files import check_files
 @model_options("pretrained", "activation", "max_megapixels")
 def export(
     model: Model,
-    onnx: Annotated[
-        Path | None,
-        typer.Option(help="Write image tower, head, temperature and softmax as one ONNX file: pixels → probabilities."),
-    ] = None,
-    matrix: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write class features, scale and temperature as a safetensors file, for code that computes image features."
-        ),
-    ] = None,
+    onnx: Path | None = typer.Option(
+        None, help="Write image tower, head, temperature and softmax as one ONNX file: pixels → probabilities."
+    ),
+    matrix: Path | None = typer.Option(
+        None,
+        help="Write class features, scale and temperature as a safetensors file, for code that computes image features.",
+    ),
     classes: OtherClasses = None,
-    images: Annotated[
-        list[Path] | None,
-        typer.Option(help="Images, or a folder of them, to compare the ONNX file with torch on, beside random ones."),
-    ] = None,
-    tolerance: Annotated[
-        float, typer.Option(min=0, help="Largest difference of a probability; above it, no ONNX file is written.")
-    ] = 1e-3,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite files that exist.")] = False,
+    images: list[Path] | None = typer.Option(
+        None, help="Images, or a folder of them, to compare the ONNX file with torch on, beside random ones."
+    ),
+    tolerance: float = typer.Option(
+        1e-3, min=0, help="Largest difference of a probability; above it, no ONNX file is written."
+    ),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Overwrite files that exist."),
     *,
     model_options: ModelOptions,
 ) -> None:

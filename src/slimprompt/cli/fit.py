@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from slimprompt.cli.continued import Earlier, read_earlier
-from slimprompt.cli.fit_results import print_fit, print_methods, print_scores, write_report
+from slimprompt.cli.fit_results import print_fit, print_methods, print_scores
 from slimprompt.cli.options import (
     DEFAULT_BACKBONE,
     ClassNames,
@@ -24,6 +24,7 @@ from slimprompt.cli.options import (
     model_options,
     names_of_codes,
     note_codes,
+    note_toy,
     options_from,
     parse_fields,
     read_recipe,
@@ -49,6 +50,7 @@ _HELD_OUT = 2_000
 #: What to do if no images are held out.
 _HOLD_OUT = "give more images or fewer --shots, or a test/ folder beside train/"
 
+_METHOD_NAMES = ", ".join((PROMPT, *METHODS))
 _IMAGES, _TRAINING = "Which images", "Training"
 
 
@@ -56,89 +58,67 @@ _IMAGES, _TRAINING = "Which images", "Training"
 @options_from(PromptSpec, *PromptSpec.model_fields, into="prompt", panel="Prompt")
 def fit(
     context: typer.Context,
-    source: Annotated[
-        Path | None,
-        typer.Argument(help="photos/<class>/<image>, photos/{train,test}/<class>/<image>, or a CSV of path,label."),
-    ] = None,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Where to save the model: a folder, for model.safetensors in it, or a .safetensors file.",
-        ),
-    ] = Path("model"),
-    shots: Annotated[
-        int, typer.Option(min=1, help="Training images per class, sampled at random; the others are held out.")
-    ] = 16,
-    method: Annotated[
-        str, typer.Option(help=f"What to fit: {PROMPT}, {', '.join(METHODS)}, or your own, module:function.")
-    ] = PROMPT,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Also fit all methods on image features, and compare them with zero-shot.")
-    ] = False,
-    save_best: Annotated[
-        bool, typer.Option("--save-best", help="Compare, and save the method that cross-validation chooses.")
-    ] = False,
-    report: Annotated[
-        Path | None,
-        typer.Option(help="Write an HTML page about the result: accuracy per class, confusions, worst mistakes."),
-    ] = None,
+    source: Path | None = typer.Argument(
+        None, help="photos/<class>/<image>, photos/{train,test}/<class>/<image>, or a CSV of path,label."
+    ),
+    out: Path = typer.Option(
+        Path("model"),
+        "--out",
+        "-o",
+        help="Where to save the model: a folder, for model.safetensors in it, or a .safetensors file.",
+    ),
+    shots: int = typer.Option(16, min=1, help="Training images per class, sampled at random; the others are held out."),
+    method: str = typer.Option(PROMPT, help=f"What to fit: {_METHOD_NAMES}, or your own, module:function."),
+    compare: bool = typer.Option(
+        False, "--compare", help="Also fit all methods on image features, and compare them with zero-shot."
+    ),
+    save_best: bool = typer.Option(
+        False, "--save-best", help="Compare, and save the method that cross-validation chooses."
+    ),
+    report: Path | None = typer.Option(
+        None, help="Write an HTML page about the result: accuracy per class, confusions, worst mistakes."
+    ),
     class_names: ClassNames = None,
-    continue_from: Annotated[
-        Path | None,
-        typer.Option(
-            "--continue-from",
-            help="Saved prompt to continue from, when images or classes were added: settings, backbone and, unless given, "
-            "recipe, seed and shots are taken from it. Other methods are fitted again.",
-        ),
-    ] = None,
+    continue_from: Path | None = typer.Option(
+        None,
+        help="Saved prompt to continue from, when images or classes were added: settings, backbone and, unless given, "
+        "recipe, seed and shots are taken from it. Other methods are fitted again.",
+    ),
     overwrite: Overwrite = False,
     verbose: Verbose = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.", rich_help_panel=_TRAINING)] = 1,
+    seed: int = typer.Option(1, min=0, help="Seed of everything random.", rich_help_panel=_TRAINING),
     recipe: RecipeChoice = None,
     fields: RecipeFields = None,
-    template: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Zero-shot template, e.g. 'a photo of a {}.': the baseline, and the text that some methods keep to. Repeat to "
-            "average several.",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = None,
-    no_calibration: Annotated[
-        bool,
-        typer.Option(
-            "--no-calibration",
-            help="Do not fit a temperature of the probabilities, which takes up to three more trainings on parts of the training images.",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = False,
+    template: list[str] | None = typer.Option(
+        None,
+        help="Zero-shot template, e.g. 'a photo of a {}.': the baseline, and the text that some methods keep to. Repeat to "
+        "average several.",
+        rich_help_panel=_TRAINING,
+    ),
+    no_calibration: bool = typer.Option(
+        False,
+        "--no-calibration",
+        help="Do not fit a temperature of the probabilities, which takes up to three more trainings on parts of the training images.",
+        rich_help_panel=_TRAINING,
+    ),
     log: Log = None,
-    at_most: Annotated[
-        int | None,
-        typer.Option(
-            "--held-out",
-            min=1,
-            help="Number of held-out images to evaluate on, if there are more, at random. Default: the whole test split, or "
-            f"{_HELD_OUT:,} of the images that are left over.",
-            rich_help_panel=_IMAGES,
-        ),
-    ] = None,
-    benchmark: Annotated[
-        str | None,
-        typer.Option(
-            help="A benchmark by name instead of your own images (slimprompt data list).", rich_help_panel=_IMAGES
-        ),
-    ] = None,
+    at_most: int | None = typer.Option(
+        None,
+        "--held-out",
+        min=1,
+        help="Number of held-out images to evaluate on, if there are more, at random. Default: the whole test split, or "
+        f"{_HELD_OUT:,} of the images that are left over.",
+        rich_help_panel=_IMAGES,
+    ),
+    benchmark: str | None = typer.Option(
+        None, help="A benchmark by name instead of your own images (slimprompt data list).", rich_help_panel=_IMAGES
+    ),
     data_root: DataRoot = None,
-    manifest: Annotated[
-        Path | None,
-        typer.Option(
-            help="Train on exactly the images of this manifest (slimprompt data sample, or a run's manifest.json), without --shots.",
-            rich_help_panel=_IMAGES,
-        ),
-    ] = None,
+    manifest: Path | None = typer.Option(
+        None,
+        help="Train on exactly the images of this manifest (slimprompt data sample, or a run's manifest.json), without --shots.",
+        rich_help_panel=_IMAGES,
+    ),
     *,
     prompt: dict[str, Any],
     model_options: ModelOptions,
@@ -152,6 +132,8 @@ def fit(
     Example: slimprompt fit photos/ --method gda --out my-gda
     Example: slimprompt fit photos/ --continue-from my-prompt --out larger-prompt
     """
+    from slimprompt.data import held_out
+
     overrides = parse_fields(Recipe, fields)
     given = given_options(context) | set(overrides)
     if log is not None:
@@ -159,14 +141,9 @@ def fit(
     if manifest is not None and "shots" in given:
         raise InputError("--manifest says which images to train on; leave out --shots")
     earlier = None if continue_from is None else read_earlier(continue_from)
-    options = {
-        **prompt,
-        "method": method,
-        "recipe": read_recipe(recipe or "auto"),
-        "shots": shots,
-        "template": template,
-    }
-    options |= {"backbone": model_options.backbone, "precision": model_options.precision, "seed": seed}
+    options = prompt | model_options.model_dump(include={"backbone", "precision"})
+    options |= {"method": method, "seed": seed, "shots": shots, "template": template}
+    options["recipe"] = read_recipe(recipe or "auto")
     if earlier is not None:
         options = earlier.options(options, given)
     sampled: int | None = None if manifest else options["shots"]  # per class
@@ -180,9 +157,9 @@ def fit(
     images = _images(source, names, benchmark, data_root)
     sample = _sample(images, sampled, options["seed"], manifest, earlier)
     compare = compare or save_best
-    if compare or report is not None:
+    if (compare or report is not None) and not held_out(images, sample):
         option = "--report" if not compare else "--save-best" if save_best else "--compare"
-        _require_held_out(images, sample, option)
+        raise InputError(f"{option} needs held-out images, and all images are training images: {_HOLD_OUT}")
     if save_best and len({item.label for item in sample.train}) == len(sample.train):
         raise InputError(
             "--save-best chooses a method by cross-validation, which needs two training images of a class: raise --shots, give more "
@@ -194,7 +171,6 @@ def fit(
     # torch is imported from here on: everything above fails fast
     from slimprompt.classifier import Classifier
     from slimprompt.comparison import compare_methods
-    from slimprompt.data import held_out
     from slimprompt.fit import fit as fit_and_score
     from slimprompt.saved import check_free
     from slimprompt.user_functions import import_user_function
@@ -247,7 +223,10 @@ def fit(
         if earlier is not None:
             earlier.print_changes(result)
         if report is not None and result.comparison:
-            page = write_report(report, result.classifier, result.comparison, result.classifier.templates_, methods)
+            from slimprompt.report.fit_page import write_fit_page
+
+            found = result.classifier
+            page = write_fit_page(report, found, result.comparison, templates=found.templates_, methods=methods)
             say(f"report: {page}")
 
 
@@ -302,26 +281,18 @@ def _sample(
     return few_shot(images, shots, seed, keep=earlier.trained_items(images) if earlier else ())
 
 
-def _require_held_out(images: Benchmark, sample: Benchmark, option: str) -> None:
-    from slimprompt.data import held_out
-
-    if not held_out(images, sample):
-        raise InputError(f"{option} needs held-out images, and all images are training images: {_HOLD_OUT}")
-
-
 def _load_backbone(options: ModelOptions, benchmark: str | None, earlier: Earlier | None) -> Backbone:
     if earlier is not None:
         from slimprompt.saved import load_backbone_of
 
         how = {"device": options.device, "precision": options.precision}
         return load_backbone_of(earlier.saved, None, options.pretrained, options.activation, **how)
-    from slimprompt.clip.architectures import EMBEDDED
     from slimprompt.data.catalogue import benchmark_info
 
     rendered = benchmark is not None and benchmark_info(benchmark).rendered
     model = options.load_backbone("pocket" if rendered else DEFAULT_BACKBONE)
-    if model.name in EMBEDDED and benchmark is None:
-        note(f"{model.name} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
+    if benchmark is None:
+        note_toy(model)
     return model
 
 
@@ -361,12 +332,12 @@ def _images(
 ) -> Benchmark:
     from slimprompt.data import check_images, load_benchmark, load_folder
 
-    if benchmark is None and source is not None:
-        own = load_folder(source, names=names)
-        note_codes(own.class_names, "--class-names gives their words")
-        return own
-    if benchmark is None or source is not None:
+    if benchmark is not None and source is None:
+        images = load_benchmark(benchmark, data_root)
+        check_images(images)
+    elif source is not None and benchmark is None:
+        images = load_folder(source, names=names)
+        note_codes(images.class_names, "--class-names gives their words")
+    else:
         raise InputError("which images? Give either a folder (or CSV) of your own or --benchmark NAME")
-    images = load_benchmark(benchmark, data_root)
-    check_images(images)
     return images

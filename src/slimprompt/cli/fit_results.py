@@ -150,15 +150,7 @@ def print_classes(comparison: Comparison) -> None:
 
 
 def print_methods(methods: MethodComparison, saved: str) -> None:
-    """Print one line per method, which of them is chosen, and how to save it.
-
-    Parameters
-    ----------
-    methods
-        All methods on the same images.
-    saved
-        The method that was saved.
-    """
+    """Print one line per method on the same images, which of them is chosen, and how to save another than the saved one."""
 
     def interval(gain: Difference | None) -> str:
         return "–" if gain is None else f"{gain.value:+.0f} ({gain.low:+.0f}, {gain.high:+.0f})"
@@ -186,16 +178,3 @@ def print_methods(methods: MethodComparison, saved: str) -> None:
     say(methods.sentence)
     if methods.chosen is not None and methods.chosen.method != saved:
         say(f"What was saved is {saved}: --save-best saves {methods.chosen.method}, --method NAME another one.")
-
-
-def write_report(
-    report: Path,
-    classifier: Classifier,
-    comparison: Comparison,
-    templates: Sequence[str],
-    methods: MethodComparison | None = None,
-) -> Path:
-    """Write the page about a classifier on the images of a comparison, and return its path."""
-    from slimprompt.report.fit_page import write_fit_page
-
-    return write_fit_page(report, classifier, comparison, templates=templates, methods=methods)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -13,18 +12,14 @@ from slimprompt.cli.printing import say
 
 @model_options("backbone", "pretrained", "activation")
 def import_coop(
-    checkpoint: Annotated[Path, typer.Argument(help="A CoOp checkpoint, prompt_learner/model.pth.tar-N.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the prompt.")] = Path("prompt"),
-    classes: Annotated[
-        str | None,
-        typer.Option(
-            help="Class names in the order of training: a comma-separated list, a text file with one name per line, "
-            "or a split file of the benchmark (split_zhou_*.json); default: read from the tokens in the file."
-        ),
-    ] = None,
-    position: Annotated[
-        str, typer.Option(help="Position of the class name in training: end, middle or front.")
-    ] = "end",
+    checkpoint: Path = typer.Argument(..., help="A CoOp checkpoint, prompt_learner/model.pth.tar-N."),
+    out: Path = typer.Option(Path("prompt"), "--out", "-o", help="Folder for the prompt."),
+    classes: str | None = typer.Option(
+        None,
+        help="Class names in the order of training: a comma-separated list, a text file with one name per line, "
+        "or a split file of the benchmark (split_zhou_*.json); default: read from the tokens in the file.",
+    ),
+    position: str = typer.Option("end", help="Position of the class name in training: end, middle or front."),
     overwrite: Overwrite = False,
     *,
     model_options: ModelOptions,
@@ -41,7 +36,7 @@ def import_coop(
 
     check_free(out, overwrite=overwrite)
     content = read_coop_checkpoint(checkpoint)
-    names = _class_names(classes) if classes is not None else None
+    names = None if classes is None else _class_names(classes)
     model = model_options.load_backbone()
     classifier = import_checkpoint(checkpoint, model, names, position)  # type: ignore[arg-type]
     saved = classifier.save(out, overwrite=overwrite)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def add_commands(app: typer.Typer, paper: Callable[[], Paper], panel: str | None = None) -> None:
     """Add `study`, `runs`, `report`, `tables`, `claims`, `compare` and `geometry`; the paper is imported when one of them runs."""
-    app.command(rich_help_panel=panel)(study.offering(lambda: paper().studies))
+    app.command(rich_help_panel=panel)(_bind(study.study, paper))
     app.add_typer(runs.app, name="runs", rich_help_panel=panel)
     for of_paper in (report.report, analysis.tables, analysis.claims):
         app.command(rich_help_panel=panel)(_bind(of_paper, paper))
@@ -41,10 +41,11 @@ def _bind(command: Callable[..., None], paper: Callable[[], Paper]) -> Callable[
         command(**given, paper=paper())
 
     hints = get_type_hints(command, localns={"Paper": Any}, include_extras=True)
-    del hints["paper"], hints["return"]
-    parameters = inspect.signature(command).parameters
-    bound.__annotations__ = hints
-    bound.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [parameters[name].replace(annotation=hint) for name, hint in hints.items()]
-    )
+    parameters = [
+        parameter.replace(annotation=hints[name])
+        for name, parameter in inspect.signature(command).parameters.items()
+        if name != "paper"
+    ]
+    bound.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    bound.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return bound

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -183,9 +183,9 @@ def _listed(messages: Sequence[str]) -> str:
     return f"{n:,} images cannot be read: they are listed above" + (f", the first {shown}" if shown < n else "")
 
 
-def model_options(*names: str, **defaults: Any) -> Callable[[F], F]:
+def model_options(*names: str, without: Sequence[str] = (), **defaults: Any) -> Callable[[F], F]:
     """Give a command options of `ModelOptions`, by default all of them, and pass them on as its argument `model_options`."""
-    chosen = names or tuple(ModelOptions.model_fields)
+    chosen = [name for name in names or ModelOptions.model_fields if name not in without]
     fields = ModelOptions().model_dump() | defaults
     known = {name: fields[name] for name in chosen}
     return options_from(
@@ -198,9 +198,12 @@ def model_options(*names: str, **defaults: Any) -> Callable[[F], F]:
     )
 
 
-def all_but(*names: str) -> Iterable[str]:
-    """The fields of `ModelOptions` without some of them."""
-    return [name for name in ModelOptions.model_fields if name not in names]
+def note_toy(model: Backbone) -> None:
+    """Say that an embedded model is not made for photographs."""
+    from slimprompt.clip.architectures import EMBEDDED
+
+    if model.name in EMBEDDED:
+        note(f"{model.name} is a toy model:", "it has only seen rendered shapes; for photographs, leave --backbone out")
 
 
 def names_of_codes(class_names: Path | None, benchmark: str | None) -> dict[str, str] | None:
@@ -272,24 +275,9 @@ def options_from(
     defaults: dict[str, Any] | None = None,
     make: Callable[[dict[str, Any]], Any] = dict,
 ) -> Callable[[F], F]:
-    """Give a command one option per field of a model.
+    """Give a command one option per field of a model, with the field's description as help and `defaults` to show and to pass on.
 
-    The command receives what `make` makes of the values by name, without those that were not given and have no default.
-
-    Parameters
-    ----------
-    model
-        A pydantic model; the description of a field is the help of its option.
-    names
-        The fields to offer.
-    into
-        Name of the command's parameter that receives the values.
-    panel
-        Heading of the options in `--help`.
-    defaults
-        Default values to show and to pass on.
-    make
-        See above; a dictionary by default.
+    The command's parameter `into` receives what `make` makes of the values by name; those not given and without a default are left out.
     """
     defaults = defaults or {}
 
@@ -332,9 +320,7 @@ def _option(name: str, field: FieldInfo, panel: str, default: Any) -> inspect.Pa
         help_text = help_text.partition("; default:")[0]
     if _is_list(field):
         help_text += "; comma-separated"
-    kind: Any = _plain_type(field.annotation)
-    if _may_be_none(field) and kind is int:
-        kind = str  # a number, or "none"
+    kind: Any = str if _is_number_or_none(field) else _plain_type(field)
     flags = _flag(name)
     if kind is bool and default is True:
         flags = f" /--no-{name.replace('_', '-')}"  # it is on, so only turning it off is offered
@@ -348,10 +334,14 @@ def _is_list(field: FieldInfo) -> bool:
     return typing.get_origin(_without_none(field.annotation)) is tuple
 
 
-def _plain_type(annotation: Any) -> type:
+def _is_number_or_none(field: FieldInfo) -> bool:
+    return _plain_type(field) is int and type(None) in typing.get_args(field.annotation)
+
+
+def _plain_type(field: FieldInfo) -> type:
     """The type of an option's value; text for literals and lists."""
-    annotation = _without_none(annotation)
-    return annotation if annotation in (int, float, bool) else str
+    kind = _without_none(field.annotation)
+    return kind if kind in (int, float, bool) else str
 
 
 def _without_none(annotation: Any) -> Any:
@@ -361,15 +351,11 @@ def _without_none(annotation: Any) -> Any:
     return annotation
 
 
-def _may_be_none(field: FieldInfo) -> bool:
-    return type(None) in typing.get_args(field.annotation)
-
-
 def _parse(option: str, value: Any, field: FieldInfo) -> Any:
     """The value of an option as the field takes it: lists are split at commas, and "none" is None."""
     if _is_list(field):
         return [part.strip() for part in value.split(",") if part.strip()]
-    if _may_be_none(field) and _plain_type(field.annotation) is int:
+    if _is_number_or_none(field):
         if value == "none":
             return None
         try:

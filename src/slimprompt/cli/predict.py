@@ -5,119 +5,88 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from slimprompt.cli.fit_results import note_skipped
-from slimprompt.cli.options import (
-    Model,
-    ModelOptions,
-    OtherClasses,
-    OutputFormat,
-    all_but,
-    model_options,
-    parse_class_names,
-)
+from slimprompt.cli.options import Model, ModelOptions, OtherClasses, OutputFormat, model_options, parse_class_names
 from slimprompt.cli.printing import Format, emit, note, percent, say
 from slimprompt.cli.stopping import resumable
 from slimprompt.errors import InputError, choose, count
 
 if TYPE_CHECKING:
-    from slimprompt.collections.inputs import Collection
-    from slimprompt.collections.predict import PartPredictor, PredictionSpec, Summary
+    from slimprompt.collections.predict import PartPredictor, Summary
     from slimprompt.collections.rows import Prediction
 
 _EXECUTORS = {"local": "this process", "ray": "Ray, on this machine or a cluster"}
+_EXECUTOR_HELP = "; ".join(f"{name}: {what}" for name, what in _EXECUTORS.items()) + "."
 _LARGE = "Large collections (with --out)"
 #: Answers shown in the summary.
 _MOST_ANSWERS = 20
 
 
-@model_options(*all_but("backbone", "cache"))
+@model_options(without=("backbone", "cache"))
 def predict(
     model: Model,
-    images: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Image files, or folders of them. With --out also CSV and Parquet files with a column of paths or images, "
-            "and WebDataset shards (shards/{000..009}.tar)."
-        ),
-    ],
-    top: Annotated[int, typer.Option(min=1, help="Number of classes to show per image.")] = 1,
+    images: list[Path] = typer.Argument(
+        ...,
+        help="Image files, or folders of them. With --out also CSV and Parquet files with a column of paths or images, "
+        "and WebDataset shards (shards/{000..009}.tar).",
+    ),
+    top: int = typer.Option(1, min=1, help="Number of classes to show per image."),
     classes: OtherClasses = None,
-    min_confidence: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help='Answer "none of these" if the probability of the best class is lower.'),
-    ] = None,
-    coverage: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=1,
-            help='Answer "none of these" below the confidence that this fraction of the training images reached when held out.',
-        ),
-    ] = None,
+    min_confidence: float | None = typer.Option(
+        None, min=0, max=1, help='Answer "none of these" if the probability of the best class is lower.'
+    ),
+    coverage: float | None = typer.Option(
+        None,
+        min=0,
+        max=1,
+        help='Answer "none of these" below the confidence that this fraction of the training images reached when held out.',
+    ),
     format: OutputFormat = Format.table,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Instead of printing, write rows to this folder, as Parquet files of 1,024 images each, which is resumed if it was "
-            "stopped; or to one .csv, .jsonl or .parquet file. Unreadable images are rows with an error.",
-            rich_help_panel=_LARGE,
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite",
-            help="Overwrite the file, or discard the rows of another command in the folder.",
-            rich_help_panel=_LARGE,
-        ),
-    ] = False,
-    column: Annotated[
-        str | None,
-        typer.Option(
-            help="Column of the tables with the paths or contents of the images; default: path or image.",
-            rich_help_panel=_LARGE,
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Images that are encoded together; more may be faster on a GPU. Changes results by float rounding. Default: 32.",
-            rich_help_panel=_LARGE,
-        ),
-    ] = None,
-    executor: Annotated[
-        str,
-        typer.Option(
-            help="; ".join(f"{name}: {what}" for name, what in _EXECUTORS.items()) + ".", rich_help_panel=_LARGE
-        ),
-    ] = "local",
-    address: Annotated[
-        str | None,
-        typer.Option(help="ray: a running cluster, auto or host:port; default: this machine.", rich_help_panel=_LARGE),
-    ] = None,
-    cpus: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="ray: CPUs per worker; default: those of a machine divided by its GPUs, or 1.",
-            rich_help_panel=_LARGE,
-        ),
-    ] = None,
-    gpus: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            help="ray: GPUs per worker, such as 0.25; default: 1 if the cluster has GPUs.",
-            rich_help_panel=_LARGE,
-        ),
-    ] = None,
+    out: Path | None = typer.Option(
+        None,
+        "--out",
+        "-o",
+        help="Instead of printing, write rows to this folder, as Parquet files of 1,024 images each, which is resumed if it was "
+        "stopped; or to one .csv, .jsonl or .parquet file. Unreadable images are rows with an error.",
+        rich_help_panel=_LARGE,
+    ),
+    overwrite: bool = typer.Option(
+        False,
+        "--overwrite",
+        help="Overwrite the file, or discard the rows of another command in the folder.",
+        rich_help_panel=_LARGE,
+    ),
+    column: str | None = typer.Option(
+        None,
+        help="Column of the tables with the paths or contents of the images; default: path or image.",
+        rich_help_panel=_LARGE,
+    ),
+    batch_size: int | None = typer.Option(
+        None,
+        min=1,
+        help="Images that are encoded together; more may be faster on a GPU. Changes results by float rounding. Default: 32.",
+        rich_help_panel=_LARGE,
+    ),
+    executor: str = typer.Option("local", help=_EXECUTOR_HELP, rich_help_panel=_LARGE),
+    address: str | None = typer.Option(
+        None, help="ray: a running cluster, auto or host:port; default: this machine.", rich_help_panel=_LARGE
+    ),
+    cpus: int | None = typer.Option(
+        None,
+        min=1,
+        help="ray: CPUs per worker; default: those of a machine divided by its GPUs, or 1.",
+        rich_help_panel=_LARGE,
+    ),
+    gpus: float | None = typer.Option(
+        None,
+        min=0.0,
+        help="ray: GPUs per worker, such as 0.25; default: 1 if the cluster has GPUs.",
+        rich_help_panel=_LARGE,
+    ),
     *,
     model_options: ModelOptions,
 ) -> None:
@@ -160,12 +129,20 @@ def predict(
 
     writer_of(out)  # an unknown suffix is an error before anything is read
     collection = open_collection(images, column)
-    from slimprompt.collections.predict import PredictionSpec
+    from slimprompt.collections.predict import LocalPredictor, PredictionSpec, predict_collection
 
     spec = PredictionSpec(model.as_posix(), **answering)  # hf:user/name also on Windows
-    make = partial(_predictor, spec, executor, address, cpus, gpus)
-    with model_options.reading():
-        _predict_collection(collection, out, make, overwrite=overwrite)
+    make: Callable[[], PartPredictor] = partial(LocalPredictor, spec)
+    if executor == "ray":
+        from slimprompt.collections.ray import RayPredictor
+
+        make = partial(RayPredictor, spec, address=address, cpus=cpus, gpus=gpus)
+    left = "nothing half-written is left"
+    if not out.suffix:
+        left = f"finished parts are in {out}; re-run the same command to resume"
+    with model_options.reading(), resumable(left):
+        summary = predict_collection(collection, out, make, overwrite=overwrite)
+    _print_summary(summary, out)
 
 
 # --- a few images ----------------------------------------------------------------------------------------------------
@@ -174,7 +151,7 @@ def predict(
 def _predict_few(
     model: Path, images: Sequence[Path], answering: dict[str, Any], options: ModelOptions, format: Format
 ) -> None:
-    from slimprompt.collections.inputs import is_list
+    from slimprompt.collections.inputs import Item, is_list
     from slimprompt.images.decode import image_files
 
     if lists := [str(given) for given in images if is_list(given.as_posix())]:
@@ -183,17 +160,13 @@ def _predict_few(
             "--out predictions.csv"
         )
     paths = image_files(images)
-    from slimprompt.collections.inputs import Item
     from slimprompt.collections.parts import Part
     from slimprompt.collections.places import File
     from slimprompt.collections.predict import LocalPredictor, PredictionSpec
     from slimprompt.images.encoding import BATCH
     from slimprompt.progress import progress
 
-    spec = PredictionSpec(
-        model.as_posix(), **answering, batch_size=min(len(paths), BATCH)
-    )  # hf:user/name also on Windows
-    predictor = LocalPredictor(spec)
+    predictor = LocalPredictor(PredictionSpec(model.as_posix(), **answering, batch_size=min(len(paths), BATCH)))
     part = Part(0, [Item(str(path), File(str(path))) for path in paths])
     with options.reading(), progress("encoding images", len(paths), "images") as advance:
         (finished,) = predictor.predict_parts([part], advance)
@@ -229,33 +202,6 @@ def _print_predictions(predictions: Sequence[Prediction], format: Format) -> Non
 
 
 # --- a collection ----------------------------------------------------------------------------------------------------
-
-
-def _predictor(
-    spec: PredictionSpec, executor: str, address: str | None, cpus: int | None, gpus: float | None
-) -> PartPredictor:
-    if executor == "ray":
-        from slimprompt.collections.ray import RayPredictor
-
-        return RayPredictor(spec, address=address, cpus=cpus, gpus=gpus)
-    from slimprompt.collections.predict import LocalPredictor
-
-    return LocalPredictor(spec)
-
-
-def _predict_collection(
-    collection: Collection, out: Path, make_predictor: Callable[[], PartPredictor], *, overwrite: bool
-) -> None:
-    from slimprompt.collections.predict import predict_collection
-
-    left = (
-        "nothing half-written is left"
-        if out.suffix
-        else f"finished parts are in {out}; re-run the same command to resume"
-    )
-    with resumable(left):
-        summary = predict_collection(collection, out, make_predictor, overwrite=overwrite)
-    _print_summary(summary, out)
 
 
 def _print_summary(summary: Summary, out: Path) -> None:

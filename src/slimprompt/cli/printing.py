@@ -45,24 +45,10 @@ def emit(
     key: str = "rows",
     colours: Mapping[str, str] | None = None,
 ) -> None:
-    """Print rows, or write them to a file.
+    """Print rows as a table, JSON or CSV, or write them to the file `out`; None and nan are missing values.
 
-    Parameters
-    ----------
-    rows
-        Plain values by name. None and nan are a missing value.
-    format
-        A table for people; JSON, a list of objects; or CSV, in which a nested value is JSON.
-    out
-        File to write instead of printing.
-    columns
-        The values that the table shows, with the text of each; default: all of them, with `str`. Numbers are aligned to the right.
-    facts
-        Further entries of the JSON, which is then one object with the rows under `key`.
-    key
-        See `facts`.
-    colours
-        Colour of the table's cells with this text.
+    `columns` gives the values that the table shows, with the text of each; by default all of them, with `str`. `colours` are those
+    of cells with a text. With `facts`, the JSON is one object of these entries, with the rows under `key`.
     """
     if format is Format.table and out is None:
         _print_rows(rows, columns, colours)
@@ -142,13 +128,6 @@ def say(text: object = "", *, err: bool = False) -> None:
     """Print text and a newline; bytes of a file name that is not UTF-8 are shown as `\\xNN`.
 
     Colours are only printed to a terminal, and not if the environment variable NO_COLOR is set or TERM is "dumb".
-
-    Parameters
-    ----------
-    text
-        What to print.
-    err
-        Print to standard error.
     """
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
     typer.echo(printable(str(text)), file=sys.stderr if err else sys.stdout, color=False if plain else None)
@@ -173,20 +152,9 @@ def print_table(
     colours: Mapping[str, str] | None = None,
     err: bool = False,
 ) -> None:
-    """Print rows in aligned columns. On a terminal that is too narrow, long texts take several lines; nothing is left out.
+    """Print rows in aligned columns, those of `right` to the right, without a heading line if there are no headings.
 
-    Parameters
-    ----------
-    headings
-        Column titles; empty for a table without a heading line.
-    rows
-        Cells, printed with `str`.
-    right
-        Titles of the columns to align to the right.
-    colours
-        Colour of the cells with this text.
-    err
-        Print to standard error.
+    On a terminal that is too narrow, long texts take several lines; nothing is left out.
     """
     from rich.console import Console
     from rich.table import Table

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -12,29 +11,24 @@ from slimprompt.errors import count
 
 
 def push(
-    model: Annotated[Path, typer.Argument(help="Folder of a saved model.")],
-    repository: Annotated[str, typer.Argument(help="user/name on the hub; it is created if it does not exist.")],
-    private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one.")] = False,
-    licence: Annotated[
-        str | None,
-        typer.Option(
-            "--licence",
-            "--license",
-            help="Licence of the pushed files, by its identifier on the hub: mit, cc-by-4.0, …",
-        ),
-    ] = None,
-    image_hashes: Annotated[
-        bool,
-        typer.Option(
-            "--image-hashes",
-            help="Also push short hashes of the training images, with which evaluate notices them. Whoever has an image can "
-            "then tell whether it was a training image.",
-        ),
-    ] = False,
-    dry_run: Annotated[
-        Path | None,
-        typer.Option(help="Only write the folder that would be pushed, to this new folder; nothing is sent."),
-    ] = None,
+    model: Path = typer.Argument(..., help="Folder of a saved model."),
+    repository: str = typer.Argument(..., help="user/name on the hub; it is created if it does not exist."),
+    private: bool = typer.Option(False, "--private", help="Create the repository as a private one."),
+    licence: str | None = typer.Option(
+        None,
+        "--licence",
+        "--license",
+        help="Licence of the pushed files, by its identifier on the hub: mit, cc-by-4.0, …",
+    ),
+    image_hashes: bool = typer.Option(
+        False,
+        "--image-hashes",
+        help="Also push short hashes of the training images, with which evaluate notices them. Whoever has an image can "
+        "then tell whether it was a training image.",
+    ),
+    dry_run: Path | None = typer.Option(
+        None, help="Only write the folder that would be pushed, to this new folder; nothing is sent."
+    ),
 ) -> None:
     """Push a saved model with a model card to the Hugging Face hub.
 

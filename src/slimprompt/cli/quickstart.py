@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -17,15 +17,11 @@ if TYPE_CHECKING:
 
 
 def quickstart(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page, the runs and the prompt.")] = Path(
-        "quickstart"
+    out: Path = typer.Option(Path("quickstart"), "--out", "-o", help="Folder for the page, the runs and the prompt."),
+    benchmark: str = typer.Option(
+        "pocket-sketch", help="A rendered benchmark: pocket-sketch, pocket-negative, pocket-mosaic, …"
     ),
-    benchmark: Annotated[
-        str, typer.Option(help="A rendered benchmark: pocket-sketch, pocket-negative, pocket-mosaic, …")
-    ] = "pocket-sketch",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Worker processes; default: as cores and memory allow.")
-    ] = None,
+    workers: int | None = typer.Option(None, min=1, help="Worker processes; default: as cores and memory allow."),
 ) -> None:
     """See it work: compare prompts on rendered images with the embedded model, save the best one, write a page.
 

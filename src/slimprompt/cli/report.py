@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,19 +16,17 @@ if TYPE_CHECKING:
 
 
 def report(
-    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="Folder of run folders, written by `slimprompt study`.")],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for index.html, runs.csv, tables/, figures/, claims.json.")
-    ] = Path("report"),
+    runs: Path = typer.Argument(..., metavar="RUNS", help="Folder of run folders, written by `slimprompt study`."),
+    out: Path = typer.Option(
+        Path("report"), "--out", "-o", help="Folder for index.html, runs.csv, tables/, figures/, claims.json."
+    ),
     where: Where = None,
-    compare_published: Annotated[
-        bool,
-        typer.Option("--compare-published", help="Show the published number and the difference next to each number."),
-    ] = False,
-    theory: Annotated[
-        Path | None,
-        typer.Option("--theory", help="Folder written by `slimprompt theory --out`; adds its statements to the page."),
-    ] = None,
+    compare_published: bool = typer.Option(
+        False, "--compare-published", help="Show the published number and the difference next to each number."
+    ),
+    theory: Path | None = typer.Option(
+        None, help="Folder written by `slimprompt theory --out`; adds its statements to the page."
+    ),
     *,
     paper: Paper,
 ) -> None:

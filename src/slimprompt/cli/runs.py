@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -22,10 +22,10 @@ app = App(help="Inspect the runs of studies: list, show, remove.", no_args_is_he
 
 @app.command("list")
 def list_runs(
-    folder: Annotated[
-        Path | None, typer.Argument(metavar="RUNS", help="Folder of the run folders, as --runs.", show_default=False)
-    ] = None,
-    runs: Annotated[Path | None, typer.Option("--runs", help="Folder of the run folders.", show_default="runs")] = None,
+    folder: Path | None = typer.Argument(
+        None, metavar="RUNS", help="Folder of the run folders, as --runs.", show_default=False
+    ),
+    runs: Path | None = typer.Option(None, help="Folder of the run folders.", show_default="runs"),
     where: Where = None,
     format: OutputFormat = Format.table,
 ) -> None:
@@ -39,18 +39,20 @@ def list_runs(
     found, damaged = scan_records(runs)
     records = select_records(found, where or ())
     records.sort(key=lambda record: (record.spec.backbone, record.spec.dataset, record.spec.title))
-    rows = []
-    for record in records:
-        spec = record.spec
-        outcome = result(record) if record.complete else " ".join((record.error or "").split())
-        what: dict[str, Any] = {
-            "run": spec.fingerprint[:8],
+    rows = [
+        {
+            "run": record.spec.fingerprint[:8],
             "status": record.status,
-            "backbone": spec.backbone,
-            "dataset": spec.dataset,
+            "backbone": record.spec.backbone,
+            "dataset": record.spec.dataset,
+            "classes": record.spec.class_subset,
+            "shots": record.spec.shots,
+            "seed": record.spec.seed,
+            "method": record.spec.label,
+            "result": result(record) if record.complete else " ".join((record.error or "").split()),
         }
-        what |= {"classes": spec.class_subset, "shots": spec.shots, "seed": spec.seed}
-        rows.append(what | {"method": spec.label, "result": outcome})
+        for record in records
+    ]
     emit(rows, format)
     if format is not Format.table:
         return
@@ -64,7 +66,7 @@ def list_runs(
 
 @app.command("show")
 def show_run(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Folder name of the run, or its beginning; or its path.")],
+    run: str = typer.Argument(..., metavar="RUN", help="Folder name of the run, or its beginning; or its path."),
     runs: RunsFolder = Path("runs"),
     format: OutputFormat = Format.table,
 ) -> None:
@@ -76,8 +78,8 @@ def show_run(
     if format is Format.json:
         say(read_text(record.folder / RECORD).rstrip())
         return
-    facts = {**record.metrics, **{name: value for name, value in record.facts.items() if name != "traceback"}}
-    fields = {name: value for name, value in {**record.spec.flat(), **facts}.items() if value is not None}
+    everything = record.spec.flat() | record.metrics | record.facts
+    fields = {name: value for name, value in everything.items() if value is not None and name != "traceback"}
     if format is Format.csv:
         emit([{"field": name, "value": value} for name, value in fields.items()], format)
         return
@@ -94,11 +96,12 @@ def show_run(
 def _print_curve(record: Record) -> None:
     curve = record.curve()
     say(f"\nloss      {_bars(curve['loss'].tolist())}\naccuracy  {_bars(curve['accuracy'].tolist())}")
-    headings = ("epoch", "learning rate", "loss", "accuracy")
-    rows = []
     chosen = sorted({round(index * (len(curve) - 1) / 9) for index in range(10)})
-    for row in curve.iloc[chosen].itertuples():
-        rows.append((str(row.epoch), f"{row.lr:.6f}", f"{row.loss:.4f}", f"{row.accuracy:.1f} %"))
+    rows = [
+        (str(row.epoch), f"{row.lr:.6f}", f"{row.loss:.4f}", f"{row.accuracy:.1f} %")
+        for row in curve.iloc[chosen].itertuples()
+    ]
+    headings = ("epoch", "learning rate", "loss", "accuracy")
     print_table(headings, rows, right=headings)
 
 
@@ -121,12 +124,10 @@ def _bars(values: list[float], width: int = 60) -> str:
 
 @app.command("rm")
 def remove_runs(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="RUN", help="Folder names, their beginnings, or paths.")
-    ] = None,
+    names: list[str] | None = typer.Argument(None, metavar="RUN", help="Folder names, their beginnings, or paths."),
     runs: RunsFolder = Path("runs"),
     where: Where = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
 ) -> None:
     """Delete runs by name or by condition; a study that needs them executes them again.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -27,15 +27,14 @@ _SHORTEST_TOKEN = 16
 @model_options("pretrained", "activation", "device", "precision")
 @options_from(Limits, *Limits.model_fields, into="limits", panel="Limits", defaults=Limits().model_dump())
 def serve(
-    models: Annotated[list[Path], typer.Argument(help="Folders of saved models, or hf:user/name.")],
-    host: Annotated[
-        str, typer.Option(help="Address to listen on. 0.0.0.0 lets other machines in; use a token then.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for a free one.")] = 8000,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(help=f"File with a token that clients must send. Default: ${TOKEN_VARIABLE}, if it is set."),
-    ] = None,
+    models: list[Path] = typer.Argument(..., help="Folders of saved models, or hf:user/name."),
+    host: str = typer.Option(
+        "127.0.0.1", help="Address to listen on. 0.0.0.0 lets other machines in; use a token then."
+    ),
+    port: int = typer.Option(8000, min=0, max=65535, help="Port; 0 for a free one."),
+    token_file: Path | None = typer.Option(
+        None, help=f"File with a token that clients must send. Default: ${TOKEN_VARIABLE}, if it is set."
+    ),
     *,
     limits: dict[str, Any],
     model_options: ModelOptions,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import asdict
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +30,6 @@ from slimprompt.cli.printing import Format, emit, print_json, say, size
 from slimprompt.cli.stopping import resumable
 from slimprompt.errors import InputError, choose, count, first_few, unknown
 from slimprompt.lab.grid import Grid
-from slimprompt.lab.studies import Catalogue
 from slimprompt.tracking import find_tracker, open_log
 from slimprompt.training.recipe import RECIPES, Recipe, replace_fields
 
@@ -41,6 +38,7 @@ if TYPE_CHECKING:
     from slimprompt.lab.executors import Executor
     from slimprompt.lab.records import Record
     from slimprompt.lab.spec import RunSpec
+    from slimprompt.lab.studies import Catalogue
     from slimprompt.lab.study import Event, Outcome, Study
 
 _EXECUTORS = {
@@ -48,6 +46,7 @@ _EXECUTORS = {
     "inline": "this process",
     "ray": "Ray, on this machine or a cluster",
 }
+_EXECUTOR_HELP = "; ".join(f"{name}: {what}" for name, what in _EXECUTORS.items()) + "."
 _AXES = tuple(name for name in Grid.model_fields if name not in ("study", "pairs", "recipe"))
 
 RunsFolder = Annotated[Path, typer.Option("--runs", help="Folder of the run folders.")]
@@ -56,45 +55,33 @@ RunsFolder = Annotated[Path, typer.Option("--runs", help="Folder of the run fold
 @model_options("device")
 @options_from(Grid, *_AXES, into="axes", panel="Override the grid")
 def study(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME|GRID.yaml", help="A study, or a grid file. Without it: list studies.")
-    ] = None,
-    pocket: Annotated[
-        bool, typer.Option("--pocket", help="Use the embedded models and rendered benchmarks instead of the paper's.")
-    ] = False,
+    name: str | None = typer.Argument(
+        None, metavar="NAME|GRID.yaml", help="A study, or a grid file. Without it: list studies."
+    ),
+    pocket: bool = typer.Option(
+        False, "--pocket", help="Use the embedded models and rendered benchmarks instead of the paper's."
+    ),
     recipe: RecipeChoice = None,
     fields: RecipeFields = None,
     runs: RunsFolder = Path("runs"),
     data_root: DataRoot = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Estimate the cost and run nothing.")] = False,
+    plan: bool = typer.Option(False, "--plan", help="Estimate the cost and run nothing."),
     format: OutputFormat = Format.table,
-    executor: Annotated[
-        str, typer.Option(help="; ".join(f"{name}: {what}" for name, what in _EXECUTORS.items()) + ".")
-    ] = "processes",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Worker processes; default: as cores and memory allow.")
-    ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of one run; changes results by float rounding.")] = 1,
-    prompt_batch: Annotated[
-        int,
-        typer.Option(
-            "--prompt-batch",
-            min=1,
-            help="Maximum number of runs on the same images to train together; 1 disables batching.",
-        ),
-    ] = 8,
-    address: Annotated[
-        str | None, typer.Option(help="ray: a running cluster, auto or host:port; default: this machine.")
-    ] = None,
-    gpus: Annotated[
-        float | None,
-        typer.Option(min=0.0, help="ray: GPUs per worker, such as 0.25; default: 1 if the cluster has GPUs."),
-    ] = None,
+    executor: str = typer.Option("processes", help=_EXECUTOR_HELP),
+    workers: int | None = typer.Option(None, min=1, help="Worker processes; default: as cores and memory allow."),
+    threads: int = typer.Option(1, min=1, help="Threads of one run; changes results by float rounding."),
+    prompt_batch: int = typer.Option(
+        8, min=1, help="Maximum number of runs on the same images to train together; 1 disables batching."
+    ),
+    address: str | None = typer.Option(None, help="ray: a running cluster, auto or host:port; default: this machine."),
+    gpus: float | None = typer.Option(
+        None, min=0.0, help="ray: GPUs per worker, such as 0.25; default: 1 if the cluster has GPUs."
+    ),
     log: Log = None,
     *,
     axes: dict[str, Any],
     model_options: ModelOptions,
-    catalogue: Catalogue,
+    paper: Any,
 ) -> None:
     """Run a study of the paper, a comparison of methods, or a grid of your own.
 
@@ -104,6 +91,7 @@ def study(
     Example: slimprompt study baselines --pocket
     Example: slimprompt study rank-sweep --datasets oxford_pets --backbones ViT-B-16 --data-root DATA
     """
+    catalogue: Catalogue = paper.studies
     if name is None:
         _list_studies(catalogue)
         return
@@ -133,19 +121,6 @@ def study(
             find_tracker(log)
         chosen = _executor(executor, environment, workers, address, gpus)
         _run(name, opened, chosen, format, prompt_batch=prompt_batch, log=log)
-
-
-def offering(catalogue: Callable[[], Catalogue]) -> Callable[..., None]:
-    """The command `study` with these studies; they are imported when it runs."""
-
-    @wraps(study)
-    def command(**given: Any) -> None:
-        study(**given, catalogue=catalogue())
-
-    signature = inspect.signature(study)
-    parameters = [parameter for name, parameter in signature.parameters.items() if name != "catalogue"]
-    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return command
 
 
 def _list_studies(catalogue: Catalogue) -> None:

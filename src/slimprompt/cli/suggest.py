@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from slimprompt.cli.options import Model, ModelOptions, OutputFormat, OverwriteTable, all_but, model_options
+from slimprompt.cli.options import Model, ModelOptions, OutputFormat, OverwriteTable, model_options
 from slimprompt.cli.printing import Format, emit, note, say
 from slimprompt.errors import count
 from slimprompt.files import check_outputs, path_seen_from
@@ -18,20 +18,17 @@ if TYPE_CHECKING:
     from slimprompt.curation.suggest import Suggestions
 
 
-@model_options(*all_but("backbone"))
+@model_options(without=("backbone",))
 def suggest(
     model: Model,
-    images: Annotated[list[Path], typer.Argument(help="Unlabelled image files, or folders of them.")],
-    n: Annotated[int, typer.Option("--n", min=1, help="Number of images to suggest.")] = 50,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the suggestions to this .csv file.")] = None,
+    images: list[Path] = typer.Argument(..., help="Unlabelled image files, or folders of them."),
+    n: int = typer.Option(50, min=1, help="Number of images to suggest."),
+    out: Path | None = typer.Option(None, "--out", "-o", help="Write the suggestions to this .csv file."),
     overwrite: OverwriteTable = False,
-    report: Annotated[
-        Path | None, typer.Option(help="Write a page on which the images can be labelled, a .html file.")
-    ] = None,
-    labelled: Annotated[
-        Path | None,
-        typer.Option(help="Labelled images, a folder or CSV file, that the CSV file of the page should also have."),
-    ] = None,
+    report: Path | None = typer.Option(None, help="Write a page on which the images can be labelled, a .html file."),
+    labelled: Path | None = typer.Option(
+        None, help="Labelled images, a folder or CSV file, that the CSV file of the page should also have."
+    ),
     format: OutputFormat = Format.table,
     *,
     model_options: ModelOptions,

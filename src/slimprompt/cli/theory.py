@@ -5,53 +5,48 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from slimprompt.cli.analysis import complete_records
 from slimprompt.cli.options import DataRoot, ModelOptions, model_options
 from slimprompt.cli.printing import print_table, say
 from slimprompt.errors import InputError
 from slimprompt.progress import progress
 
 if TYPE_CHECKING:
-    from slimprompt.lab.records import Record
     from slimprompt.paper.theory import Statement
 
 
 @model_options("backbone", "pretrained", "device", backbone="pocket")
 def theory(
-    m: Annotated[int, typer.Option("--m", min=1, max=1024, help="Context tokens.")] = 16,
-    d: Annotated[
-        int,
-        typer.Option("--d", min=2, max=16384, help="Text width of the surrogate; the loss uses that of the backbone."),
-    ] = 512,
-    r: Annotated[int, typer.Option("--r", min=1, max=1024, help="Rank.")] = 4,
-    trials: Annotated[int, typer.Option(min=10, max=1_000_000, help="Random bases per side.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the bases, of P0 and of the few-shot sample.")] = 1,
-    runs: Annotated[
-        Path | None, typer.Option(help="Folder of runs: trained dense prompts as P*, learned factors as bases.")
-    ] = None,
-    benchmark: Annotated[
-        str, typer.Option(help="Images of the loss: a benchmark (`slimprompt data list`) or a folder.")
-    ] = "pocket-sketch",
+    m: int = typer.Option(16, min=1, max=1024, help="Context tokens."),
+    d: int = typer.Option(
+        512, min=2, max=16384, help="Text width of the surrogate; the loss uses that of the backbone."
+    ),
+    r: int = typer.Option(4, min=1, max=1024, help="Rank."),
+    trials: int = typer.Option(1000, min=10, max=1_000_000, help="Random bases per side."),
+    seed: int = typer.Option(1, min=0, help="Seed of the bases, of P0 and of the few-shot sample."),
+    runs: Path | None = typer.Option(
+        None, help="Folder of runs: trained dense prompts as P*, learned factors as bases."
+    ),
+    benchmark: str = typer.Option(
+        "pocket-sketch", help="Images of the loss: a benchmark (`slimprompt data list`) or a folder."
+    ),
     data_root: DataRoot = None,
-    shots: Annotated[int, typer.Option(min=1, help="Images per class.")] = 16,
-    steps: Annotated[int, typer.Option(min=2, max=100_000, help="Steps of gradient descent.")] = 30,
-    damping: Annotated[
-        float | None,
-        typer.Option(min=0, help="Damping of the local model over the largest curvature; default: automatic."),
-    ] = None,
-    no_encoder: Annotated[
-        bool, typer.Option("--no-encoder", help="Skip the statements that need a text encoder; takes a few seconds.")
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Folder for theory.html, statements.csv, figures.csv and the figures."),
-    ] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show the claim and the remark of every statement.")
-    ] = False,
+    shots: int = typer.Option(16, min=1, help="Images per class."),
+    steps: int = typer.Option(30, min=2, max=100_000, help="Steps of gradient descent."),
+    damping: float | None = typer.Option(
+        None, min=0, help="Damping of the local model over the largest curvature; default: automatic."
+    ),
+    no_encoder: bool = typer.Option(
+        False, "--no-encoder", help="Skip the statements that need a text encoder; takes a few seconds."
+    ),
+    out: Path | None = typer.Option(
+        None, "--out", "-o", help="Folder for theory.html, statements.csv, figures.csv and the figures."
+    ),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Show the claim and the remark of every statement."),
     *,
     model_options: ModelOptions,
 ) -> None:
@@ -72,7 +67,7 @@ def theory(
         from slimprompt.report.folder import check_result_folder
 
         check_result_folder(out)
-    records = _records(runs) if runs else []
+    records = complete_records(runs) if runs else []
     objective = None
     if not no_encoder:
         from slimprompt.paper.theory.prompt_objective import few_shot_objective
@@ -100,16 +95,6 @@ def theory(
         say(f"\nwrote {page} and {len(others)} files next to it")
     else:
         say("\nAdd --out FOLDER for a page with figures.")
-
-
-def _records(runs: Path) -> list[Record]:
-    """The complete runs in a folder."""
-    from slimprompt.lab.records import load_records
-
-    records = load_records(runs)
-    if not records:
-        raise InputError(f"no complete runs in {runs}; make some with `slimprompt study`, or omit --runs")
-    return records
 
 
 def _print_statements(statements: Sequence[Statement], verbose: bool) -> None:
