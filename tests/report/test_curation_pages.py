@@ -65,7 +65,9 @@ def test_the_page_of_findings(images: list[Path], tiny: Backbone, tmp_path: Path
         DuplicatePair(labelled(images[0], "cat"), labelled(images[1], "cat", "test"), 0.98, 0.975, exact=False),
     ]
     every = [labelled(path, "cat") for path in images] * 1000
-    found = LabelCheck(every, ["cat", "dog", "<i>cat"], 0.875, 0.01, [suspect], pairs, {"<rare>": 2}, ["cannot read x.png"])
+    found = LabelCheck(
+        every, ["cat", "dog", "<i>cat"], 0.875, 0.01, [suspect], pairs, {"<rare>": 2}, ["cannot read x.png"]
+    )
     settings = {"source": "photos", "backbone": tiny, "max_score": 0.1, "similarity": 0.97}
     text, page = read(write_labels_page(tmp_path / "page.html", found, **settings))
     for part in (

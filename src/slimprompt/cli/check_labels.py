@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 #: Findings of each kind that are printed.
 _SHOWN = 20
+#: Columns of a file of findings.
+_LABEL = ("score", "probability", "suggested_class", "suggested_probability")
+_PAIR = ("other_path", "other_split", "other_class", "similarity", "pixel_correlation")
+_COLUMNS = ("finding", "path", "split", "class", *_LABEL, *_PAIR)
 
 
 @model_options()
@@ -59,7 +63,7 @@ def check_labels(
     with model_options.reading():
         found = labels.check_labels(model_options.bank(model), images, max_score=max_score, similarity=similarity)
     if out is not None:
-        emit(_rows(found, out.parent), Format.csv, out)
+        emit(_rows(found, out.parent), Format.csv, out, names=_COLUMNS)
     if report is not None:
         from slimprompt.report.curation_pages import write_labels_page
 
@@ -78,7 +82,7 @@ def check_labels(
             "unchecked": found.unchecked,
             "unreadable": found.unreadable,
         }
-        emit(_rows(found, Path()), format, facts=facts, key="findings")
+        emit(_rows(found, Path()), format, facts=facts, names=_COLUMNS, key="findings")
     end_with_unreadable(found.unreadable, skip=model_options.skip_bad_images)
 
 
@@ -89,8 +93,7 @@ def _rows(found: LabelCheck, folder: Path) -> list[dict[str, Any]]:
         path = path_seen_from(folder, image.path)
         return {f"{prefix}path": path, f"{prefix}split": image.split, f"{prefix}class": image.class_name}
 
-    empty = dict.fromkeys(("score", "probability", "suggested_class", "suggested_probability"))
-    no_pair = dict.fromkeys(("other_path", "other_split", "other_class", "similarity", "pixel_correlation"))
+    empty, no_pair = dict.fromkeys(_LABEL), dict.fromkeys(_PAIR)
     suspects = [
         {
             "finding": "label",
@@ -127,11 +130,15 @@ def _print_findings(found: LabelCheck, max_score: float) -> None:
     if found.unchecked:
         few = first_few([f"{name} ({number})" for name, number in found.unchecked.items()])
         note("classes with too few images to check their labels:", few)
+    from slimprompt.curation.labels import nothing_suspected
+
     if found.accuracy is not None:
         say(
             f"cross-validated accuracy {percent(found.accuracy)} of the given labels; "
             f"{count(len(found.suspects), 'suspected label error')} (score below {max_score:g})"
         )
+        if nothing := nothing_suspected(found, max_score):
+            say(nothing)
     suspects, pairs = rows[: len(found.suspects)], rows[len(found.suspects) :]
     columns: dict[str, Callable[[Any], str]] = {
         **dict.fromkeys(("path", "class"), str),

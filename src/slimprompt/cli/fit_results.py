@@ -153,17 +153,21 @@ def print_methods(methods: MethodComparison, saved: str) -> None:
     """Print one line per method on the same images, which of them is chosen, and how to save another than the saved one."""
 
     def interval(gain: Difference | None) -> str:
-        return "–" if gain is None else f"{gain.value:+.0f} ({gain.low:+.0f}, {gain.high:+.0f})"
+        if gain is None:
+            return "–"
+        value, low, high = (f"{number:+.0f}".replace("-", "−") for number in gain)
+        return f"{value} ({low}, {high})"
 
-    which = "all methods" if saved == "prompt" else "all methods without a prompt"
+    has_prompt = any(one.method == "prompt" for one in methods.results)
+    which = "all methods" if has_prompt else "all methods without a prompt"
     say(f"{which} on the same {len(methods.zero_shot.correct):,} held-out images:")
     rows = [
         {
             "method": one.method,
             "inside": one.inside,
             "held out": one.accuracy.value / 100,
-            "− zero-shot": interval(methods.gain(one)),
-            "− chosen": interval(methods.behind(one)),
+            "− zero-shot": interval(None if one is methods.zero_shot else methods.gain(one)),
+            "− chosen": interval(None if one is methods.chosen else methods.behind(one)),
             "params": one.n_trained,
             "new": "yes" if one.takes_new_names else "no",
         }

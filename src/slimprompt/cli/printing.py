@@ -42,20 +42,22 @@ def emit(
     *,
     columns: Mapping[str, Callable[[Any], str]] | None = None,
     facts: Mapping[str, Any] | None = None,
+    names: Sequence[str] = (),
     key: str = "rows",
     colours: Mapping[str, str] | None = None,
 ) -> None:
     """Print rows as a table, JSON or CSV, or write them to the file `out`; None and nan are missing values.
 
     `columns` gives the values that the table shows, with the text of each; by default all of them, with `str`. `colours` are those
-    of cells with a text. With `facts`, the JSON is one object of these entries, with the rows under `key`.
+    of cells with a text. With `facts`, the JSON is one object of these entries, with the rows under `key`. `names` are the columns of a CSV
+    file without rows.
     """
     if format is Format.table and out is None:
         _print_rows(rows, columns, colours)
         return
     if format is Format.table:
         raise InputError(f"a table for people is only printed; {out} can be JSON or CSV")
-    text = _json_text(rows, facts, key) if format is Format.json else _csv_text(rows)
+    text = _json_text(rows, facts, key) if format is Format.json else _csv_text(rows, names)
     if out is None:
         say(text.rstrip("\n"))
     else:
@@ -114,13 +116,13 @@ def _json_text(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any] | Non
     return json_text(plain if facts is None else {**facts, key: plain}) + "\n"
 
 
-def _csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def _csv_text(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     def cell(value: Any) -> Any:
         if isinstance(value, Mapping | list | tuple):
             return json.dumps(value, ensure_ascii=False)
         return "" if _is_missing(value) else value
 
-    names = _names(rows)
+    names = _names(rows) or names
     return csv_text(names, [[cell(row.get(name)) for name in names] for row in rows])
 
 
