@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from slimprompt.scores import accuracy_of, paired_difference, scores_of
+from slimprompt.scores import accuracy_of, paired_difference, scores_of, verdict
 
 
 def test_wilson_interval_by_hand() -> None:
@@ -60,3 +60,11 @@ def test_certain_mistakes_have_a_finite_log_loss() -> None:
     scores = scores_of(np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([0, 1]))
     assert 10 < scores.log_loss < 1000
     assert scores_of(np.ones((2, 1)), np.array([0, 0])).log_loss == 0
+
+
+def test_more_images_are_no_advice_at_chance() -> None:
+    """Two of ten images right among five classes is what guessing gives; eight of ten is not."""
+    low, high = np.arange(10) < 2, np.arange(10) < 8
+    assert "guessing" in verdict("the prompt", low, ~low & (np.arange(10) < 4), chance=0.2).sentence
+    undecided = verdict("the prompt", high, np.arange(10) > 2, chance=0.2)
+    assert undecided.outcome == "undecided" and "guessing" not in undecided.sentence

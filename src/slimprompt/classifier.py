@@ -260,7 +260,7 @@ class Classifier(Estimator):
             of_heads = (self.head_, held_out.adapted_features(self.prompt_)), (zero_shot, held_out.eval_features)
             right = [head.logits(features).argmax(1) == held_out.targets for head, features in of_heads]
             self.verdict_: Verdict | None = verdict(
-                "the classifier", *(one.cpu() for one in right), chance=100 / len(names)
+                "the classifier", *(one.cpu() for one in right), chance=1 / len(names)
             )
         return self.fit_calibration(task) if self.calibrate else self
 

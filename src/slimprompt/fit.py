@@ -122,7 +122,7 @@ class Comparison:
         """Whether the fitted classifier is better than zero-shot; None if it is zero-shot."""
         if self.fitted.title == "zero-shot":
             return None
-        return verdict(self.noun, self.fitted.correct, self.zero_shot.correct, chance=100 * self.accuracies["chance"])
+        return verdict(self.noun, self.fitted.correct, self.zero_shot.correct, chance=self.accuracies["chance"])
 
     @property
     def noun(self) -> str:

@@ -72,7 +72,7 @@ def verdict(
 ) -> Verdict:
     """The verdict, from whether each image was classified correctly (n_images,): by the paired 95 % interval of the difference.
 
-    `chance` is the accuracy of guessing in percent: more images are no advice where both are not above it. `compared` is whether the
+    `chance` is the accuracy of guessing, a fraction: more images are no advice where both are not above it. `compared` is whether the
     other methods were tried already, so that they are not advised.
     """
     gain, where = paired_difference(correct, zero_shot), f"on {count(len(correct), 'image')}"
@@ -86,7 +86,8 @@ def verdict(
             f"{title[:1].upper()}{title[1:]} is worse than zero-shot {where}: {gain}. Use zero-shot, or try {more}.",
         )
     sentence = f"It is not clear whether {title} is better than zero-shot {where}: {gain}."
-    if max(accuracy_of(correct).low, accuracy_of(zero_shot).low) <= chance:
+    guessing = chance + 1.96 * math.sqrt(chance * (1 - chance) / len(correct))  # 97.5 % of those who guess are below it
+    if max(int(correct.sum()), int(zero_shot.sum())) <= guessing * len(correct):
         return Verdict("undecided", gain, f"{sentence} Neither is clearly better than guessing: try another backbone.")
     return Verdict("undecided", gain, f"{sentence} Evaluate on more images; to improve it, try {more}.")
 
