@@ -31,7 +31,7 @@ from _output import make_parser, print_results
 COMMANDS = {
     "report": ["--out", "OUT"],
     "tables": ["--out", "OUT"],
-    "claims": ["--json"],
+    "claims": ["--format", "json"],
     "compare": ["joint r4", "dense m16"],
 }
 #: Stage → its functions, as module:name.

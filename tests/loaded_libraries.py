@@ -26,7 +26,7 @@ def load_libraries() -> None:
     import slimprompt.fit
     import slimprompt.lab.plan
     import slimprompt.lab.study
-    import slimprompt.paper.page
+    import slimprompt.report.page
     import slimprompt.training.loop
     from slimprompt.lab.provenance import git_state, machine, versions
     from slimprompt.report.plotting import load_matplotlib
