@@ -16,6 +16,8 @@ def load_libraries() -> None:
     import_lightly()
     from slimprompt.cli import app  # isort: skip  # before open_clip: it leaves out what commands do not use
 
+    import matplotlib.figure
+    import matplotlib.font_manager  # noqa: F401
     import pandas  # noqa: F401
     import scipy.optimize  # noqa: F401
     import sklearn.linear_model  # noqa: F401
@@ -29,12 +31,10 @@ def load_libraries() -> None:
     import slimprompt.report.page
     import slimprompt.training.loop
     from slimprompt.lab.provenance import git_state, machine, versions
-    from slimprompt.report.plotting import load_matplotlib
 
     with suppress(ImportError):  # an extra
         import slimprompt.service.app
         import slimprompt.service.server  # noqa: F401
-    load_matplotlib()
     read_vocabulary_once()
     typer.main.get_command = cache(typer.main.get_command)
     typer.main.get_command(app)

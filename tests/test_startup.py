@@ -84,3 +84,9 @@ def test_python_dash_m():
     assert done.stdout.startswith("slimprompt ")
     done = subprocess.run([*start, "runs", "list", "--runs", "nowhere"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("error: no runs folder at nowhere")
+
+
+def test_what_the_fork_server_of_the_tests_preloads_exists() -> None:
+    """It would be silently left out otherwise, and every forked command would import it."""
+    environment = os.environ | {"SLIMPROMPT_TESTS_FORK_SERVER": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", "import tests.loaded_libraries"], env=environment, check=True)
