@@ -145,7 +145,7 @@ def test_local_folder_in_hub_format(tiny, reference, tmp_path):
     [
         {"name": "ViT-B16", "pretrained": "openai"},
         {"name": "ViT-B-16", "pretrained": "openia"},
-        {"name": "ViT-B-16"},
+        {"name": "ViT-H-14"},
         {"name": TINY, "seed": 0, "device": "gpu"},
         {"name": "roberta-ViT-B-32", "seed": 0},
     ],
