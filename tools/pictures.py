@@ -1,4 +1,4 @@
-"""Make the pictures of the README from a real run: a terminal recording (SVG) and the page of a fit (PNG).
+"""Make the images of the README from a real run: a terminal recording (SVG) and the page of a fit (PNG).
 
     python tools/pictures.py [--out docs/images]
 
