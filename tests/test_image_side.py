@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -155,3 +156,16 @@ def test_the_service_answers_for_both_towers(
         found = [row["classes"][0]["probability"] for row in answers[name]["predictions"]]
         np.testing.assert_allclose(found, expected, atol=1e-5)
     assert answers["adapted"]["zero_shot"] == answers["text"]["zero_shot"]
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_inputs_that_do_not_fit_are_refused_before_any_is_encoded(
+    on_disk: bool, tiny: Backbone, images: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = SimpleNamespace(free=10_000, available=10_000)
+    monkeypatch.setattr("shutil.disk_usage", lambda place: free)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: free)
+    bank = FeatureBank(tiny, tmp_path if on_disk else None).at_block(0)
+    with pytest.raises(InputError, match="there is no room for the inputs of block 0"):
+        bank.build(images)
+    assert len(bank) == 0

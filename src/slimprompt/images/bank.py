@@ -226,8 +226,8 @@ class FeatureBank:
         what = f"the inputs of block {self.backbone.image_pass.first} of the image tower for {n_views:,} views: {size / 1e9:.2f} GB in {place}"
         if size > 0.9 * free:
             raise InputError(
-                f"there is no room for {what}, where {free / 1e9:.2f} GB are free. Use fewer images or views, later image_blocks do not "
-                "take less; or point SLIMPROMPT_CACHE to another disk"
+                f"there is no room for {what}, where {free / 1e9:.2f} GB are free. Use fewer images or views, or point "
+                "SLIMPROMPT_CACHE to another disk"
             )
         if size > 1e8:
             announce(f"storing {what}")
